@@ -1,0 +1,34 @@
+"""The only reader of time.
+
+Policies take a :class:`Clock`, so that their timing is tested without waiting.  Seconds, floats.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells time in seconds."""
+
+    def now(self) -> float:
+        """Return monotonic seconds; only differences mean something."""
+
+    def wall(self) -> float:
+        """Return seconds since 1970, for what people read."""
+
+
+class MonotonicClock:
+    """The machine's clock."""
+
+    __slots__ = ()
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+SYSTEM_CLOCK = MonotonicClock()

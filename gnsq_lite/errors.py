@@ -1,0 +1,441 @@
+"""Every exception of the library; :class:`NSQError` is the root.
+
+The class tells what is safe now: whether anything was sent, whether trying again may double a message, whether the
+connection is gone.  Each one keeps its arguments in ``args``, so that it survives pickle (Spark moves errors between
+processes).  :func:`error_for` maps an error frame of nsqd to its class and is total: an unknown code still gives an
+:class:`NsqdError`.
+"""
+
+from __future__ import annotations
+
+
+class NSQError(Exception):
+    """Root of all errors raised by this library."""
+
+
+# -- the caller's input; nothing was sent ---------------------------------------------------------------------------
+
+
+class OptionError(NSQError, ValueError):
+    """An option is out of range or contradicts another.  Raised at construction."""
+
+    def __init__(self, name: str, value: object, why: str) -> None:
+        super().__init__(name, value, why)
+        self.name, self.value, self.why = name, value, why
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r}: {self.why}"
+
+
+class InvalidName(NSQError, ValueError):
+    """A topic or channel name nsqd would refuse (WIRE-6).  Nothing was sent."""
+
+    def __init__(self, kind: str, name: object, why: str) -> None:
+        super().__init__(kind, name, why)
+        self.kind, self.name, self.why = kind, name, why
+
+    def __str__(self) -> str:
+        return f"{self.kind} name {self.name!r} is not valid: {self.why}"
+
+
+class InvalidBody(NSQError, ValueError):
+    """A body nsqd would refuse: empty, or a batch with none in it (WIRE-8).  Nothing was sent."""
+
+
+class BodyTypeError(NSQError, TypeError):
+    """A body that is not bytes.  Nothing was sent."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        hint = "; call .encode() on it" if self.kind == "str" else ""
+        return f"a message body is bytes, not {self.kind}{hint}"
+
+
+class MessageTooLarge(NSQError, ValueError):
+    """A body is larger than nsqd accepts.  Nothing was sent."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size, self.limit = size, limit
+
+    def __str__(self) -> str:
+        return f"message body is {self.size} bytes; nsqd accepts at most {self.limit} (nsqd's --max-msg-size)"
+
+
+class AlreadyAnswered(NSQError):
+    """A message was answered (finish, requeue) a second time, or touched after its answer.  Nothing was sent."""
+
+
+class ClosedError(NSQError):
+    """The Reader, Writer or Worker was closed by its owner, or was not started.  Nothing was sent."""
+
+
+class MissingExtra(NSQError, ImportError):
+    """A part of the library needs an optional dependency that is not installed."""
+
+    def __init__(self, part: str, extra: str, missing: str) -> None:
+        super().__init__(part, extra, missing)
+        self.part, self.extra, self.missing = part, extra, missing
+
+    def __str__(self) -> str:
+        return f'{self.part} needs {self.missing}: pip install "gnsq_lite[{self.extra}]"'
+
+
+# -- the connection -------------------------------------------------------------------------------------------------
+
+
+class NSQConnectionError(NSQError, OSError):
+    """A connection to ``address`` could not be made or was lost."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(address, why)
+        self.address, self.why = address, why
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.why}"
+
+
+class ConnectError(NSQConnectionError):
+    """No TCP connection: refused, unreachable, or the host name does not resolve.  Nothing was sent."""
+
+
+class ConnectTimeout(ConnectError):
+    """No TCP connection in time.  Nothing was sent."""
+
+
+class HandshakeTimeout(NSQConnectionError):
+    """The peer accepted the connection and then did not finish the handshake in time (CONN-5)."""
+
+
+class ConnectionLost(NSQConnectionError):
+    """An established connection ended: reset, or end of stream."""
+
+
+class HeartbeatTimeout(ConnectionLost):
+    """No byte from nsqd for two heartbeat intervals (HB-2)."""
+
+
+class TLSError(NSQConnectionError):
+    """TLS could not be set up.  Nothing but IDENTIFY was sent."""
+
+
+class TLSNotGranted(TLSError):
+    """TLS was asked for and nsqd does not offer it (NEG-4).  Nothing but IDENTIFY was sent."""
+
+
+class CertificateError(TLSError):
+    """nsqd's certificate does not verify: its chain, its host name or its dates."""
+
+
+class ProtocolError(NSQError):
+    """The peer broke the protocol; the connection is closed."""
+
+    address: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{self.address}: {text}" if self.address else text
+
+
+class FrameError(ProtocolError):
+    """Bytes that are no frame (WIRE-4)."""
+
+
+class DecompressionError(ProtocolError):
+    """Bytes that are no snappy or DEFLATE stream, or fail their checksum."""
+
+
+class IdentifyError(ProtocolError):
+    """The reply to IDENTIFY is neither OK nor a JSON object of the expected form."""
+
+
+class UnexpectedFrame(ProtocolError):
+    """A frame that the state of the connection does not allow."""
+
+
+# -- publishing -----------------------------------------------------------------------------------------------------
+
+
+class PublishError(NSQError):
+    """A publish did not end with nsqd's OK."""
+
+
+class NotSent(PublishError):
+    """No nsqd could be reached in time; nothing was sent, so publishing again doubles nothing."""
+
+
+class OutcomeUnknown(PublishError):
+    """The message was sent and the answer did not come: publishing again may double it (PUB-2)."""
+
+
+class PublishTimeout(OutcomeUnknown):
+    """The message was sent and the answer did not come in time."""
+
+
+# -- discovery and HTTP ---------------------------------------------------------------------------------------------
+
+
+class HTTPError(NSQError):
+    """An HTTP call to nsqd or nsqlookupd failed.  ``url`` has no secrets in it."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, why)
+        self.url, self.why = url, why
+
+    def __str__(self) -> str:
+        return f"{self.url}: {self.why}"
+
+
+class HTTPConnectError(HTTPError):
+    """No HTTP connection; the request was not sent."""
+
+
+class HTTPTimeout(HTTPError):
+    """No whole answer in time; the server may have carried out the request."""
+
+
+class HTTPResponseError(HTTPError):
+    """The answer is not what the endpoint promises: not JSON, keys missing, or larger than allowed."""
+
+
+class HTTPStatusError(HTTPError):
+    """The server answered with an error status."""
+
+    def __init__(self, url: str, status: int, text: str) -> None:
+        NSQError.__init__(self, url, status, text)
+        self.url, self.status, self.text = url, status, text
+        self.why = f"HTTP {status}: {text}"
+
+
+# -- Youzan ---------------------------------------------------------------------------------------------------------
+
+
+class PartitionUnavailable(NotSent):
+    """The partition a key maps to cannot be reached; nothing was sent, never to another partition (YZ-5)."""
+
+    def __init__(self, topic: str, partition: int, why: str) -> None:
+        super().__init__(topic, partition, why)
+        self.topic, self.partition, self.why = topic, partition, why
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of {self.topic}: {self.why}"
+
+
+# -- error frames (ERR-1 to ERR-3) ----------------------------------------------------------------------------------
+
+
+class NsqdError(NSQError):
+    """nsqd answered with an error frame.
+
+    ``code`` is nsqd's word (``"E_INVALID"``), ``text`` the rest of the frame, ``address`` the nsqd.
+    ``closes_connection`` tells whether nsqd (or this client, ERR-2) closes the connection after it.
+    """
+
+    closes_connection = True
+
+    def __init__(self, code: str, text: str = "", address: str | None = None) -> None:
+        super().__init__(code, text, address)
+        self.code, self.text, self.address = code, text, address
+
+    def __str__(self) -> str:
+        where = f"{self.address}: " if self.address else ""
+        return f"{where}{self.code} {self.text}".rstrip()
+
+
+class InvalidError(NsqdError):
+    """E_INVALID: a command nsqd does not know, or not in this state."""
+
+
+class BadProtocolError(NsqdError):
+    """E_BAD_PROTOCOL: the magic bytes were not understood."""
+
+
+class BadBodyError(NsqdError):
+    """E_BAD_BODY: IDENTIFY, AUTH or MPUB with a body nsqd refuses."""
+
+
+class BadTopicError(NsqdError):
+    """E_BAD_TOPIC"""
+
+
+class BadChannelError(NsqdError):
+    """E_BAD_CHANNEL"""
+
+
+class BadMessageError(NsqdError):
+    """E_BAD_MESSAGE: an empty or oversized message."""
+
+
+class PubFailedError(NsqdError):
+    """E_PUB_FAILED: nsqd could not take the message (it is exiting, or its disk is full)."""
+
+
+class MpubFailedError(NsqdError):
+    """E_MPUB_FAILED"""
+
+
+class DpubFailedError(NsqdError):
+    """E_DPUB_FAILED"""
+
+
+class SubFailedError(NsqdError):
+    """E_SUB_FAILED: for one, too many consumers on the channel."""
+
+
+class IdentifyFailedError(NsqdError):
+    """E_IDENTIFY_FAILED"""
+
+
+class AuthFirstError(NsqdError):
+    """E_AUTH_FIRST: nsqd requires AUTH before this command."""
+
+
+class AuthFailedError(NsqdError):
+    """E_AUTH_FAILED: nsqd could not ask its auth server, or this connection was authorised already."""
+
+
+class AuthErrorError(NsqdError):
+    """E_AUTH_ERROR"""
+
+
+class AuthDisabledError(NsqdError):
+    """E_AUTH_DISABLED: AUTH was sent to an nsqd that has no auth server."""
+
+
+class UnauthorizedError(NsqdError):
+    """E_UNAUTHORIZED: the secret gives no permission for this."""
+
+
+class NonFatalError(NsqdError):
+    """An error frame that leaves the connection open (ERR-1): a late FIN, REQ or TOUCH."""
+
+    closes_connection = False
+
+
+class FinFailedError(NonFatalError):
+    """E_FIN_FAILED: the message was no longer in flight here; nsqd sends, or has sent, it again."""
+
+
+class ReqFailedError(NonFatalError):
+    """E_REQ_FAILED: the message was no longer in flight here."""
+
+
+class TouchFailedError(NonFatalError):
+    """E_TOUCH_FAILED: the message was no longer in flight here."""
+
+
+class NotLeaderError(NsqdError):
+    """E_FAILED_ON_NOT_LEADER (Youzan): the partition's leader is elsewhere; look it up again (YZ-8)."""
+
+
+class NotWritableError(NsqdError):
+    """E_FAILED_ON_NOT_WRITABLE (Youzan): the partition takes no writes now (YZ-8)."""
+
+
+class TopicNotExistError(NsqdError):
+    """E_TOPIC_NOT_EXIST (Youzan): the topic or partition is not on this nsqd (YZ-8)."""
+
+
+class SubOrderIsMustError(NsqdError):
+    """E_SUB_ORDER_IS_MUST (Youzan): an ordered topic was subscribed without ``ordered=True`` (YZ-7)."""
+
+    def __str__(self) -> str:
+        return super().__str__() + " (pass ordered=True to the Reader)"
+
+
+class SubExtendNeedError(NsqdError):
+    """E_SUB_EXTEND_NEED (Youzan): an ext topic was subscribed without extend_support."""
+
+
+class SubExtendForbiddenError(NsqdError):
+    """E_SUB_EXTEND_FORBIDDON (Youzan, spelt so): a plain topic was subscribed with extend_support."""
+
+
+class SubChannelNotRegisteredError(NsqdError):
+    """E_SUB_CHANNEL_NOT_REGISTERED (Youzan): the channel does not exist and is not created by SUB."""
+
+
+class BadPartitionError(NsqdError):
+    """E_BAD_PARTITION (Youzan)"""
+
+
+class BadExtError(NsqdError):
+    """E_BAD_EXT (Youzan)"""
+
+
+class ExtNotSupportedError(NonFatalError):
+    """E_EXT_NOT_SUPPORT (Youzan): ext headers on a topic that has none; the message was not taken."""
+
+
+class InvalidJsonHeaderError(NonFatalError):
+    """E_INVALID_JSON_HEADER (Youzan): the ext header is no JSON object; the message was not taken."""
+
+
+class InvalidTraceIdError(NonFatalError):
+    """INVALID_TRACE_ID (Youzan): the message was not taken."""
+
+
+class PubTooMuchWaitingError(NonFatalError):
+    """E_PUB_TOO_MUCH_WAITING (Youzan): nsqd's queue of publishes is full; the message was not taken."""
+
+
+class CreateTopicFailedError(NonFatalError):
+    """E_CREATE_TOPIC_FAILED (Youzan)"""
+
+
+ERROR_CODES: dict[str, type[NsqdError]] = {
+    "E_INVALID": InvalidError,
+    "E_BAD_PROTOCOL": BadProtocolError,
+    "E_BAD_BODY": BadBodyError,
+    "E_BAD_TOPIC": BadTopicError,
+    "E_BAD_CHANNEL": BadChannelError,
+    "E_BAD_MESSAGE": BadMessageError,
+    "E_PUB_FAILED": PubFailedError,
+    "E_MPUB_FAILED": MpubFailedError,
+    "E_DPUB_FAILED": DpubFailedError,
+    "E_SUB_FAILED": SubFailedError,
+    "E_IDENTIFY_FAILED": IdentifyFailedError,
+    "E_AUTH_FIRST": AuthFirstError,
+    "E_AUTH_FAILED": AuthFailedError,
+    "E_AUTH_ERROR": AuthErrorError,
+    "E_AUTH_DISABLED": AuthDisabledError,
+    "E_UNAUTHORIZED": UnauthorizedError,
+    "E_FIN_FAILED": FinFailedError,
+    "E_REQ_FAILED": ReqFailedError,
+    "E_TOUCH_FAILED": TouchFailedError,
+    "E_FAILED_ON_NOT_LEADER": NotLeaderError,
+    "E_FAILED_ON_NOT_WRITABLE": NotWritableError,
+    "E_TOPIC_NOT_EXIST": TopicNotExistError,
+    "E_SUB_ORDER_IS_MUST": SubOrderIsMustError,
+    "E_SUB_EXTEND_NEED": SubExtendNeedError,
+    "E_SUB_EXTEND_FORBIDDON": SubExtendForbiddenError,
+    "E_SUB_CHANNEL_NOT_REGISTERED": SubChannelNotRegisteredError,
+    "E_BAD_PARTITION": BadPartitionError,
+    "E_BAD_EXT": BadExtError,
+    "E_EXT_NOT_SUPPORT": ExtNotSupportedError,
+    "E_INVALID_JSON_HEADER": InvalidJsonHeaderError,
+    "INVALID_TRACE_ID": InvalidTraceIdError,
+    "E_PUB_TOO_MUCH_WAITING": PubTooMuchWaitingError,
+    "E_CREATE_TOPIC_FAILED": CreateTopicFailedError,
+}
+
+
+def error_for(body: bytes, address: str | None = None) -> NsqdError:
+    """Return the exception for an error frame's body.  Total: any bytes give one (ERR-3).
+
+    The text is kept as the server sent it, but for bytes that are no UTF-8 and control characters, which are shown
+    escaped, so that it can be logged.
+    """
+    text = printable(body.decode("utf-8", "backslashreplace"))
+    code, _, rest = text.partition(" ")
+    return ERROR_CODES.get(code, NsqdError)(code, rest.strip(), address)
+
+
+def printable(text: str) -> str:
+    """Return *text* with control characters escaped: what comes from the network cannot forge log lines."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

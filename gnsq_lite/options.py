@@ -1,0 +1,255 @@
+"""Options: one declaration gives name, default, range, type and documentation.
+
+Durations are seconds, floats.  A value out of range or a contradiction raises :class:`~gnsq_lite.errors.OptionError`
+at construction, before anything is opened (CFG-1).  The docs and the command line are generated from these fields, so
+no default is written twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.version import __version__
+
+Compression = Literal["snappy", "deflate"]
+HandlerPool = Literal["auto", "greenlet", "thread", "inline"]
+DialectName = Literal["auto", "nsq", "youzan"]
+Address = tuple[str, int]
+
+#: nsqd's own ceiling on one frame a client accepts; a message of 5 MB and its head fit.
+DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
+
+
+def between(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    doc: str = "",
+) -> Any:
+    """Declare a field with a default, an inclusive range and a line of documentation."""
+    return field(default=default, metadata={"low": low, "high": high, "doc": doc})
+
+
+def documented(default: Any, doc: str) -> Any:
+    """Declare a field that has no range."""
+    return field(default=default, metadata={"doc": doc})
+
+
+def check_ranges(options: Any) -> None:
+    """Raise OptionError for the first field of the dataclass *options* that is outside its declared range."""
+    for spec in dataclasses.fields(options):
+        low, high = spec.metadata.get("low"), spec.metadata.get("high")
+        value = getattr(options, spec.name)
+        if value is None or (low is None and high is None):
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise OptionError(spec.name, value, "must be a number")
+        if value != value:
+            raise OptionError(spec.name, value, "must be a number, not NaN")
+        if isinstance(spec.default, int) and not isinstance(value, int):
+            raise OptionError(spec.name, value, "must be a whole number")
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise OptionError(spec.name, value, f"must be between {low} and {high}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackoffOptions:
+    """When failing handlers slow a Reader down (BACK-1 to BACK-5).  Durations are seconds."""
+
+    unit: float = between(1.0, low=0.001, high=3600.0, doc="the pause at level n is unit * 2**(n-1)")
+    longest: float = between(120.0, low=0.0, high=86400.0, doc="no pause is longer; 0 turns backoff off")
+    strategy: Literal["exponential", "full-jitter"] | Callable[[int], float] = documented(
+        "exponential",
+        "'exponential', 'full-jitter' (a random part of the exponential pause), or a function of the level that"
+        " returns seconds",
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.strategy not in ("exponential", "full-jitter") and not callable(self.strategy):
+            raise OptionError("strategy", self.strategy, "must be 'exponential', 'full-jitter' or a function")
+        if 0 < self.longest < self.unit:
+            raise OptionError("longest", self.longest, f"must be 0 (off) or at least unit ({self.unit})")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether failures start backoff at all (BACK-5)."""
+        return self.longest > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryOptions:
+    """When and how often a failed message is sent again (MSG-1, MSG-4, CFG-4)."""
+
+    max_attempts: int = between(
+        5, low=0, high=65535, doc="a message with more attempts than this is given up; 0 = no limit"
+    )
+    requeue_delay: float = between(
+        90.0, low=0.0, high=86400.0, doc="seconds nsqd holds a message back after its first failure"
+    )
+    requeue_growth: float = between(
+        1.0, low=0.0, high=100.0, doc="each further attempt adds growth * requeue_delay"
+    )
+    max_requeue_delay: float = between(900.0, low=0.0, high=86400.0, doc="no requeue delay is longer")
+    requeue_jitter: float = between(
+        0.0, low=0.0, high=1.0, doc="each delay is shortened by a random part, up to this share"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.requeue_delay > self.max_requeue_delay:
+            raise OptionError("requeue_delay", self.requeue_delay, f"is above max_requeue_delay ({self.max_requeue_delay})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconnectOptions:
+    """How a lost direct nsqd is tried again (CONN-3): first, 2 * first, 4 * first ... up to a cap."""
+
+    reconnect_delay: float = between(8.0, low=0.01, high=3600.0, doc="seconds before the first new attempt")
+    max_reconnect_delay: float = between(120.0, low=0.01, high=86400.0, doc="no delay is longer")
+    reconnect_jitter: float = between(
+        0.3, low=0.0, high=1.0, doc="each delay is changed at random by up to this share, either way"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.reconnect_delay > self.max_reconnect_delay:
+            raise OptionError(
+                "reconnect_delay", self.reconnect_delay, f"is above max_reconnect_delay ({self.max_reconnect_delay})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupOptions:
+    """How nsqlookupds are asked (DISC-1 to DISC-6, CFG-3)."""
+
+    lookupd_poll_interval: float = between(60.0, low=0.05, high=86400.0, doc="seconds between two polls")
+    lookupd_poll_jitter: float = between(
+        0.3, low=0.0, high=1.0, doc="each interval is lengthened at random by up to this share"
+    )
+    lookupd_timeout: float = between(5.0, low=0.05, high=600.0, doc="seconds one nsqlookupd may take to answer")
+    lookupd_max_body: int = between(
+        16 * 1024 * 1024, low=1024, high=1024**3, doc="bytes an answer may have at the most"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TLSOptions:
+    """TLS towards nsqd (SEC-1).  By default the chain and the host name are verified with the system's CAs."""
+
+    ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
+    cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")
+    key_file: str | None = documented(None, "PEM file of its key; None: the key is in cert_file")
+    server_hostname: str | None = documented(None, "name to verify and to send as SNI; None: the host connected to")
+    minimum_version: Literal["TLSv1.2", "TLSv1.3"] = documented("TLSv1.2", "lowest protocol version accepted")
+    verify: bool = documented(True, "False accepts any certificate: only for tests")
+
+    def __post_init__(self) -> None:
+        if self.minimum_version not in ("TLSv1.2", "TLSv1.3"):
+            raise OptionError("minimum_version", self.minimum_version, "must be 'TLSv1.2' or 'TLSv1.3'")
+        if self.key_file is not None and self.cert_file is None:
+            raise OptionError("key_file", self.key_file, "needs cert_file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """What one connection asks of nsqd (NEG-1) and how long it waits."""
+
+    tls: TLSOptions | ssl.SSLContext | None = documented(
+        None, "True or TLSOptions or an SSLContext: TLS, or fail; None: plain"
+    )
+    compression: Compression | None = documented(None, "'snappy' or 'deflate'; None: none")
+    deflate_level: int = between(6, low=1, high=9, doc="DEFLATE level; nsqd caps it with its --max-deflate-level")
+    auth_secret: str | bytes | None = field(
+        default=None, repr=False, metadata={"doc": "secret sent with AUTH where nsqd requires it; never logged"}
+    )
+    heartbeat_interval: float = between(30.0, low=1.0, high=3600.0, doc="seconds between nsqd's heartbeats")
+    output_buffer_size: int | None = between(
+        None, low=-1, high=1 << 30, doc="bytes nsqd buffers for this client; -1: none; None: nsqd's default"
+    )
+    output_buffer_timeout: float | None = documented(
+        0.025, "seconds nsqd may hold buffered messages; -1: until the buffer is full; None: nsqd's default (0.25)"
+    )
+    sample_rate: int = between(0, low=0, high=99, doc="percent of the messages to receive; 0: all (SEC-5)")
+    msg_timeout: float | None = between(
+        None, low=0.001, high=86400.0, doc="seconds nsqd waits for an answer to a message; None: nsqd's default (60)"
+    )
+    client_id: str | None = documented(None, "name of this client in nsqd's stats; None: the host's short name")
+    hostname: str | None = documented(None, "host name in nsqd's stats; None: this host's")
+    user_agent: str = documented(f"gnsq_lite/{__version__}", "as in HTTP")
+    topology_region: str | None = documented(None, "region of this client, for topology-aware consumption")
+    topology_zone: str | None = documented(None, "zone of this client, for topology-aware consumption")
+    connect_timeout: float = between(5.0, low=0.01, high=600.0, doc="seconds for DNS and TCP")
+    handshake_timeout: float = between(
+        10.0, low=0.01, high=600.0, doc="seconds for IDENTIFY, TLS, compression, AUTH and SUB together (CONN-5)"
+    )
+    write_timeout: float = between(30.0, low=0.01, high=3600.0, doc="seconds nsqd may refuse to take bytes")
+    max_frame_size: int = between(
+        DEFAULT_MAX_FRAME_SIZE, low=64, high=2**31 - 1, doc="bytes; a larger frame closes the connection (WIRE-4)"
+    )
+    extra_identify: dict[str, Any] = field(
+        default_factory=dict, metadata={"doc": "further keys for IDENTIFY, such as Youzan's extend_support"}
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.compression not in (None, "snappy", "deflate"):
+            raise OptionError("compression", self.compression, "must be None, 'snappy' or 'deflate'")
+        if self.output_buffer_size is not None and -1 < self.output_buffer_size < 64:
+            raise OptionError("output_buffer_size", self.output_buffer_size, "must be -1 or at least 64")
+        timeout = self.output_buffer_timeout
+        if timeout is not None and timeout != -1 and not 0.001 <= timeout <= 3600.0:
+            raise OptionError("output_buffer_timeout", timeout, "must be -1 or between 0.001 and 3600.0")
+        if self.tls is not None and not isinstance(self.tls, (TLSOptions, ssl.SSLContext)):
+            raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
+        if self.auth_secret is not None and not isinstance(self.auth_secret, (str, bytes)):
+            raise OptionError("auth_secret", "<hidden>", "must be str or bytes")
+
+
+def parse_address(text: str | Address, *, default_port: int, option: str) -> Address:
+    """Return (host, port) of ``"host"``, ``"host:port"``, ``"[v6]:port"`` or a pair.  Raises OptionError."""
+    if isinstance(text, tuple) and len(text) == 2:
+        host, port = text
+        if not isinstance(host, str) or isinstance(port, bool) or not isinstance(port, int):
+            raise OptionError(option, text, "must be (host, port)")
+    elif isinstance(text, str):
+        host, port = _split(text, default_port, option)
+    else:
+        raise OptionError(option, text, "must be 'host:port' or (host, port)")
+    if not host or any(c.isspace() or c in "/@?#" for c in host):
+        raise OptionError(option, text, "must name a host as 'host:port', without a scheme or spaces")
+    if not 1 <= port <= 65535:
+        raise OptionError(option, text, "the port must be between 1 and 65535")
+    return host, port
+
+
+def _split(text: str, default_port: int, option: str) -> Address:
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise OptionError(option, text, "must be '[v6]:port'")
+        port_text = rest[1:]
+    elif text.count(":") > 1:
+        host, port_text = text, ""  # a bare IPv6 address
+    else:
+        host, _, port_text = text.partition(":")
+    if not port_text:
+        return host, default_port
+    if not port_text.isascii() or not port_text.isdigit():
+        raise OptionError(option, text, "the port must be a number")
+    return host, int(port_text)
+
+
+def format_address(address: Address) -> str:
+    """Return ``host:port``, with brackets around an IPv6 host."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

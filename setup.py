@@ -1,0 +1,49 @@
+"""Package definition.  The version's only home is ``gnsq_lite/version.py``."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "gnsq_lite/version.py").read_text(), re.M)
+assert VERSION is not None
+
+CLI = ["click>=8.1", "rich>=13.0"]
+
+setup(
+    name="gnsq_lite",
+    version=VERSION.group(1),
+    description="A synchronous NSQ client for Python on gevent and threads",
+    long_description=(HERE / "README.rst").read_text(encoding="utf-8"),
+    long_description_content_type="text/x-rst",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=find_packages(include=["gnsq_lite", "gnsq_lite.*"]),
+    package_data={"gnsq_lite": ["py.typed"], "gnsq_lite.contrib": ["*.json"]},
+    install_requires=["gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0"],
+    extras_require={
+        "cli": CLI,
+        "django": ["Django>=4.2"],
+        "prometheus": ["prometheus-client>=0.19"],
+        "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
+    },
+    entry_points={
+        "console_scripts": ["gnsq-lite = gnsq_lite.__main__:main"],
+        "pytest11": ["gnsq_lite = gnsq_lite.contrib.pytest_plugin"],
+    },
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "License :: OSI Approved :: MIT License",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: System :: Networking",
+        "Typing :: Typed",
+    ],
+    zip_safe=False,
+)
