@@ -93,9 +93,7 @@ class RetryOptions:
     requeue_delay: float = between(
         90.0, low=0.0, high=86400.0, doc="seconds nsqd holds a message back after its first failure"
     )
-    requeue_growth: float = between(
-        1.0, low=0.0, high=100.0, doc="each further attempt adds growth * requeue_delay"
-    )
+    requeue_growth: float = between(1.0, low=0.0, high=100.0, doc="each further attempt adds growth * requeue_delay")
     max_requeue_delay: float = between(900.0, low=0.0, high=86400.0, doc="no requeue delay is longer")
     requeue_jitter: float = between(
         0.0, low=0.0, high=1.0, doc="each delay is shortened by a random part, up to this share"
@@ -104,7 +102,9 @@ class RetryOptions:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.requeue_delay > self.max_requeue_delay:
-            raise OptionError("requeue_delay", self.requeue_delay, f"is above max_requeue_delay ({self.max_requeue_delay})")
+            raise OptionError(
+                "requeue_delay", self.requeue_delay, f"is above max_requeue_delay ({self.max_requeue_delay})"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
