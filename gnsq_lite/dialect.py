@@ -1,0 +1,214 @@
+"""How to look up, subscribe, publish and decode: plain NSQ here, Youzan's in :mod:`gnsq_lite.youzan`.
+
+Reader and Writer know only the :class:`Dialect` protocol.  A dialect does no I/O: it turns what the user asked for
+into bytes and what a server said into values.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+from urllib.parse import quote
+
+from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, OptionError
+from gnsq_lite.message import Message
+from gnsq_lite.options import Address, format_address
+from gnsq_lite.wire import commands
+
+Role = Literal["read", "write"]
+
+#: Makes a message of (connection, timestamp_ns, attempts, id, rest of the frame).
+MessageFactory: TypeAlias = Callable[[Any, int, int, bytes, bytes], Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One connection to make: an nsqd and, in Youzan's dialect, one partition on it."""
+
+    host: str
+    port: int
+    partition: int | None = None
+
+    @property
+    def address(self) -> Address:
+        """(host, port)"""
+        return self.host, self.port
+
+    def __str__(self) -> str:
+        where = format_address((self.host, self.port))
+        return where if self.partition is None else f"{where}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What one answer of a nsqlookupd says about a topic.  ``meta`` is the dialect's own."""
+
+    endpoints: tuple[Endpoint, ...]
+    meta: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest:
+    """One publish as the user asked for it, checked: names are valid, bodies are bytes of allowed size."""
+
+    topic: str
+    bodies: Sequence[bytes]
+    batch: bool = False
+    defer: float = 0.0
+    key: bytes | None = None
+    partition: int | None = None
+    trace_id: int | None = None
+    headers: Mapping[str, Any] | None = field(default=None)
+
+
+class Dialect(Protocol):
+    """What Reader and Writer ask of a flavour of NSQ."""
+
+    name: str
+
+    # -- discovery
+    def lookup_path(self, topic: str, role: Role) -> str:
+        """Return path and query to GET from every nsqlookupd."""
+
+    def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
+        """Return what the decoded JSON says, its ``data`` wrapper removed.  Raises HTTPResponseError."""
+
+    # -- consuming
+    def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
+        """Return further keys for IDENTIFY."""
+
+    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
+        """Return the commands to try in turn: the next one where nsqd calls one an invalid command."""
+
+    def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
+        """Return how messages of a connection are made; *command* is the index of the SUB that was accepted."""
+
+    def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
+        """Return the most RDY that makes sense on this connection; None: no limit."""
+
+    # -- publishing
+    def needs_route(self, topic: str) -> bool:
+        """Whether publishing to *topic* needs a lookup of that topic (role "write") first."""
+
+    def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
+        """Return the endpoint to publish to, out of the reachable *endpoints*.  Raises NotSent, OptionError."""
+
+    def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
+        """Return the bytes of the command.  Raises OptionError for what the dialect cannot do."""
+
+    def receipt(self, request: PublishRequest, body: bytes) -> Any:
+        """Return the caller's result for nsqd's answer; None for a plain OK.  Raises ProtocolError."""
+
+    def should_reroute(self, error: NsqdError) -> bool:
+        """Whether *error* means: look the topic up again and publish to the new leader."""
+
+
+class PlainDialect:
+    """NSQ as nsqd 1.x speaks it."""
+
+    name = "nsq"
+
+    def __init__(self) -> None:
+        self._turn = itertools.count()
+
+    def lookup_path(self, topic: str, role: Role) -> str:
+        """Ask for the topic's nsqds; to publish, for all nsqds: the first publish makes the topic (PUB-4)."""
+        return "/nodes" if role == "write" else f"/lookup?topic={quote(topic, safe='')}"
+
+    def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
+        """Return the producers of the answer, keyed by broadcast address and TCP port (DISC-2)."""
+        return Lookup(tuple(producers(data)))
+
+    def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
+        """SUB."""
+        return (commands.subscribe(topic, channel),)
+
+    def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
+        """The message as it is."""
+        return Message
+
+    def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
+        """No limit."""
+        return None
+
+    def needs_route(self, topic: str) -> bool:
+        """Any nsqd takes any topic."""
+        return False
+
+    def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
+        """Round robin."""
+        refuse_youzan_only(request)
+        if not endpoints:
+            raise NotSent("no nsqd can be reached")
+        return endpoints[next(self._turn) % len(endpoints)]
+
+    def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
+        """PUB, MPUB or DPUB."""
+        if request.batch:
+            return commands.multipublish(request.topic, request.bodies)
+        if request.defer:
+            return commands.defer_publish(request.topic, request.bodies[0], request.defer)
+        return commands.publish(request.topic, request.bodies[0])
+
+    def receipt(self, request: PublishRequest, body: bytes) -> Any:
+        """A plain nsqd says OK and no more."""
+        return None
+
+    def should_reroute(self, error: NsqdError) -> bool:
+        """Never."""
+        return False
+
+
+def refuse_youzan_only(request: PublishRequest) -> None:
+    """Raise OptionError for what only Youzan's NSQ can do: nothing is dropped silently."""
+    for name in ("key", "partition", "trace_id", "headers"):
+        if getattr(request, name) is not None:
+            raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
+
+
+def producers(data: Any) -> Iterable[Endpoint]:
+    """Yield the endpoints of an answer's ``producers``.  Raises HTTPResponseError for a form it does not have."""
+    listed = data.get("producers") if isinstance(data, Mapping) else None
+    if listed is None and isinstance(data, Mapping) and "producers" in data:
+        listed = []
+    if not isinstance(listed, list):
+        raise HTTPResponseError("lookup", "the answer has no list of producers")
+    for node in listed:
+        yield node_endpoint(node)
+
+
+def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
+    """Return the endpoint of a producer.  Ports may be strings of digits.  Raises HTTPResponseError."""
+    host = node.get("broadcast_address") or node.get("address") if isinstance(node, Mapping) else None
+    port = node.get("tcp_port") if isinstance(node, Mapping) else None
+    if isinstance(port, str) and port.isascii() and port.isdigit():
+        port = int(port)
+    valid_host = isinstance(host, str) and 0 < len(host) <= 255 and host.isprintable() and " " not in host
+    if not valid_host or isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise HTTPResponseError("lookup", f"a producer has no usable address: {str(node)[:200]!r}")
+    return Endpoint(str(host), port, partition)
+
+
+# -- finding a dialect by its name ----------------------------------------------------------------------------------
+
+_REGISTRY: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect}
+
+
+def register(name: str, factory: Callable[..., Dialect]) -> None:
+    """Make *factory* the maker of the dialect *name*; it is called with the Reader's or Writer's own options."""
+    _REGISTRY[name] = factory
+
+
+def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
+    """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
+    if not isinstance(dialect, str):
+        return dialect
+    if dialect not in _REGISTRY:
+        raise OptionError("dialect", dialect, f"must be one of {', '.join(sorted(_REGISTRY))}")
+    return _REGISTRY[dialect](**options)

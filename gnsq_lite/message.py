@@ -1,0 +1,184 @@
+"""The message a handler gets: answered once; holds its connection, knows no socket.
+
+A handler that returns finishes the message, one that raises requeues it (MSG-1).  It may also answer by itself, at
+once or, after :meth:`Message.enable_async`, later and from any thread or greenlet (MSG-2).  The library never sends
+TOUCH on its own (MSG-3).
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Any, Final, Protocol
+
+from gnsq_lite.errors import AlreadyAnswered, OptionError
+
+#: What a message's token says while it is not answered: nothing yet, the user answers later, nsqd's time-out passed.
+NEW: Final = 0
+ASYNC: Final = 1
+EXPIRED: Final = 2
+
+
+class Requeue(Exception):
+    """Raise it in a handler: the message goes back to nsqd.
+
+    Args:
+        delay: Seconds nsqd holds it back; None: from its attempts, as after a failure.
+        backoff: False: this is no failure, the Reader does not slow down (BACK-5).
+    """
+
+    def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
+        super().__init__(delay, backoff)
+        self.delay, self.backoff = checked_delay(delay), backoff
+
+
+def checked_delay(delay: float | None) -> float | None:
+    """Return *delay*; raise OptionError for a negative or endless one (WIRE-8)."""
+    if delay is not None and not 0 <= delay < float("inf"):
+        raise OptionError("delay", delay, "must be None or at least 0 seconds")
+    return delay
+
+
+class Answers(Protocol):
+    """What a message needs of the connection that brought it.  Each call is safe in any thread or greenlet."""
+
+    topic: str
+    channel: str
+    address: str
+    #: Monotonic seconds of the read that brought the message, while the message is made.
+    read_at: float
+    #: Seconds from delivery to nsqd's time-out, and to the end of all TOUCHes.
+    msg_timeout: float
+    max_msg_timeout: float
+
+    def finish(self, message: Message) -> None: ...
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
+
+    def touch(self, message: Message) -> None: ...
+
+
+class Message:
+    """One message from nsqd.
+
+    Attributes:
+        body: What was published, bytes.
+        id: nsqd's 16 bytes; send nothing but this to nsqd.
+        attempts: How often nsqd has sent it, this time included; 1 to 65535.
+        timestamp_ns: When it was published, nanoseconds since 1970, by nsqd's clock.
+        partition, trace_id, internal_id, headers: Youzan's; None elsewhere.
+    """
+
+    # One slot tells whether the message was answered: deleting it succeeds once, in whatever thread (no lock needed).
+    __slots__ = ("_connection", "_extended_to", "_received_at", "_token", "attempts", "body", "id", "timestamp_ns")
+
+    partition: int | None = None
+    internal_id: int | None = None
+    trace_id: int | None = None
+    headers: dict[str, Any] | None = None
+
+    def __init__(self, connection: Answers, timestamp_ns: int, attempts: int, id: bytes, body: bytes) -> None:
+        self._connection = connection
+        self.timestamp_ns = timestamp_ns
+        self.attempts = attempts
+        self.id = id
+        self.body = body
+        self._received_at = connection.read_at
+        self._token = NEW
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was published, by nsqd's clock, to the microsecond."""
+        seconds, ns = divmod(self.timestamp_ns, 1_000_000_000)
+        return datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=ns // 1000)
+
+    @property
+    def topic(self) -> str:
+        """The topic it came from."""
+        return self._connection.topic
+
+    @property
+    def channel(self) -> str:
+        """The channel it came from."""
+        return self._connection.channel
+
+    @property
+    def nsqd_address(self) -> str:
+        """``host:port`` of the nsqd it came from."""
+        return self._connection.address
+
+    @property
+    def received_at(self) -> float:
+        """``time.monotonic()`` when it arrived here."""
+        return self._received_at
+
+    @property
+    def deadline(self) -> float:
+        """``time.monotonic()`` at which nsqd stops waiting for an answer and sends it again (MSG-5, MSG-6)."""
+        try:
+            return self._extended_to  # type: ignore[no-any-return]
+        except AttributeError:
+            return self._received_at + self._connection.msg_timeout
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the deadline has passed without an answer; an answer now would come too late."""
+        return not self.has_responded and time.monotonic() >= self.deadline
+
+    @property
+    def has_responded(self) -> bool:
+        """Whether it was finished or requeued."""
+        return not hasattr(self, "_token")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler has taken over the answer (:meth:`enable_async`)."""
+        return getattr(self, "_token", NEW) == ASYNC
+
+    def finish(self) -> None:
+        """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""
+        self._claim("finish")
+        self._connection.finish(self)
+
+    def requeue(self, delay: float | None = None, backoff: bool = True) -> None:
+        """Send REQ: nsqd sends the message again.
+
+        Args:
+            delay: Seconds nsqd holds it back; None: from its attempts; more than nsqd allows: nsqd's most.
+            backoff: Whether this counts as a failure that slows the Reader down.
+        Raises:
+            AlreadyAnswered: nothing was sent.
+        """
+        checked_delay(delay)
+        self._claim("requeue")
+        self._connection.requeue(self, delay, backoff)
+
+    def touch(self) -> None:
+        """Send TOUCH: nsqd waits msg_timeout from now, up to max_msg_timeout after delivery.
+
+        Raises AlreadyAnswered.
+        """
+        if self.has_responded:
+            raise AlreadyAnswered(f"touch: message {self.id!r} was answered before")
+        connection = self._connection
+        ceiling = self._received_at + connection.max_msg_timeout
+        self._extended_to: float = min(time.monotonic() + connection.msg_timeout, ceiling)
+        connection.touch(self)
+
+    def enable_async(self) -> None:
+        """Keep the message open after the handler has returned; finish or requeue it later, from anywhere.
+
+        Raises AlreadyAnswered.
+        """
+        if self.has_responded:
+            raise AlreadyAnswered(f"enable_async: message {self.id!r} was answered before")
+        self._token = ASYNC
+
+    def _claim(self, what: str) -> None:
+        try:
+            del self._token
+        except AttributeError:
+            raise AlreadyAnswered(f"{what}: message {self.id!r} was answered before") from None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.body)} bytes>"

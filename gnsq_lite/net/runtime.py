@@ -1,0 +1,320 @@
+"""Where I/O runs, and how any thread or greenlet waits for it.
+
+A :class:`Loop` is a gevent hub with a thread-safe inbox.  :func:`io_loop` chooses one:
+
+* In a monkey-patched process, the hub of the calling thread: everything is cooperative there.
+* Otherwise one native thread of the library's own with its own hub, shared by all Readers and Writers of the process:
+  whatever user code does - sleep, compute, block in C - cannot hold up a heartbeat (HB-1).
+
+The library never monkey-patches.  After a fork the child gets a fresh loop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from gevent import monkey
+from gevent._hub_local import get_hub_if_exists
+from gevent.hub import Hub, get_hub
+from greenlet import getcurrent
+
+from gnsq_lite.errors import ClosedError
+
+log = logging.getLogger("gnsq_lite.net")
+
+_start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
+_native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
+native_ident: Callable[[], int] = monkey.get_original("_thread", "get_ident")
+
+
+def is_patched() -> bool:
+    """Whether sockets and threads of this process are gevent's."""
+    return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
+
+
+def native_lock() -> Any:
+    """Return a lock of the operating system's threads, monkey-patched or not."""
+    return _native_lock()
+
+
+def start_native_thread(name: str, run: Callable[[], None]) -> None:
+    """Run *run* in a daemonic thread of the operating system, monkey-patched or not."""
+    if is_patched():
+        _start_native(run, ())
+    else:
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+
+#: Seconds no wait and no lock outlasts in one go.
+_LONG = 1e6
+
+
+class Loop:
+    """A hub and a thread-safe way into it.  Made in the hub's own thread."""
+
+    def __init__(self, hub: Hub, *, keep_alive: bool = False) -> None:
+        self.hub = hub
+        self.ident = native_ident()
+        self.pid = os.getpid()
+        self.soon: Callable[..., Any] = hub.loop.run_callback
+        self._inbox: deque[Callable[[], Any]] = deque()
+        self._signalled = False
+        self._async = hub.loop.async_(ref=keep_alive)
+        self._async.start(self._drain)
+
+    def is_here(self) -> bool:
+        """Whether the caller runs in this loop's thread."""
+        return native_ident() == self.ident
+
+    def call_soon(self, act: Callable[[], Any]) -> None:
+        """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""
+        if native_ident() == self.ident:
+            self.soon(act)
+            return
+        self._inbox.append(act)
+        if not self._signalled:  # set before the send, cleared before the drain: no wake-up is lost
+            self._signalled = True
+            self._async.send()
+
+    def _drain(self) -> None:
+        self._signalled = False
+        inbox = self._inbox
+        while inbox:
+            act = inbox.popleft()
+            try:
+                act()
+            except Exception:
+                log.exception("an act of the I/O loop failed")
+
+    def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> gevent.Greenlet[..., Any]:
+        """Start a named greenlet; in the loop's own thread only.  One that fails is logged, never silent."""
+        task: gevent.Greenlet[..., Any] = gevent.Greenlet(_reported, name, run, args)
+        task.name = f"gnsq_lite-{name}"
+        task.start()
+        return task
+
+    def run(self, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Run *run* in a greenlet of this loop and return its result; from any thread or greenlet."""
+        if self.is_here() and getcurrent() is not self.hub:
+            return run(*args)
+        outcome = Completion()
+
+        def work() -> None:
+            try:
+                value = run(*args)
+            except BaseException as error:
+                outcome.settle(error=error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                outcome.settle(value)
+
+        self.call_soon(lambda: self.spawn("call", work))
+        return outcome.result(timeout)
+
+
+def _reported(name: str, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return run(*args)
+    except gevent.GreenletExit:
+        return None
+    except Exception:
+        log.exception("greenlet %s died", name)
+        return None
+
+
+_loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
+
+
+def loop_here() -> Loop:
+    """Return the Loop of the calling thread's hub; makes both where they are missing."""
+    hub = get_hub()
+    loop = _loops.get(hub)
+    if loop is None:
+        loop = _loops[hub] = Loop(hub)
+    return loop
+
+
+class Completion:
+    """A result that is set once, in any thread, and waited for in any thread or greenlet.
+
+    Waiting blocks nobody else: a greenlet gives way to its hub, a thread without a hub waits on a native lock.
+    """
+
+    __slots__ = ("_done", "_error", "_value", "_wakers")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._wakers: list[Callable[[], None]] = []
+
+    def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
+        """Set the result; return False, and change nothing, when it was set before."""
+        if self._done:
+            return False
+        self._value, self._error = value, error
+        self._done = True  # before the wakers are read: who waits adds its waker first and looks again
+        for wake in tuple(self._wakers):
+            wake()
+        return True
+
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._done
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the result, at most *timeout* seconds; return whether it came."""
+        if self._done:
+            return True
+        parking = Parking()
+        self._wakers.append(parking.wake)
+        try:
+            if not self._done:
+                parking.park(timeout)
+        finally:
+            self._wakers.remove(parking.wake)
+        return self._done
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait and return the value, or raise the error.  Raises TimeoutError when none came in time."""
+        if not self.wait(timeout):
+            raise TimeoutError(f"no result in {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Parking:
+    """A place for one wait: ``park()`` returns once ``wake()`` was called, in whatever thread."""
+
+    __slots__ = ("_greenlet", "_lock", "_loop", "_timer", "_woken")
+
+    def __init__(self) -> None:
+        self._woken = False
+        self._lock: Any = None
+        self._loop: Loop | None = None
+        if get_hub_if_exists() is None:
+            self._lock = _native_lock()
+            self._lock.acquire()
+        else:
+            self._loop = loop_here()
+        self._greenlet: Any = None
+        self._timer: Any = None
+
+    def wake(self) -> None:
+        """End the wait, or make the one to come return at once.  From any thread, any number of times."""
+        if self._woken:
+            return
+        self._woken = True
+        if self._loop is None:
+            try:
+                self._lock.release()
+            except RuntimeError:  # two wakers met
+                pass
+        else:
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        greenlet, self._greenlet = self._greenlet, None
+        if greenlet is not None:
+            greenlet.switch()
+
+    def park(self, timeout: float | None = None) -> bool:
+        """Wait until woken, at most *timeout* seconds; return whether it was woken."""
+        if self._loop is None:
+            self._lock.acquire(True, -1 if timeout is None else max(0.0, min(timeout, _LONG)))
+            return self._woken
+        if getcurrent() is self._loop.hub:
+            raise ClosedError("a blocking call was made in the event loop itself")
+        if self._woken:
+            return True
+        # There is always a timer: the inbox alone does not keep the hub from ending the wait with LoopExit.
+        self._timer = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
+        self._timer.start(self._resume)
+        self._greenlet = getcurrent()
+        try:
+            self._loop.hub.switch()
+        finally:
+            self._greenlet = None
+            self._timer.close()
+        return self._woken
+
+
+# -- the library's own thread ---------------------------------------------------------------------------------------
+
+_own: Loop | None = None
+_own_lock = _native_lock()
+_after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def io_loop() -> Loop:
+    """Return the loop in which a Reader or Writer made here does its I/O (see the module's text)."""
+    if is_patched():
+        return loop_here()
+    global _own
+    with _own_lock:
+        if _own is None:
+            _own = _start_own()
+        return _own
+
+
+def _start_own() -> Loop:
+    made: list[Loop] = []
+    ready = _native_lock()
+    ready.acquire()
+
+    def run() -> None:
+        hub = get_hub()
+        loop = _loops[hub] = Loop(hub, keep_alive=True)
+        made.append(loop)
+        ready.release()
+        hub.switch()  # for good
+
+    start_native_thread("gnsq_lite-io", run)
+    ready.acquire()
+    return made[0]
+
+
+def forget_on_fork(thing: Any) -> None:
+    """Call ``thing.after_fork()`` in a forked child; held weakly."""
+    _after_fork.add(thing)
+
+
+def _in_child() -> None:
+    global _own, _own_lock
+    _own, _own_lock = None, _native_lock()
+    for thing in list(_after_fork):
+        thing.after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def _at_exit() -> None:
+    """Stop the library's thread before the interpreter goes: a running loop in a daemonic thread could crash it."""
+    loop = _own
+    if loop is None or loop.pid != os.getpid():
+        return
+    ended = _native_lock()
+    ended.acquire()
+
+    def stop() -> None:
+        ended.release()
+        park = _native_lock()
+        park.acquire()
+        park.acquire()  # the thread sleeps, without the GIL, until the process is gone
+
+    loop.call_soon(stop)
+    ended.acquire(True, 1.0)
+
+
+atexit.register(_at_exit)
