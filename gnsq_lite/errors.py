@@ -193,6 +193,14 @@ class HTTPConnectError(HTTPError):
     """No HTTP connection; the request was not sent."""
 
 
+class HTTPCertificateError(HTTPConnectError):
+    """The server's certificate does not verify: its chain, its host name or its dates.  Nothing was sent."""
+
+
+class HTTPConnectionLost(HTTPError):
+    """The connection ended before the whole answer; the server may have carried out the request."""
+
+
 class HTTPTimeout(HTTPError):
     """No whole answer in time; the server may have carried out the request."""
 

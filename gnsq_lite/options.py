@@ -159,6 +159,68 @@ class TLSOptions:
         if self.key_file is not None and self.cert_file is None:
             raise OptionError("key_file", self.key_file, "needs cert_file")
 
+    def context(self) -> ssl.SSLContext:
+        """Return a new client-side context made of these options.
+
+        ``server_hostname`` is not part of a context: pass it where the socket is wrapped.  Raises OptionError for a
+        file that cannot be read or holds no certificate.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:  # ssl.SSLError is one
+            raise OptionError("ca_file", self.ca_file, f"cannot be loaded: {error}") from error
+        context.minimum_version = (
+            ssl.TLSVersion.TLSv1_3 if self.minimum_version == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
+        )
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert_file is not None:
+            try:
+                # Without a password callback OpenSSL would ask on the terminal for that of an encrypted key.
+                context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
+            except (OSError, ValueError) as error:
+                raise OptionError("cert_file", self.cert_file, f"cannot be loaded: {error}") from error
+        return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give an SSLContext of your own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HTTPOptions:
+    """How an HTTP client calls nsqd or nsqlookupd.  Durations are seconds."""
+
+    http_timeout: float = between(
+        10.0, low=0.05, high=3600.0, doc="seconds one call may take, from connecting to the last byte, retries included"
+    )
+    http_connect_timeout: float = between(5.0, low=0.01, high=600.0, doc="seconds for TCP and for TLS, each")
+    http_retries: int = between(
+        1, low=0, high=100, doc="further tries of a GET that found no server or lost its connection; never of others"
+    )
+    http_max_body: int = between(64 * 1024 * 1024, low=1024, high=1024**3, doc="bytes an answer may have at the most")
+    http_pool_size: int = between(4, low=1, high=1000, doc="idle connections kept for the next call")
+    tls: bool | TLSOptions | ssl.SSLContext | None = documented(
+        None, "for https: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
+    )
+    auth_token: str | None = field(
+        default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
+    )
+    environment_proxies: bool = documented(
+        True, "whether HTTP_PROXY, HTTPS_PROXY and NO_PROXY count; loopback addresses are never proxied"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.tls is False:
+            raise OptionError("tls", self.tls, "use TLSOptions(verify=False) to accept any certificate")
+        if self.tls is not None and not isinstance(self.tls, (bool, TLSOptions, ssl.SSLContext)):
+            raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
+        token = self.auth_token
+        if token is not None and (not isinstance(token, str) or not token.isascii() or not token.isprintable()):
+            raise OptionError("auth_token", "<hidden>", "must be printable ASCII")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
