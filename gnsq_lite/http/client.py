@@ -1,0 +1,278 @@
+"""One HTTP server of NSQ: bounded calls, typed errors, no secrets in what is shown.
+
+What a call does, whatever the server answers:
+
+* It ends within ``http_timeout``; the time counts for the call as a whole (:mod:`gnsq_lite.http.transport`).
+* It reads at most ``http_max_body`` bytes and decodes no compression: the request asks for none.
+* It follows no redirect: a token is never sent to a server that the caller did not name.
+* Only GET is tried again, and only when no answer came.
+* Every failure is one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
+
+Calls are plain and blocking; a *runner* decides where they run.  ``gnsq_lite.net.offload`` installs the default one,
+which keeps a slow server from stopping other greenlets, monkey-patched or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError as TransportError
+
+from gnsq_lite.errors import (
+    HTTPCertificateError,
+    HTTPConnectError,
+    HTTPConnectionLost,
+    HTTPResponseError,
+    HTTPStatusError,
+    HTTPTimeout,
+    OptionError,
+)
+from gnsq_lite.http.faults import translated
+from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
+from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining
+from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
+from gnsq_lite.version import __version__
+
+log = logging.getLogger("gnsq_lite.http")
+
+T = TypeVar("T")
+Self = TypeVar("Self", bound="HTTPClient")
+
+#: nsqd's and nsqlookupd's own form of an answer: the data without a wrapper, and the true status.
+ACCEPT = "application/vnd.nsq; version=1.0"
+
+_ERROR_BODY = 8192  # bytes read of an answer that only says what went wrong
+_SHOWN_PARAMETERS = ("topic", "channel", "partition", "node", "access", "format")
+
+
+class Runner(Protocol):
+    """Decides where a blocking call runs."""
+
+    def __call__(self, call: Callable[[], T], *, timeout: float) -> T:
+        """Return what *call* returns.  Raises TimeoutError after *timeout* seconds; the call may go on unseen."""
+
+
+def call_here(call: Callable[[], T], *, timeout: float) -> T:
+    """Run *call* in the calling thread; its own deadlines end it."""
+    return call()
+
+
+_default_runner: Runner = call_here
+
+
+def set_default_runner(runner: Runner) -> None:
+    """Make *runner* the one of all clients that were given none, those already made included."""
+    global _default_runner
+    _default_runner = runner
+
+
+class HTTPClient:
+    """A server at one address, with its pool of connections.  May be shared by threads and greenlets; survives fork.
+
+    Args:
+        address: ``"host"``, ``"host:port"``, ``(host, port)``, or a URL ``http://`` or ``https://``, which may hold
+            ``user:password@`` and a path that goes in front of each endpoint's.  Without a scheme it is http, or
+            https where ``tls`` is set.
+        options: How to call; ``settings`` are fields of :class:`~gnsq_lite.options.HTTPOptions` that replace its own.
+        runner: Where the blocking call runs; None: see :func:`set_default_runner`.
+
+    Raises OptionError.  Nothing is opened before the first call.
+    """
+
+    default_port = 0
+
+    def __init__(
+        self,
+        address: str | Address,
+        options: HTTPOptions | None = None,
+        *,
+        runner: Runner | None = None,
+        **settings: Any,
+    ) -> None:
+        self.options = dataclasses.replace(options or HTTPOptions(), **settings)
+        self._runner = runner
+        self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)
+        self._headers = {"Accept": ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
+        self._authorise(credentials)
+        self._pool: urllib3.PoolManager | None = None
+        self._pid = os.getpid()
+
+    def _parse(self, address: str | Address) -> tuple[str, str, int, str, str | None]:
+        tls = self.options.tls is not None
+        if not isinstance(address, str) or "://" not in address:
+            host, port = parse_address(address, default_port=self.default_port, option="address")
+            return "https" if tls else "http", host, port, "", None
+        try:
+            url = urlsplit(address)
+            port_given = url.port
+        except ValueError:
+            raise OptionError("address", "<hidden>", "is no URL") from None
+        safe = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+        if url.scheme not in ("http", "https"):
+            raise OptionError("address", safe, "must be a URL of http or https, or 'host:port'")
+        if url.scheme == "http" and tls:
+            raise OptionError("tls", "set", f"contradicts {safe}; write https://")
+        if url.query or url.fragment:
+            raise OptionError("address", safe, "must have no query and no fragment")
+        port = port_given or (443 if url.scheme == "https" else 80)
+        host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
+        credentials = None
+        if url.username is not None:
+            credentials = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        return url.scheme, host, port, url.path.rstrip("/"), credentials
+
+    def _authorise(self, credentials: str | None) -> None:
+        token = self.options.auth_token
+        if token is not None and credentials is not None:
+            raise OptionError("auth_token", "<hidden>", "contradicts the user and password of the address")
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif credentials is not None:
+            self._headers.update(urllib3.make_headers(basic_auth=credentials))
+        if (token or credentials) and self._scheme == "http" and not is_loopback(self._host):
+            log.warning("%s: the credentials are sent unencrypted; use https", self.url)
+
+    @property
+    def url(self) -> str:
+        """The server's URL, without secrets."""
+        return f"{self._scheme}://{format_address((self._host, self._port))}{self._prefix}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections.  A later call opens new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.clear()
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
+        """GET an endpoint; tried again up to ``http_retries`` times where no answer came.  Raises HTTPError."""
+        return self.call("GET", path, params)
+
+    def post(
+        self,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """POST to an endpoint, once.  Raises HTTPError; see each class for what the server may have done."""
+        return self.call("POST", path, params, body, headers)
+
+    def get_json(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        """GET a JSON document, its wrapper removed.  Raises HTTPError."""
+        return self.get(path, params).json()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Make one call within ``http_timeout`` and return its whole answer.
+
+        A value of *params* that is None is left out; True and False become ``true`` and ``false``.  Raises HTTPError.
+        """
+        given = {name: _parameter(value) for name, value in (params or {}).items() if value is not None}
+        target = self._prefix + quote(path, safe="/?=&%")
+        if given:
+            target += ("&" if "?" in target else "?") + urlencode(given, quote_via=quote)
+        named = {name: value for name, value in given.items() if name in _SHOWN_PARAMETERS}
+        url = self.url + path + (f"?{urlencode(named)}" if named else "")
+        limit = self.options.http_timeout
+        runner = self._runner or _default_runner
+        try:
+            return runner(lambda: self._attempts(method, target, url, body, headers), timeout=limit + 0.5)
+        except TimeoutError:
+            raise HTTPTimeout(url, f"no whole answer in {limit:g} s") from None
+
+    def _attempts(
+        self, method: str, target: str, url: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> Reply:
+        attempts = 1 + (self.options.http_retries if method == "GET" else 0)
+        pause = 0.05
+        with deadline(self.options.http_timeout):
+            while True:
+                attempts -= 1
+                try:
+                    return self._once(method, target, url, body, headers)
+                except (HTTPConnectError, HTTPConnectionLost) as error:
+                    if not attempts or isinstance(error, HTTPCertificateError) or _left() <= pause:
+                        raise
+                time.sleep(pause)
+                pause = min(1.0, pause * 2)
+
+    def _once(self, method: str, target: str, url: str, body: bytes | None, headers: Mapping[str, str] | None) -> Reply:
+        try:
+            response = self._pool_here().urlopen(
+                method,
+                f"{self._scheme}://{format_address((self._host, self._port))}{target}",
+                body=body,
+                headers={**self._headers, **(headers or {})},
+                timeout=urllib3.Timeout(connect=self.options.http_connect_timeout, total=remaining()),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            try:
+                return self._read(response, url)
+            except HTTPStatusError:
+                raise
+            except BaseException:
+                response.close()  # what is left of the answer would be read as the next one's head
+                raise
+            finally:
+                response.release_conn()
+        except (TransportError, HTTPException, OSError) as error:
+            raise translated(url, error) from error
+
+    def _read(self, response: urllib3.BaseHTTPResponse, url: str) -> Reply:
+        status = response.status
+        if not 200 <= status < 300:
+            body = read_up_to(response, url, _ERROR_BODY, cut=True)
+            raise HTTPStatusError(url, status, explain(status, response, body))
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding.lower() not in ("identity", ""):
+            raise HTTPResponseError(url, f"the answer is encoded ({shown(encoding)}), which was not asked for")
+        body = read_up_to(response, url, self.options.http_max_body)
+        return Reply(url, status, response.headers.get("Content-Type", ""), body)
+
+    def _pool_here(self) -> urllib3.PoolManager:
+        pool = self._pool
+        if pool is None or self._pid != os.getpid():  # a forked child must not write on its parent's sockets
+            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options)
+            self._pid = os.getpid()
+        return pool
+
+
+def _left() -> float:
+    try:
+        return remaining()
+    except TimeoutError:
+        return 0.0
+
+
+def _parameter(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,115 @@
+"""What a server answered: read up to a limit, decoded without trust.
+
+Whatever the bytes are, the outcome is a value or one of the ``HTTP...`` errors; nothing is decompressed, and what is
+shown of a server's words has no control characters and is short.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+
+from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, printable
+
+_CHUNK = 65536
+_SHOWN = 300  # characters of a server's text that an error shows
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer of status 200 to 299."""
+
+    url: str
+    status: int
+    content_type: str
+    body: bytes
+
+    def text(self) -> str:
+        """Return the body as text; bytes that are no UTF-8 are shown escaped."""
+        return self.body.decode("utf-8", "backslashreplace")
+
+    def json(self) -> Any:
+        """Return the decoded body, its ``{"status_code", "data"}`` wrapper removed (DISC-3).
+
+        Raises HTTPResponseError for what is no JSON, HTTPStatusError for an error inside a wrapper.
+        """
+        return unwrap(self.url, decode_json(self.url, self.body, self.content_type))
+
+
+def decode_json(url: str, body: bytes, content_type: str = "") -> Any:
+    """Return the value of a JSON document.  Raises HTTPResponseError; *url* and *content_type* are for its text."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        kind = f" ({printable(content_type)[:80]})" if content_type else ""
+        start = printable(body[:60].decode("utf-8", "backslashreplace"))
+        raise HTTPResponseError(url, f"the answer is not JSON{kind}: {start!r} {type(error).__name__}") from None
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def unwrap(url: str, document: Any) -> Any:
+    """Return *document* without the wrapper of older servers.  Raises HTTPStatusError for an error inside it."""
+    if not isinstance(document, dict) or "status_code" not in document:
+        return document
+    status = document["status_code"]
+    if isinstance(status, bool) or not isinstance(status, int):
+        raise HTTPResponseError(url, "status_code is not a number")
+    if not 200 <= status < 300:
+        raise HTTPStatusError(url, status, shown(document.get("status_txt")))
+    return document.get("data")
+
+
+def shown(text: object) -> str:
+    """Return what a server said, as errors and logs show it: no control characters, not too long."""
+    return printable(text if isinstance(text, str) else "")[:_SHOWN]
+
+
+def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:
+    """Return the body as it was sent.  A longer one than *limit* is cut off, or raises HTTPResponseError."""
+    declared = response.headers.get("Content-Length", "")
+    if not cut and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
+        raise HTTPResponseError(url, f"the answer has {int(declared[:20])} bytes; at most {limit} are accepted")
+    parts: list[bytes] = []
+    size = 0
+    while size <= limit:
+        part = response.read(min(_CHUNK, limit + 1 - size), decode_content=False)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    if not cut:
+        raise HTTPResponseError(url, f"the answer has more than {limit} bytes")
+    response.close()
+    return b"".join(parts)
+
+
+def explain(status: int, response: urllib3.BaseHTTPResponse, body: bytes) -> str:
+    """Return the server's own words for an error: nsqd's ``message``, the older ``status_txt``, or the start of it."""
+    if 300 <= status < 400:
+        return f"a redirect to {_server_of(response.headers.get('Location', ''))} is not followed"
+    text = body.decode("utf-8", "backslashreplace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict):
+        for key in ("message", "status_txt"):
+            if isinstance(document.get(key), str):
+                return shown(document[key])
+    return shown(text.strip())
+
+
+def _server_of(location: str) -> str:
+    """Return the server part of a redirect's target; the rest might hold somebody's secret."""
+    try:
+        url = urlsplit(location)
+    except ValueError:
+        return "nowhere"
+    return shown(f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else "another path")
