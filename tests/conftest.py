@@ -1,0 +1,133 @@
+"""Fixtures shared by contract and system tests: servers, clients, certificates."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.rawclient import RawClient
+
+MakeBroker = Callable[..., servers.ServerHandle]
+MakeCluster = Callable[..., servers.Cluster]
+Connect = Callable[..., RawClient]
+
+_missing: dict[str, int] = {}
+_numbers = itertools.count(1)
+
+
+def _absent(what: str, hint: str) -> None:
+    """Fail where real servers are required; else skip, and note it for the summary."""
+    if servers.real_servers_required():
+        pytest.fail(f"GNSQ_REQUIRE_NSQD is set and there is no {what}: {hint}", pytrace=False)
+    _missing[f"no {what}: {hint}"] = _missing.get(f"no {what}: {hint}", 0) + 1
+    pytest.skip(f"no {what}: {hint}")
+
+
+def _need_real(lookupd: bool = False) -> None:
+    if servers.nsqd_program() is None:
+        _absent("nsqd", "put it on PATH or name it in GNSQ_NSQD")
+    if lookupd and servers.nsqlookupd_program() is None:
+        _absent("nsqlookupd", "put it on PATH or name it in GNSQ_NSQLOOKUPD")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say loudly which tests had no real server to run against."""
+    for why, count in sorted(_missing.items()):
+        terminalreporter.section("NOT RUN AGAINST A REAL SERVER", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{count} tests were skipped, {why}.")
+
+
+@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
+def server_kind(request: pytest.FixtureRequest) -> str:
+    """Name of the server a test runs against; with this fixture the test runs once for each."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def make_broker(server_kind: str, tmp_path: Path) -> Iterator[MakeBroker]:
+    """Start an nsqd: ``make_broker(msg_timeout=0.5, max_rdy_count=10, ...)``.
+
+    Options are nsqd's flags with underscores, in seconds, the same for the embedded and the real one.
+    """
+    if server_kind == "nsqd":
+        _need_real()
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> servers.ServerHandle:
+            if server_kind == "embedded":
+                return stack.enter_context(servers.embedded_nsqd(**options))
+            return stack.enter_context(servers.real_nsqd(tmp_path, f"nsqd{next(_numbers)}", **options))
+
+        yield make
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> servers.ServerHandle:
+    """An nsqd of its own for the test, with default options."""
+    return make_broker()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses."""
+    return f"topic_{next(_numbers)}"
+
+
+@pytest.fixture
+def make_cluster(server_kind: str, tmp_path: Path) -> Iterator[MakeCluster]:
+    """Start a nsqlookupd with nsqds: ``make_cluster(nodes=2, tombstone_lifetime=1.0, ...)``."""
+    if server_kind == "nsqd":
+        _need_real(lookupd=True)
+    with ExitStack() as stack:
+
+        def make(nodes: int = 1, **options: Any) -> servers.Cluster:
+            if server_kind == "embedded":
+                return stack.enter_context(servers.embedded_cluster(nodes, **options))
+            folder = tmp_path / f"cluster{next(_numbers)}"
+            folder.mkdir()
+            return stack.enter_context(servers.real_cluster(folder, nodes, **options))
+
+        yield make
+
+
+@pytest.fixture
+def cluster(make_cluster: MakeCluster) -> servers.Cluster:
+    """A nsqlookupd and one nsqd."""
+    return make_cluster()
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Open raw connections, closed when the test ends: ``connect(broker)`` or ``connect("127.0.0.1:4150")``."""
+    with ExitStack() as stack:
+
+        def open_one(server: servers.ServerHandle | str, **options: Any) -> RawClient:
+            address = server if isinstance(server, str) else server.tcp_address
+            return stack.enter_context(RawClient(address, **options))
+
+        yield open_one
+
+
+@pytest.fixture(scope="session")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A CA and certificates for servers and clients; see :class:`tests.certs.Certificates`."""
+    from tests import certs as made
+
+    return made.make(tmp_path_factory.mktemp("certs"))
+
+
+@pytest.fixture
+def youzan_lookupd() -> str:
+    """HTTP address of the lookupd of a running Youzan cluster (GNSQ_YOUZAN_LOOKUPD)."""
+    address = os.environ.get("GNSQ_YOUZAN_LOOKUPD")
+    if not address:
+        _absent("Youzan cluster", "name its nsqlookupd's HTTP address in GNSQ_YOUZAN_LOOKUPD")
+    return str(address)
