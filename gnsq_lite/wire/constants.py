@@ -1,0 +1,79 @@
+"""Bytes and limits of NSQ's V2 protocol, each with its source.
+
+Section names are those of the "TCP Protocol Spec"; lines are of nsqd v1.3.0.  Imports nothing, so that the embedded
+broker may share it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: First bytes on a connection: the protocol's version (WIRE-1).  "TCP Protocol Spec", introduction.
+MAGIC_V2: Final = b"  V2"
+#: Ends a command line.  "Commands".
+NEWLINE: Final = b"\n"
+#: Parts the words of a command line.  nsqd/protocol_v2.go:26
+SEPARATOR: Final = b" "
+
+# -- frames (WIRE-2).  "Data Format" --------------------------------------------------------------------------------
+
+FRAME_RESPONSE: Final = 0
+FRAME_ERROR: Final = 1
+FRAME_MESSAGE: Final = 2
+FRAME_TYPES: Final = (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE)
+#: Bytes of a frame's size field; the size counts what follows it.
+SIZE_LENGTH: Final = 4
+#: Bytes of a frame's type field, and so the smallest size (WIRE-4).
+TYPE_LENGTH: Final = 4
+#: Bytes before a frame's data.
+FRAME_HEAD_LENGTH: Final = SIZE_LENGTH + TYPE_LENGTH
+
+#: Sent by nsqd every heartbeat interval; answered with NOP (HB-1).  nsqd/protocol_v2.go:27
+HEARTBEAT: Final = b"_heartbeat_"
+#: The answer to what succeeded.  nsqd/protocol_v2.go:28
+OK: Final = b"OK"
+#: The answer to CLS: no further message comes.  "CLS"
+CLOSE_WAIT: Final = b"CLOSE_WAIT"
+
+# -- messages (WIRE-3).  "Data Format", nsqd/message.go:10 -----------------------------------------------------------
+
+MESSAGE_ID_LENGTH: Final = 16
+#: Timestamp (8), attempts (2), id (16).
+MESSAGE_HEAD_LENGTH: Final = 8 + 2 + MESSAGE_ID_LENGTH
+#: Attempts are an unsigned 16-bit number.
+MAX_ATTEMPTS: Final = 65535
+
+# -- names (WIRE-6).  internal/protocol/names.go:7 -------------------------------------------------------------------
+
+#: Most characters of a topic's or channel's name, the suffix counted.
+MAX_NAME: Final = 64
+#: A name that ends so is of a topic or channel that vanishes with its last client.
+EPHEMERAL: Final = "#ephemeral"
+
+# -- limits of nsqd's configuration; each can be changed on the server -----------------------------------------------
+
+#: RDY's ceiling where the server does not tell (NEG-2).  nsqd/options.go:136
+DEFAULT_MAX_RDY_COUNT: Final = 2500
+#: Seconds nsqd waits for an answer to a message.  nsqd/options.go:128
+DEFAULT_MSG_TIMEOUT: Final = 60.0
+#: Seconds a message may be kept with TOUCH.  nsqd/options.go:129
+DEFAULT_MAX_MSG_TIMEOUT: Final = 900.0
+#: Seconds the longest DPUB or REQ may defer.  nsqd/options.go:132
+MAX_DEFER: Final = 3600.0
+#: Bytes of the largest message.  nsqd/options.go:130
+DEFAULT_MAX_MSG_SIZE: Final = 1024 * 1024
+#: Bytes of the largest MPUB, IDENTIFY or AUTH body.  nsqd/options.go:131
+DEFAULT_MAX_BODY_SIZE: Final = 5 * 1024 * 1024
+#: Bytes nsqd buffers for a client.  nsqd/client_v2.go:18
+DEFAULT_OUTPUT_BUFFER_SIZE: Final = 16 * 1024
+#: Seconds nsqd holds back what it buffers.  nsqd/options.go:140
+DEFAULT_OUTPUT_BUFFER_TIMEOUT: Final = 0.25
+#: DEFLATE level where the client names none.  nsqd/protocol_v2.go:398
+DEFAULT_DEFLATE_LEVEL: Final = 6
+
+# -- limits of the encoding ------------------------------------------------------------------------------------------
+
+#: Sizes and counts are signed 32-bit numbers on nsqd's side.  nsqd/protocol_v2.go:1010
+MAX_INT32: Final = 2**31 - 1
+#: Milliseconds of the longest time Go's int64 nanoseconds can hold; nsqd does not check for overflow.
+MAX_DURATION_MS: Final = (2**63 - 1) // 1_000_000

@@ -1,0 +1,193 @@
+"""Bytes from nsqd to frames (WIRE-2 to WIRE-5).
+
+::
+
+    4 bytes  int32  size of what follows
+    4 bytes  int32  type: 0 response, 1 error, 2 message
+    the rest        data
+
+The decoder is total: any bytes give frames, "more", or :class:`~gnsq_lite.errors.FrameError`; and the split into reads
+does not change what they give.  A size is judged as soon as its four bytes are there, so that nothing above the limit
+is ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.wire import messages
+from gnsq_lite.wire.constants import (
+    FRAME_ERROR,
+    FRAME_HEAD_LENGTH,
+    FRAME_MESSAGE,
+    FRAME_RESPONSE,
+    HEARTBEAT,
+    MESSAGE_HEAD_LENGTH,
+    OK,
+    SIZE_LENGTH,
+    TYPE_LENGTH,
+)
+from gnsq_lite.wire.held import Held
+
+MessageT = TypeVar("MessageT")
+
+
+class Frame(NamedTuple):
+    """A response or an error (in the handshake: any frame): ``kind`` is one of constants.FRAME_TYPES."""
+
+    kind: int
+    body: bytes
+
+
+#: The two frames that nsqd sends most; the decoder gives these very objects.
+OK_FRAME: Final = Frame(FRAME_RESPONSE, OK)
+HEARTBEAT_FRAME: Final = Frame(FRAME_RESPONSE, HEARTBEAT)
+
+_FRAME_HEAD = Struct(">iI")
+_OK_BYTES: Final = _FRAME_HEAD.pack(TYPE_LENGTH + len(OK), FRAME_RESPONSE) + OK
+#: Size, type, and a message's head in one go: the path that every message takes.
+_MESSAGE_FRAME_HEAD = Struct(">iIqH16s")
+_MESSAGE_BODY_AT: Final = FRAME_HEAD_LENGTH + MESSAGE_HEAD_LENGTH
+_SMALLEST_MESSAGE: Final = TYPE_LENGTH + MESSAGE_HEAD_LENGTH
+
+
+class FrameDecoder(Generic[MessageT]):
+    """Cuts one connection's bytes into messages and other frames.
+
+    Args:
+        max_frame_size: Largest value of a frame's size field; a larger one is an error (WIRE-4).
+        make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
+        owner: Its first argument.
+
+    After an error the decoder is poisoned: :attr:`error` keeps it, and every later call raises it again.
+    """
+
+    __slots__ = ("_held", "_limit", "error", "make_message", "owner")
+
+    def __init__(
+        self, max_frame_size: int, make_message: Callable[[Any, int, int, bytes, bytes], MessageT], owner: Any = None
+    ) -> None:
+        self._limit = max_frame_size
+        self._held = Held()
+        self.make_message = make_message
+        self.owner = owner
+        #: What ended the stream, or None.
+        self.error: ProtocolError | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes are held because their frame is not whole."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> tuple[list[MessageT], list[Frame]]:
+        """Take the bytes of one read; return the messages, and the other frames, that are now whole, each in order.
+
+        Bytes that are no frame raise FrameError, as does whatever ProtocolError ``make_message`` raises.  Where good
+        frames came before them in the same read, those are returned first: the error is then in :attr:`error` and
+        the next call (:meth:`check`, or another feed) raises it.
+        """
+        if self.error is not None:
+            raise self.error
+        whole = self._held.join(data)
+        found: list[MessageT] = []
+        others: list[Frame] = []
+        if whole is not None:
+            try:
+                self._cut(whole, found, others)
+            except ProtocolError as error:
+                self._fail(error)
+                if not found and not others:
+                    raise
+        return found, others
+
+    def feed_one(self, data: bytes) -> Frame | None:
+        """Take bytes of a handshake; return at most one frame, of whatever kind, or None while it is not whole.
+
+        What follows it is held: the next call gets it, or :meth:`take_pending`, where the stream changes its form
+        after this frame (SEC-3).  Raises FrameError.
+        """
+        if self.error is not None:
+            raise self.error
+        whole = self._held.join(data)
+        if whole is None:
+            return None
+        try:
+            end = self._end(whole, 0)
+        except FrameError as error:
+            self._fail(error)
+            raise
+        if end > len(whole):
+            self._held.keep(whole, end)
+            return None
+        self._held.keep(whole[end:], 0)
+        return Frame(_FRAME_HEAD.unpack_from(whole)[1], whole[FRAME_HEAD_LENGTH:end])
+
+    def take_pending(self) -> bytes:
+        """Return the bytes that are held and forget them: they belong to TLS or to a compression codec."""
+        return self._held.take()
+
+    def check(self) -> None:
+        """Raise the error that an earlier feed has met, if any."""
+        if self.error is not None:
+            raise self.error
+
+    def _fail(self, error: ProtocolError) -> None:
+        self.error = error
+        self._held.take()
+
+    def _cut(self, data: bytes, found: list[MessageT], others: list[Frame]) -> None:
+        """Append what *data* holds to the lists; hold the rest of it."""
+        append, make, owner = found.append, self.make_message, self.owner
+        unpack, limit = _MESSAGE_FRAME_HEAD.unpack_from, self._limit
+        at, length = 0, len(data)
+        last = length - _MESSAGE_BODY_AT  # beyond it no message frame can start and be whole
+        while True:
+            while at <= last:
+                size, kind, timestamp_ns, attempts, message_id = unpack(data, at)
+                if kind != FRAME_MESSAGE or not _SMALLEST_MESSAGE <= size <= limit:
+                    break
+                end = at + SIZE_LENGTH + size
+                if end > length:
+                    break
+                append(make(owner, timestamp_ns, attempts, message_id, data[at + _MESSAGE_BODY_AT : end]))
+                at = end
+            if data.startswith(_OK_BYTES, at) and limit >= 6:
+                others.append(OK_FRAME)
+                at += len(_OK_BYTES)
+                continue
+            end = self._end(data, at)
+            if end > length:
+                self._held.keep(data[at:], end - at)
+                return
+            kind, body = _FRAME_HEAD.unpack_from(data, at)[1], data[at + FRAME_HEAD_LENGTH : end]
+            others.append(HEARTBEAT_FRAME if kind == FRAME_RESPONSE and body == HEARTBEAT else Frame(kind, body))
+            at = end
+
+    def _end(self, data: bytes, at: int) -> int:
+        """Return where the frame at *at* ends, as far as can be told.  Raises FrameError."""
+        known = len(data) - at
+        if known < SIZE_LENGTH:
+            return at + SIZE_LENGTH
+        size = int.from_bytes(data[at : at + SIZE_LENGTH], "big", signed=True)
+        if not TYPE_LENGTH <= size <= self._limit:
+            raise FrameError(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self._limit}{_hint(data, at)}")
+        if known < FRAME_HEAD_LENGTH:
+            return at + FRAME_HEAD_LENGTH
+        kind = _FRAME_HEAD.unpack_from(data, at)[1]
+        if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
+            raise FrameError(f"unknown frame type {kind}{_hint(data, at)}")
+        if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
+            raise FrameError(messages.too_short(size - TYPE_LENGTH))
+        return at + SIZE_LENGTH + size
+
+
+def _hint(data: bytes, at: int) -> str:
+    """Return what the bytes at *at* look like, where that helps."""
+    if data.startswith(b"HTTP", at):
+        return ": this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)"
+    if data.startswith((b"\x15\x03", b"\x16\x03"), at):
+        return ": this is a TLS record; use nsqd's TCP port (4150), not its HTTPS port (4152)"
+    return ""

@@ -1,0 +1,56 @@
+"""Names of topics and channels (WIRE-6).
+
+A name goes into a command line, where a space or a newline would start another word or command; so it is checked
+before any byte is sent, in whole (``fullmatch``: ``$`` would let a final newline pass).
+"""
+
+from __future__ import annotations
+
+import re
+
+from gnsq_lite.errors import InvalidName
+from gnsq_lite.wire.constants import EPHEMERAL, MAX_NAME
+
+# internal/protocol/names.go:7 @v1.3.0; the length is checked apart, the suffix counts.
+_VALID = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?").fullmatch
+_ALLOWED = re.compile(r"[.a-zA-Z0-9_-]").fullmatch
+
+
+def check_topic(name: str) -> bytes:
+    """Return the topic's name as it goes on the wire.  Raises InvalidName."""
+    if isinstance(name, str) and len(name) <= MAX_NAME and _VALID(name):
+        return str.encode(name, "ascii")
+    raise InvalidName("topic", name, _reason(name))
+
+
+def check_channel(name: str) -> bytes:
+    """Return the channel's name as it goes on the wire.  Raises InvalidName."""
+    if isinstance(name, str) and len(name) <= MAX_NAME and _VALID(name):
+        return str.encode(name, "ascii")
+    raise InvalidName("channel", name, _reason(name))
+
+
+def is_valid_topic(name: object) -> bool:
+    """Whether nsqd takes *name* for a topic."""
+    return isinstance(name, str) and len(name) <= MAX_NAME and _VALID(name) is not None
+
+
+def is_valid_channel(name: object) -> bool:
+    """Whether nsqd takes *name* for a channel."""
+    return is_valid_topic(name)
+
+
+def _reason(name: object) -> str:
+    if isinstance(name, (bytes, bytearray)):
+        return "it is bytes and must be str; call .decode() on it"
+    if not isinstance(name, str):
+        return f"it is {type(name).__name__} and must be str"
+    if not name:
+        return "it is empty"
+    if len(name) > MAX_NAME:
+        return f"it is {len(name)} characters long; nsqd accepts at most {MAX_NAME}, {EPHEMERAL!r} included"
+    stem = name.removesuffix(EPHEMERAL)
+    if not stem:
+        return f"nothing stands before {EPHEMERAL!r}"
+    at, bad = next((at, c) for at, c in enumerate(stem) if not _ALLOWED(c))
+    return f"{bad!r} at position {at}; letters, digits, '.', '_', '-' and a final {EPHEMERAL!r} are allowed"
