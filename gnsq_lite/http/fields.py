@@ -1,0 +1,125 @@
+"""Turns decoded JSON into frozen dataclasses, trusting nothing in it.
+
+A key that is missing takes the field's default; where there is none, and where a value has the wrong type, the answer
+is an :class:`~gnsq_lite.errors.HTTPResponseError`.  Strings come with control characters escaped, so that they can be
+printed; topic and channel names must be valid ones.  The ``raw`` field of a result keeps what was sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from gnsq_lite.errors import HTTPResponseError, InvalidName, printable
+from gnsq_lite.wire.names import check_channel, check_topic
+
+T = TypeVar("T")
+
+#: No list in an answer may be longer.
+MAX_LISTED = 100_000
+
+
+def raw() -> Any:
+    """Declare the field that keeps the JSON object as it was sent."""
+    return dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+
+def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
+    """Return a *cls* of the keys of *data* that have its fields' names; *given* values win.
+
+    Fields of type int, float, bool and str (or None) are read; others must be *given* or have a default.
+    """
+    kind = cls.__name__
+    if not isinstance(data, Mapping):
+        raise HTTPResponseError(url, f"{kind} is not a JSON object")
+    values = dict(given)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name == "raw":
+            values.setdefault("raw", data)
+        elif field.name not in values and field.type in _READERS:
+            value = data.get(field.name)
+            if value is not None:
+                values[field.name] = _READERS[str(field.type)](url, f"{kind}.{field.name}", value)
+            elif field.default is dataclasses.MISSING:
+                raise HTTPResponseError(url, f"{kind} has no {field.name}")
+    return cls(**values)
+
+
+def number(url: str, what: str, value: Any) -> int:
+    """Return a whole number, which may come as a string of digits."""
+    if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.lstrip("-").isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise HTTPResponseError(url, f"{what} is not a whole number")
+    return value
+
+
+def text(url: str, what: str, value: Any) -> str:
+    """Return a string, its control characters escaped."""
+    if not isinstance(value, str):
+        raise HTTPResponseError(url, f"{what} is not a string")
+    return printable(value)
+
+
+def _flag(url: str, what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise HTTPResponseError(url, f"{what} is not true or false")
+    return value
+
+
+def _float(url: str, what: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise HTTPResponseError(url, f"{what} is not a number")
+    return float(value)
+
+
+_READERS: dict[str, Callable[[str, str, Any], Any]] = {
+    "int": number,
+    "int | None": number,
+    "str": text,
+    "str | None": text,
+    "bool": _flag,
+    "bool | None": _flag,
+    "float": _float,
+}
+
+
+def items(url: str, data: Any, key: str, *, required: bool = False) -> list[Any]:
+    """Return the list under *key*; null and, unless *required*, a missing key are an empty one."""
+    if not isinstance(data, Mapping):
+        raise HTTPResponseError(url, "the answer is not a JSON object")
+    if required and key not in data:
+        raise HTTPResponseError(url, f"the answer has no {key}")
+    value = data.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise HTTPResponseError(url, f"{key} is not a list")
+    if len(value) > MAX_LISTED:
+        raise HTTPResponseError(url, f"{key} lists {len(value)}; at most {MAX_LISTED} are accepted")
+    return value
+
+
+def mapping(url: str, data: Any, key: str) -> Mapping[str, Any]:
+    """Return the object under *key*; null and a missing key are an empty one."""
+    value = data.get(key) if isinstance(data, Mapping) else None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise HTTPResponseError(url, f"{key} is not a JSON object")
+    if len(value) > MAX_LISTED:
+        raise HTTPResponseError(url, f"{key} has {len(value)} keys; at most {MAX_LISTED} are accepted")
+    return value
+
+
+def names(url: str, data: Any, key: str, *, required: bool = False) -> tuple[str, ...]:
+    """Return the topic names (``topics``) or channel names under *key*; one that nsqd would refuse is an error."""
+    check = check_topic if key == "topics" else check_channel
+    found = items(url, data, key, required=required)
+    try:
+        for name in found:
+            check(name)
+    except (InvalidName, TypeError) as error:
+        raise HTTPResponseError(url, f"{key}: {printable(str(error))}") from None
+    return tuple(found)

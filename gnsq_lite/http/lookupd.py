@@ -1,0 +1,167 @@
+"""nsqlookupd's HTTP API: every endpoint of nsqlookupd 1.3.0, and those that Youzan's adds.
+
+Answers are taken bare or in the older wrapper ``{"status_code", "status_txt", "data"}`` (DISC-3).  A name that NSQ
+would refuse raises InvalidName before anything is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gnsq_lite.errors import HTTPStatusError
+from gnsq_lite.http.client import HTTPClient
+from gnsq_lite.http.fields import fill, items, names
+from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, parse_lookup, parse_node
+from gnsq_lite.http.profiles import get_profile
+from gnsq_lite.http.youzan_lookupd import YouzanLookupdEndpoints
+from gnsq_lite.options import Address, format_address, parse_address
+from gnsq_lite.wire.names import check_channel, check_topic
+
+
+def is_unknown_topic(error: HTTPStatusError) -> bool:
+    """Whether *error* says that nsqlookupd does not know the topic: an empty answer, not a failure (DISC-5).
+
+    An error of a server that is no nsqlookupd, such as nsqd's 404 ``NOT_FOUND``, is not that.
+    """
+    text = error.text.lower()
+    # The status is 404, or 500 where an older server wraps its errors.  "Key not found" and "no channel" are
+    # Youzan's: nsqlookupd/http.go doLookup, tryFindRegsFromRegister.
+    return error.status in (404, 500) and (
+        "topic_not_found" in text or "key not found" in text or "topic has no channel" in text
+    )
+
+
+class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
+    """The HTTP API of one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments."""
+
+    default_port = 4161
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def ping(self) -> str:
+        """Return ``OK``."""
+        return self.get("/ping").text()
+
+    def info(self) -> LookupdInfo:
+        """Return the version."""
+        reply = self.get("/info")
+        return fill(reply.url, LookupdInfo, reply.json())
+
+    def lookup(
+        self,
+        topic: str,
+        *,
+        access: Literal["r", "w"] | None = None,
+        metainfo: bool | None = None,
+        partition: int | None = None,
+    ) -> LookupResult:
+        """Return the nsqds that have the topic; for a topic that is not known, a result with ``found`` False.
+
+        Args:
+            access, metainfo, partition: For Youzan's nsqlookupd: partitions to read or to write, with how the topic
+                is made, only one of them.  A plain one ignores them.
+        """
+        check_topic(topic)
+        params = {"topic": topic, "access": access, "metainfo": metainfo, "partition": partition}
+        try:
+            reply = self.get("/lookup", params)
+            data = reply.json()
+        except HTTPStatusError as error:
+            if is_unknown_topic(error):
+                return LookupResult(found=False)
+            raise
+        return parse_lookup(reply.url, data)
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics."""
+        reply = self.get("/topics")
+        return names(reply.url, reply.json(), "topics", required=True)
+
+    def channels(self, topic: str, *, partition: int | None = None) -> tuple[str, ...]:
+        """Return the names of the topic's channels; none for a topic that is not known."""
+        check_topic(topic)
+        reply = self.get("/channels", {"topic": topic, "partition": partition})
+        return names(reply.url, reply.json(), "channels", required=True)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return all nsqds, with their topics and which of these are tombstoned."""
+        reply = self.get("/nodes")
+        return tuple(parse_node(reply.url, node) for node in items(reply.url, reply.json(), "producers", required=True))
+
+    def debug(self) -> Any:
+        """Return nsqlookupd's whole table of registrations (JSON)."""
+        return self.get_json("/debug")
+
+    def profile(self, name: str = "", *, seconds: float | None = None, debug: int | None = None) -> bytes:
+        """Return one of Go's profiles (see :mod:`gnsq_lite.http.profiles`); with ``debug=1`` or 2 as text."""
+        return get_profile(self, name, seconds, debug)
+
+    # -- acts -----------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partition_num: int | None = None,
+        replicator: int | None = None,
+        extend: bool | None = None,
+        ordered_multi: bool | None = None,
+        multi_part: bool | None = None,
+        disable_channel_auto_create: bool | None = None,
+        retention: int | None = None,
+        sync_disk: int | None = None,
+        suggest_load: int | None = None,
+    ) -> None:
+        """Register the topic; one that exists stays as it is.
+
+        All but the name are for Youzan's nsqlookupd, which makes the topic's partitions on its nsqds and needs
+        ``partition_num`` and ``replicator``; they can take publishes once ``lookup(access="w")`` lists them all.
+        ``retention`` is in days, ``sync_disk`` in messages.
+        """
+        check_topic(topic)
+        params = {
+            "topic": topic,
+            "partition_num": partition_num,
+            "replicator": replicator,
+            "extend": extend,
+            "orderedmulti": ordered_multi,
+            "multipart": multi_part,
+            "disable_channel_auto_create": disable_channel_auto_create,
+            "retention": retention,
+            "syncdisk": sync_disk,
+            "suggestload": suggest_load,
+        }
+        self.post("/topic/create", params)
+
+    def delete_topic(self, topic: str, *, force: bool | None = None) -> None:
+        """Forget the topic and its channels.
+
+        A plain nsqlookupd only forgets who has it: nsqds that still have the topic register it again.  Youzan's
+        deletes it, all partitions and messages, on its nsqds.
+        """
+        check_topic(topic)
+        self.post("/topic/delete", {"topic": topic, "partition": "**", "force": force})
+
+    def tombstone_topic(self, topic: str, node: str | Address, *, restore: bool | None = None) -> None:
+        """Have lookups of the topic leave *node* out for a while (nsqlookupd's ``--tombstone-lifetime``).
+
+        Args:
+            node: nsqd's ``broadcast_address:http_port``.
+            restore: On Youzan's nsqlookupd, take that back.
+        """
+        check_topic(topic)
+        address = format_address(parse_address(node, default_port=4151, option="node"))
+        self.post("/topic/tombstone", {"topic": topic, "node": address, "restore": restore})
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        """Register the channel and its topic: an nsqd that gets the topic later makes the channel at once."""
+        self._channel("create", topic, channel)
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        """Forget the channel; nsqds that still have it register it again.  404 for one that is not known."""
+        self._channel("delete", topic, channel)
+
+    def _channel(self, act: str, topic: str, channel: str) -> None:
+        check_topic(topic)
+        check_channel(channel)
+        self.post(f"/channel/{act}", {"topic": topic, "channel": channel})

@@ -1,0 +1,164 @@
+"""What nsqlookupd says of a cluster, as frozen dataclasses with nsqlookupd's own names.
+
+Fields that only Youzan's nsqlookupd fills are None or empty on a plain one.  ``raw`` holds the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsq_lite.errors import HTTPResponseError
+from gnsq_lite.http.fields import fill, items, mapping, names, number, raw
+from gnsq_lite.options import Address
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupdInfo:
+    """nsqlookupd's ``/info``."""
+
+    version: str
+    ha_support: bool | None = None
+    raw: Mapping[str, Any] = raw()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """An nsqd as nsqlookupd knows it.
+
+    ``topics``, ``tombstones`` (by topic) and ``partitions`` (by topic) are filled by ``nodes()`` only.
+    """
+
+    broadcast_address: str
+    tcp_port: int
+    http_port: int = 0
+    hostname: str = ""
+    remote_address: str = ""
+    version: str = ""
+    distributed_id: str | None = None
+    topics: tuple[str, ...] = ()
+    tombstones: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    raw: Mapping[str, Any] = raw()
+
+    @property
+    def tcp_address(self) -> Address:
+        """(host, port) of nsqd's protocol."""
+        return self.broadcast_address, self.tcp_port
+
+    @property
+    def http_address(self) -> Address:
+        """(host, port) of nsqd's HTTP; also how ``tombstone_topic`` names a node."""
+        return self.broadcast_address, self.http_port
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicMeta:
+    """How a topic of Youzan's NSQ is made."""
+
+    partition_num: int = 0
+    replica: int = 0
+    extend_support: bool = False
+    ordered: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+    topic_name: str | None = None  # filled by topics_meta() only
+    registered_channels: tuple[str, ...] = ()
+    raw: Mapping[str, Any] = raw()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupResult:
+    """Where a topic is.  ``found`` is False for a topic that nsqlookupd does not know; the rest is empty then."""
+
+    found: bool
+    channels: tuple[str, ...] = ()
+    producers: tuple[Node, ...] = ()
+    partitions: Mapping[int, Node] = field(default_factory=dict, hash=False)
+    meta: TopicMeta | None = None
+    raw: Mapping[str, Any] = raw()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupdNode:
+    """A nsqlookupd of Youzan's cluster."""
+
+    id: str
+    host: str
+    tcp_port: int
+    http_port: int
+    rpc_port: int
+
+    @property
+    def http_address(self) -> Address:
+        """(host, port) of its HTTP."""
+        return self.host, self.http_port
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupdNodes:
+    """Youzan's ``/listlookup``; empty where nsqlookupd runs alone."""
+
+    leader: LookupdNode | None = None
+    nodes: tuple[LookupdNode, ...] = ()
+
+
+def parse_lookup(url: str, data: Any) -> LookupResult:
+    """Return what the decoded answer of ``/lookup`` says.  Raises HTTPResponseError."""
+    partitions: dict[int, Node] = {}
+    for key, node in mapping(url, data, "partitions").items():
+        partitions[number(url, "a key of partitions", key)] = parse_node(url, node)
+    meta = mapping(url, data, "meta")
+    return LookupResult(
+        found=True,
+        channels=names(url, data, "channels"),
+        producers=tuple(parse_node(url, node) for node in items(url, data, "producers", required=True)),
+        partitions=partitions,
+        meta=fill(url, TopicMeta, meta) if meta else None,
+        raw=data,
+    )
+
+
+def parse_node(url: str, data: Any) -> Node:
+    """Return one nsqd.  Raises HTTPResponseError."""
+    topics = names(url, data, "topics")
+    tombstones = items(url, data, "tombstones")
+    partitions = {
+        topic: tuple(number(url, "a partition", part) for part in items(url, {"partitions": listed}, "partitions"))
+        for topic, listed in mapping(url, data, "partitions").items()
+    }
+    return fill(
+        url,
+        Node,
+        data,
+        topics=topics,
+        tombstones={topic: bool(dead) for topic, dead in zip(topics, tombstones, strict=False)},
+        partitions=partitions,
+    )
+
+
+def parse_meta(url: str, data: Any) -> TopicMeta:
+    """Return one entry of ``meta_info``.  Raises HTTPResponseError."""
+    channels = items(url, data, "registered_channels")
+    return fill(url, TopicMeta, data, registered_channels=names(url, {"channels": channels}, "channels"))
+
+
+def parse_lookupds(url: str, data: Any) -> LookupdNodes:
+    """Return what the decoded answer of ``/listlookup`` says; null means none.  Raises HTTPResponseError."""
+    if data is None:
+        return LookupdNodes()
+    leader = mapping(url, data, "lookupdleader")
+    return LookupdNodes(
+        leader=_lookupd(url, leader) if leader.get("NodeIP") else None,
+        nodes=tuple(_lookupd(url, node) for node in items(url, data, "lookupdnodes")),
+    )
+
+
+_LOOKUPD_KEYS = {"id": "ID", "host": "NodeIP", "tcp_port": "TcpPort", "http_port": "HttpPort", "rpc_port": "RpcPort"}
+
+
+def _lookupd(url: str, data: Any) -> LookupdNode:
+    if not isinstance(data, Mapping):
+        raise HTTPResponseError(url, "a nsqlookupd is not a JSON object")
+    return fill(url, LookupdNode, {ours: data.get(theirs) for ours, theirs in _LOOKUPD_KEYS.items()})
