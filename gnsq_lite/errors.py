@@ -69,6 +69,17 @@ class AlreadyAnswered(NSQError):
     """A message was answered (finish, requeue) a second time, or touched after its answer.  Nothing was sent."""
 
 
+class StateError(NSQError):
+    """A call that the state of a connection does not allow.  Nothing was sent."""
+
+    def __init__(self, call: str, state: str) -> None:
+        super().__init__(call, state)
+        self.call, self.state = call, state
+
+    def __str__(self) -> str:
+        return f"{self.call}: not while the connection is {self.state}"
+
+
 class ClosedError(NSQError):
     """The Reader, Writer or Worker was closed by its owner, or was not started.  Nothing was sent."""
 

@@ -1,0 +1,225 @@
+"""IDENTIFY: what this client asks for, and what nsqd grants (NEG-1 to NEG-4).
+
+Seconds become milliseconds here, and milliseconds seconds.  The reply comes from the network: every key is checked, and
+what nsqd could not have sent is an :class:`~gnsq_lite.errors.IdentifyError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from gnsq_lite.errors import IdentifyError, OptionError, printable
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.wire.constants import (
+    DEFAULT_DEFLATE_LEVEL,
+    DEFAULT_MAX_MSG_TIMEOUT,
+    DEFAULT_MAX_RDY_COUNT,
+    DEFAULT_MSG_TIMEOUT,
+    DEFAULT_OUTPUT_BUFFER_SIZE,
+    DEFAULT_OUTPUT_BUFFER_TIMEOUT,
+    OK,
+)
+
+#: A reply has a few hundred bytes; more than this is not read.
+MAX_REPLY: Final = 1024 * 1024
+#: Longer text from the server is cut.
+_MAX_TEXT: Final = 256
+_MAX_INT64: Final = 2**63 - 1
+
+#: Keys that options of their own set, with their checks: ``extra_identify`` may not set them past those.
+NEGOTIATED_KEYS: Final = frozenset(
+    {
+        "feature_negotiation",
+        "heartbeat_interval",
+        "output_buffer_size",
+        "output_buffer_timeout",
+        "tls_v1",
+        "snappy",
+        "deflate",
+        "deflate_level",
+        "sample_rate",
+        "msg_timeout",
+    }
+)
+
+
+def build_identify(options: ConnectionOptions, *, hostname_default: str) -> bytes:
+    """Return IDENTIFY's JSON (NEG-1).
+
+    Args:
+        hostname_default: This host's name: becomes ``hostname``, its first label ``client_id``, where none is set.
+    Raises:
+        OptionError: ``extra_identify`` sets what an option of its own sets, or is not JSON.
+    """
+    hostname = options.hostname if options.hostname is not None else hostname_default
+    client_id = options.client_id if options.client_id is not None else hostname_default.partition(".")[0]
+    asked: dict[str, Any] = {
+        "client_id": client_id,
+        "hostname": hostname,
+        "short_id": client_id,  # nsqd before 0.2.28
+        "long_id": hostname,
+        "user_agent": options.user_agent,
+        "feature_negotiation": True,
+        "heartbeat_interval": _to_ms(options.heartbeat_interval),
+    }
+    if options.output_buffer_size is not None:
+        asked["output_buffer_size"] = options.output_buffer_size
+    if options.output_buffer_timeout is not None:
+        timeout = options.output_buffer_timeout
+        asked["output_buffer_timeout"] = -1 if timeout == -1 else _to_ms(timeout)
+    if options.tls is not None:
+        asked["tls_v1"] = True
+    if options.compression is not None:
+        asked[options.compression] = True
+    if options.compression == "deflate":
+        asked["deflate_level"] = options.deflate_level
+    if options.sample_rate:
+        asked["sample_rate"] = options.sample_rate
+    if options.msg_timeout is not None:
+        asked["msg_timeout"] = _to_ms(options.msg_timeout)
+    if options.topology_region is not None:
+        asked["topology_region"] = options.topology_region
+    if options.topology_zone is not None:
+        asked["topology_zone"] = options.topology_zone
+    for key in options.extra_identify:
+        if key in NEGOTIATED_KEYS:
+            raise OptionError("extra_identify", key, "is negotiated; use the option for it")
+    asked.update(options.extra_identify)
+    try:
+        return json.dumps(asked, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError("extra_identify", sorted(map(str, options.extra_identify)), f"is not JSON: {error}") from None
+
+
+def _to_ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Negotiated:
+    """What holds on a connection after IDENTIFY (NEG-3).  Durations are seconds.
+
+    Where the server says nothing, the values are nsqd's defaults, and no feature is on (NEG-2).
+    """
+
+    #: False: the server answered with a plain OK.
+    negotiated: bool = False
+    #: What was asked for; nsqd does not repeat it.
+    heartbeat_interval: float = 30.0
+    max_rdy_count: int = DEFAULT_MAX_RDY_COUNT
+    version: str = ""
+    max_msg_timeout: float = DEFAULT_MAX_MSG_TIMEOUT
+    msg_timeout: float = DEFAULT_MSG_TIMEOUT
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    max_deflate_level: int = DEFAULT_DEFLATE_LEVEL
+    sample_rate: int = 0
+    auth_required: bool = False
+    output_buffer_size: int = DEFAULT_OUTPUT_BUFFER_SIZE
+    output_buffer_timeout: float = DEFAULT_OUTPUT_BUFFER_TIMEOUT
+    #: The reply as it came, for what other flavours of NSQ add.
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
+    """Return what the reply to IDENTIFY says.  Total: raises IdentifyError for any other bytes.
+
+    A feature that is granted though it was not asked for is an error too: the two ends would disagree on what the
+    next byte means.
+    """
+    if body == OK:
+        return Negotiated(heartbeat_interval=options.heartbeat_interval)
+    reply = _Reply(load_object(body))
+    result = Negotiated(
+        negotiated=True,
+        heartbeat_interval=options.heartbeat_interval,
+        max_rdy_count=reply.number("max_rdy_count", DEFAULT_MAX_RDY_COUNT),
+        version=reply.text("version"),
+        max_msg_timeout=reply.seconds("max_msg_timeout", DEFAULT_MAX_MSG_TIMEOUT, low=1),
+        msg_timeout=reply.seconds("msg_timeout", DEFAULT_MSG_TIMEOUT, low=1),
+        tls_v1=reply.flag("tls_v1"),
+        snappy=reply.flag("snappy"),
+        deflate=reply.flag("deflate"),
+        deflate_level=reply.number("deflate_level", 0, high=9),
+        max_deflate_level=reply.number("max_deflate_level", DEFAULT_DEFLATE_LEVEL, high=9),
+        sample_rate=reply.number("sample_rate", 0, high=99),
+        auth_required=reply.flag("auth_required"),
+        output_buffer_size=reply.number("output_buffer_size", DEFAULT_OUTPUT_BUFFER_SIZE, low=-1),
+        output_buffer_timeout=reply.seconds("output_buffer_timeout", DEFAULT_OUTPUT_BUFFER_TIMEOUT, low=-1),
+        raw=reply.values,
+    )
+    asked = {
+        "tls_v1": options.tls is not None,
+        "snappy": options.compression == "snappy",
+        "deflate": options.compression == "deflate",
+    }
+    for feature, wanted in asked.items():
+        if getattr(result, feature) and not wanted:
+            raise IdentifyError(f"nsqd turned {feature} on, which was not asked for")
+    return result
+
+
+def load_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in *body*.  Raises IdentifyError for anything else."""
+    if len(body) > MAX_REPLY:
+        raise IdentifyError(f"the reply has {len(body)} bytes; at most {MAX_REPLY} are read")
+    try:
+        values = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise IdentifyError(f"the reply is neither OK nor JSON: {_shown(body)}") from None
+    if not isinstance(values, dict):
+        raise IdentifyError(f"the reply is no JSON object: {_shown(body)}")
+    return values
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _shown(body: bytes) -> str:
+    return repr(body[:100]) + ("..." if len(body) > 100 else "")
+
+
+class _Reply:
+    """Typed access to the reply's keys; each may be missing."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def number(self, key: str, default: int, *, low: int = 0, high: int = _MAX_INT64) -> int:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise IdentifyError(f"{key} is {_brief(value)}, not a whole number")
+        if not low <= value <= high:
+            raise IdentifyError(f"{key} is {_brief(value)}, outside {low}..{high}")
+        return value
+
+    def seconds(self, key: str, default: float, *, low: int) -> float:
+        if key not in self.values:
+            return default
+        milliseconds = self.number(key, 0, low=low)
+        return -1.0 if milliseconds == -1 else milliseconds / 1000
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise IdentifyError(f"{key} is {_brief(value)}, neither true nor false")
+        return value
+
+    def text(self, key: str) -> str:
+        value = self.values.get(key, "")
+        if not isinstance(value, str):
+            raise IdentifyError(f"{key} is {_brief(value)}, not a string")
+        return printable(value[:_MAX_TEXT])
+
+
+def _brief(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except (ValueError, RecursionError):  # an int too long to print
+        return f"a very large {type(value).__name__}"
