@@ -1,0 +1,18 @@
+"""An embedded nsqd and nsqlookupd for tests, demos and benchmarks: all in memory, gone when it stops.
+
+::
+
+    from gnsq_lite.broker import Broker
+
+    with Broker() as broker:
+        print(broker.nsqd_tcp_address, broker.http_address, broker.lookupd_http_address)
+
+It behaves as nsqd 1.3.0 does, down to the texts of errors, and shares no code with the client.
+"""
+
+from __future__ import annotations
+
+from gnsq_lite.broker.embedded import Broker, Node
+from gnsq_lite.broker.options import BrokerOptions
+
+__all__ = ["Broker", "BrokerOptions", "Node"]

@@ -1,0 +1,318 @@
+"""A channel: its queue, what is in flight, what is deferred, and who gets the next message.
+
+No I/O: the time is an argument, clients are :class:`Consumer` objects, and nothing here waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, Message
+
+if TYPE_CHECKING:
+    from gnsq_lite.broker.options import BrokerOptions
+
+#: Bytes handed to one client before the next one has its turn.
+_BATCH_BYTES = 1 << 20
+
+
+class AnswerRefused(Exception):
+    """FIN, REQ or TOUCH for a message this client does not hold.  ``str()`` is nsqd's text."""
+
+
+class TooManyConsumers(Exception):
+    """The channel has ``max_channel_consumers`` already, or is being deleted.  ``str()`` is nsqd's text."""
+
+
+class Consumer:
+    """A subscribed client as its channel sees it; the connection's session is a subclass."""
+
+    def __init__(self, client_id: int, msg_timeout: float) -> None:
+        self.client_id = client_id
+        self.msg_timeout = msg_timeout
+        self.sample_rate = 0
+        self.ready_count = 0
+        self.in_flight_count = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+
+    def room(self) -> int:
+        """Return how many messages it may be sent now: RDY less what it has in flight."""
+        return self.ready_count - self.in_flight_count
+
+    def deliver(self, messages: list[Message]) -> None:
+        """Send *messages*; they are in flight already."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close the connection: the channel is being deleted or the broker stops."""
+        raise NotImplementedError
+
+
+class Shared:
+    """What all topics and channels of one nsqd have in common."""
+
+    def __init__(self, options: BrokerOptions, rng: random.Random | None = None) -> None:
+        self.options = options
+        self.rng = rng or random.Random()
+        self.meter = MemoryMeter(options.max_memory)
+        self.dirty: dict[Channel, None] = {}
+        self.on_dirty: Callable[[], None] = lambda: None
+
+    def wake(self, channel: Channel) -> None:
+        """Note that *channel* may have something to hand out; the owner calls :meth:`pump` soon."""
+        if not self.dirty:
+            self.on_dirty()
+        self.dirty[channel] = None
+
+    def pump(self, now: float) -> None:
+        """Hand out what can be handed out."""
+        while self.dirty:
+            channel, _ = self.dirty.popitem()
+            channel.pump(now)
+
+
+class Channel:
+    """One queue of one topic.  Times are seconds of the caller's monotonic clock."""
+
+    def __init__(self, topic_name: str, name: str, shared: Shared) -> None:
+        self.topic_name, self.name = topic_name, name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.paused = False
+        self.exiting = False
+        self.clients: dict[int, Consumer] = {}
+        self.message_count = self.requeue_count = self.timeout_count = 0
+        self.queue: deque[Message] = deque()
+        self.in_flight: dict[bytes, Message] = {}
+        self.deferred: dict[bytes, Message] = {}
+        self._shared = shared
+        self._timeouts: list[tuple[float, int, Message]] = []
+        self._delays: list[tuple[float, int, Message]] = []
+        self._sequence = 0
+        self._turn = 0
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    def put(self, message: Message) -> None:
+        """Take a new message, ready at once."""
+        self.message_count += 1
+        self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
+        self._enqueue(message)
+
+    def put_deferred(self, message: Message, delay: float, now: float) -> None:
+        """Take a new message that is ready *delay* seconds from *now*."""
+        self.message_count += 1
+        self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
+        self._defer(message, delay, now)
+
+    def _enqueue(self, message: Message) -> None:
+        if self.ephemeral and len(self.queue) >= self._shared.options.mem_queue_size:
+            self._discard(message)  # nsqd/dummy_backend_queue.go @v1.3.0
+            return
+        self.queue.append(message)
+        if self.clients:
+            self._shared.wake(self)
+
+    def _defer(self, message: Message, delay: float, now: float) -> None:
+        message.client = None
+        message.deadline = now + delay
+        self.deferred[message.id] = message
+        self._sequence += 1
+        heappush(self._delays, (message.deadline, self._sequence, message))
+
+    def _discard(self, message: Message) -> None:
+        self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> None:
+        """Send ready messages to clients that have room, in even shares."""
+        while self.queue and not self.paused and not self.exiting:
+            takers = [client for client in self.clients.values() if client.room() > 0]
+            if not takers:
+                return
+            self._turn += 1
+            start = self._turn % len(takers)
+            share = -(-len(self.queue) // len(takers))
+            for client in takers[start:] + takers[:start]:
+                self._give(client, min(share, client.room()), now)
+
+    def _give(self, client: Consumer, count: int, now: float) -> None:
+        queue, in_flight, timeouts = self.queue, self.in_flight, self._timeouts
+        deadline, sequence, size = now + client.msg_timeout, self._sequence, 0
+        batch: list[Message] = []
+        while queue and len(batch) < count and size < _BATCH_BYTES:
+            message = queue.popleft()
+            if client.sample_rate and self._shared.rng.randrange(100) > client.sample_rate:
+                self._discard(message)  # nsqd/protocol_v2.go:351 @v1.3.0: the rest of a sample is dropped
+                continue
+            message.attempts = (message.attempts + 1) & 0xFFFF
+            message.client = client
+            message.delivered_at = now
+            message.deadline = deadline
+            in_flight[message.id] = message
+            sequence += 1
+            heappush(timeouts, (deadline, sequence, message))
+            size += len(message.body)
+            batch.append(message)
+        self._sequence = sequence
+        if len(timeouts) > 2 * len(in_flight) + 64:
+            self._drop_stale_timeouts()
+        if batch:
+            client.in_flight_count += len(batch)
+            client.message_count += len(batch)
+            client.deliver(batch)
+
+    def _drop_stale_timeouts(self) -> None:
+        """Forget the timeouts of answered and touched messages: the heap is never much larger than what is in flight."""
+        held = self.in_flight.get
+        self._timeouts = [e for e in self._timeouts if held(e[2].id) is e[2] and e[2].deadline == e[0]]
+        heapify(self._timeouts)
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _take(self, client: Consumer, message_id: bytes) -> Message:
+        message = self.in_flight.get(message_id)
+        if message is None:
+            raise AnswerRefused("ID not in flight")
+        if message.client is not client:
+            raise AnswerRefused("client does not own message")
+        return message
+
+    def finish(self, client: Consumer, message_id: bytes) -> None:
+        """Forget a message in flight.  Raises AnswerRefused."""
+        message = self._take(client, message_id)
+        del self.in_flight[message_id]
+        self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
+        client.finish_count += 1
+        client.in_flight_count -= 1
+        if self.queue:
+            self._shared.wake(self)
+
+    def requeue(self, client: Consumer, message_id: bytes, delay: float, now: float) -> None:
+        """Put a message in flight back, ready *delay* seconds from *now*.  Raises AnswerRefused."""
+        message = self._take(client, message_id)
+        del self.in_flight[message_id]
+        self.requeue_count += 1
+        client.requeue_count += 1
+        client.in_flight_count -= 1
+        message.client = None
+        if delay > 0:
+            self._defer(message, delay, now)
+        else:
+            self._enqueue(message)
+        if self.queue:
+            self._shared.wake(self)
+
+    def touch(self, client: Consumer, message_id: bytes, now: float) -> None:
+        """Restart a message's timeout, up to ``max_msg_timeout`` after its delivery.  Raises AnswerRefused."""
+        message = self._take(client, message_id)
+        longest = message.delivered_at + self._shared.options.max_msg_timeout
+        deadline = min(now + client.msg_timeout, longest)
+        if deadline == message.deadline:
+            return  # at its longest already
+        message.deadline = deadline
+        self._sequence += 1
+        heappush(self._timeouts, (deadline, self._sequence, message))
+        if len(self._timeouts) > 2 * len(self.in_flight) + 64:
+            self._drop_stale_timeouts()
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def scan(self, now: float) -> None:
+        """Requeue what has timed out and release what was deferred, as of *now*."""
+        for message in self._due(self._timeouts, self.in_flight, now):
+            del self.in_flight[message.id]
+            self.timeout_count += 1
+            client = message.client
+            if client is not None and self.clients.get(client.client_id) is client:
+                client.in_flight_count -= 1
+            message.client = None
+            self._enqueue(message)
+        for message in self._due(self._delays, self.deferred, now):
+            del self.deferred[message.id]
+            self._enqueue(message)
+
+    @staticmethod
+    def _due(heap: list[tuple[float, int, Message]], held: dict[bytes, Message], now: float) -> Iterator[Message]:
+        while heap and heap[0][0] <= now:
+            deadline, _, message = heappop(heap)
+            if held.get(message.id) is message and message.deadline == deadline:
+                yield message
+
+    # -- clients ----------------------------------------------------------------------------------------------------
+
+    def add_client(self, client: Consumer) -> None:
+        """Subscribe *client*.  Raises TooManyConsumers."""
+        if self.exiting:
+            raise TooManyConsumers("exiting")
+        limit = self._shared.options.max_channel_consumers
+        if limit and len(self.clients) >= limit:
+            raise TooManyConsumers(f"consumers for {self.topic_name}:{self.name} exceeds limit of {limit}")
+        self.clients[client.client_id] = client
+        self.wake()
+
+    def remove_client(self, client: Consumer) -> bool:
+        """Forget *client*; return whether the channel is ephemeral and now has none.
+
+        What it had in flight stays so until its timeout, as in nsqd (nsqd/channel.go:435 @v1.3.0).
+        """
+        if self.exiting or self.clients.pop(client.client_id, None) is None:
+            return False
+        return self.ephemeral and not self.clients
+
+    def wake(self) -> None:
+        """Look for messages to hand out soon."""
+        if self.queue and self.clients and not self.paused:
+            self._shared.wake(self)
+
+    # -- administration ---------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """Messages that are ready and not in flight."""
+        return len(self.queue)
+
+    @property
+    def backend_depth(self) -> int:
+        """The part of the depth that nsqd would hold on disk."""
+        return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
+
+    def pause(self) -> None:
+        """Send no messages until :meth:`unpause`."""
+        self.paused = True
+
+    def unpause(self) -> None:
+        """Send messages again."""
+        self.paused = False
+        self.wake()
+
+    def empty(self) -> None:
+        """Drop every message: ready, in flight and deferred."""
+        for held in (self.queue, self.in_flight.values(), self.deferred.values()):
+            for message in held:
+                self._discard(message)
+        self.queue.clear()
+        self.in_flight.clear()
+        self.deferred.clear()
+        self._timeouts.clear()
+        self._delays.clear()
+        for client in self.clients.values():
+            client.in_flight_count = 0
+
+    def close(self, *, delete: bool) -> None:
+        """Disconnect every client; with *delete*, drop every message too."""
+        self.exiting = True
+        for client in list(self.clients.values()):
+            client.disconnect()
+        if delete:
+            self.empty()
+
+    def remains(self) -> list[Message]:
+        """Return all messages that are not finished, as nsqd would write them to disk when it exits."""
+        return [*self.queue, *self.in_flight.values(), *self.deferred.values()]

@@ -1,0 +1,112 @@
+"""Compression of a connection, the server's side: framed snappy and raw DEFLATE, with bounded output.
+
+A codec's :meth:`decode` yields pieces of at most about 1 MiB, so that a small input that expands without end cannot take
+the memory: the caller uses each piece before it asks for the next.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import cramjam
+
+_PIECE = 1 << 18
+_SNAPPY_HEADER = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_LONGEST = 76490 + 4  # the longest chunk of the framing format: 64 KiB that do not compress, and a checksum
+_SNAPPY_CHUNKS = 16  # decoded at once: at most 1 MiB
+
+
+class CodecError(Exception):
+    """Bytes that are no stream of the agreed compression, or the end of one."""
+
+
+class Codec(Protocol):
+    """Compression for one connection, both ways."""
+
+    def encode(self, data: bytes) -> bytes:
+        """Return *data* compressed and flushed: the peer can decode all of it."""
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield what *data* completes.  Raises CodecError."""
+
+
+class Deflate:
+    """Raw DEFLATE (no zlib header), flushed at each write."""
+
+    def __init__(self, level: int) -> None:
+        self._packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    def encode(self, data: bytes) -> bytes:
+        return self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            try:
+                piece = self._unpacker.decompress(data, _PIECE)
+            except zlib.error as error:
+                raise CodecError(f"flate: {error}") from None
+            data = self._unpacker.unconsumed_tail
+            if piece:
+                yield piece
+            if self._unpacker.eof:
+                raise CodecError("EOF")
+
+
+class Snappy:
+    """The snappy framing format, checksums verified."""
+
+    def __init__(self) -> None:
+        self._packer = cramjam.snappy.Compressor()
+        self._left = b""
+        self._begun = False
+
+    def encode(self, data: bytes) -> bytes:
+        self._packer.compress(data)
+        return bytes(self._packer.flush())
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        data = self._left + data if self._left else data
+        at, start, count = 0, 0, 0
+        while (end := self._chunk_end(data, at)) is not None:
+            if not self._begun:
+                if data[at:end] != _SNAPPY_HEADER:
+                    raise CodecError("snappy: corrupt input")
+                self._begun = True
+            at = end
+            count += 1
+            if count == _SNAPPY_CHUNKS:
+                yield from self._decoded(data[start:at])
+                start, count = at, 0
+        if at > start:
+            yield from self._decoded(data[start:at])
+        self._left = data[at:]
+
+    @staticmethod
+    def _chunk_end(data: bytes, at: int) -> int | None:
+        if len(data) - at < 4:
+            return None
+        kind = data[at]
+        size = int.from_bytes(data[at + 1 : at + 4], "little")
+        if 0x02 <= kind <= 0x7F:
+            raise CodecError("snappy: unsupported input")
+        if kind < 0x80 and size > _SNAPPY_LONGEST:
+            raise CodecError("snappy: corrupt input")
+        end = at + 4 + size
+        return end if end <= len(data) else None
+
+    @staticmethod
+    def _decoded(chunks: bytes) -> Iterator[bytes]:
+        try:
+            piece = bytes(cramjam.snappy.decompress(_SNAPPY_HEADER + chunks))
+        except cramjam.DecompressionError as error:
+            raise CodecError(f"snappy: corrupt input: {error}") from None
+        if piece:
+            yield piece
+
+
+def codec_for(kind: str, level: int) -> Codec:
+    """Return a new codec for "snappy" or "deflate"."""
+    return Snappy() if kind == "snappy" else Deflate(level)

@@ -1,0 +1,244 @@
+"""``Broker``: nsqd and nsqlookupd inside this process, for tests, demos and benchmarks.
+
+Everything is kept in memory and lost when the broker stops.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from gnsq_lite.broker import stats
+from gnsq_lite.broker.lookupd import Lookupd
+from gnsq_lite.broker.nsqd import Nsqd
+from gnsq_lite.broker.options import BrokerOptions
+from gnsq_lite.broker.thread import LoopThread
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import ClosedError, OptionError
+
+_T = TypeVar("_T")
+_log = logging.getLogger("gnsq_lite.broker")
+_running: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+class Node:
+    """One nsqd of a broker, as its owner sees it.  The methods may be called from any thread or greenlet."""
+
+    def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
+        self._broker, self._nsqd = broker, nsqd
+
+    @property
+    def tcp_address(self) -> tuple[str, int]:
+        """Host and port for clients."""
+        return self._broker.host, self._nsqd.tcp_port
+
+    @property
+    def nsqd_tcp_address(self) -> str:
+        """The same as ``host:port``."""
+        return f"{self._broker.host}:{self._nsqd.tcp_port}"
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of its HTTP API."""
+        return f"{self._broker.host}:{self._nsqd.http_port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens."""
+        return self._broker.alive and self._nsqd.running
+
+    def stop(self) -> None:
+        """Stop it as SIGTERM stops nsqd; :meth:`restart` takes up its messages."""
+        self._broker.call(self._nsqd.stop)
+
+    def kill(self) -> None:
+        """Stop it with every connection reset, as a crash does; :meth:`restart` takes up its messages."""
+        self._broker.call(lambda: self._nsqd.stop(abrupt=True))
+
+    def restart(self) -> None:
+        """Start it again on the same ports, with the topics, channels and unfinished messages it had."""
+
+        def restart() -> None:
+            self._nsqd.stop()
+            self._nsqd.start()
+
+        self._broker.call(restart)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what ``/stats?format=json`` shows."""
+        return self._broker.call(lambda: stats.collect(self._nsqd))
+
+    def drop_connections(self) -> None:
+        """Reset every client connection, as a broken network does."""
+        self._broker.call(self._nsqd.drop_connections)
+
+
+class Broker:
+    """An embedded nsqd, or several, with nsqlookupd, in memory.
+
+    ``with Broker() as broker:`` starts it and stops it.  It runs in one native thread of its own, whether or not the process
+    is monkey-patched, so nothing the caller does can hold it up.  Port 0 means any free port; a fixed port is the first
+    node's, the others get the ones after it.  Further keywords are :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's
+    flags, in seconds and bytes.
+
+    Raises:
+        OptionError: at construction, nothing listens.
+        OSError: from :meth:`start`, a port is taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        tcp_port: int = 0,
+        http_port: int = 0,
+        lookupd_tcp_port: int = 0,
+        lookupd_http_port: int = 0,
+        host: str = "127.0.0.1",
+        nsqds: int = 1,
+        lookupd: bool = True,
+        lookupds: int = 1,
+        clock: Clock = SYSTEM_CLOCK,
+        **options: Any,
+    ) -> None:
+        for name, value in (("nsqds", nsqds), ("lookupds", lookupds)):
+            if not 0 <= value <= 64:
+                raise OptionError(name, value, "must be between 0 and 64")
+        known = {spec.name for spec in dataclasses.fields(BrokerOptions)}
+        for name in options:
+            if name not in known:
+                raise OptionError(name, options[name], "is no option of the broker")
+        self.host = host
+        self.options = BrokerOptions(**options)
+        count = lookupds if lookupd else 0
+        self._lookupds = [
+            Lookupd(self.options, clock, host, _port(lookupd_http_port, n), _port(lookupd_tcp_port, n))
+            for n in range(count)
+        ]
+        nodes = [
+            Nsqd(
+                n,
+                dataclasses.replace(self.options, node_id=(self.options.node_id + n) % 1024),
+                clock,
+                host,
+                (_port(tcp_port, n), _port(http_port, n)),
+                self._lookupds,
+            )
+            for n in range(nsqds)
+        ]
+        self._nsqds = nodes
+        self.nodes = [Node(self, nsqd) for nsqd in nodes]
+        self._thread = LoopThread()
+        self._pid = 0
+
+    # -- lifecycle --------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started, and in this process."""
+        return self._thread.alive and self._pid == os.getpid()
+
+    def start(self) -> Broker:
+        """Start it; return when every port listens.  Raises OSError, with nothing left listening."""
+        if self.alive:
+            raise ClosedError("the broker runs already")
+        self._thread = LoopThread()
+        self._pid = os.getpid()
+        self._thread.start()
+        try:
+            self.call(self._start)
+        except BaseException:
+            self.stop()
+            raise
+        _running.add(self)
+        _log.info("broker listens on %s; all in memory, nothing is kept", [n.nsqd_tcp_address for n in self.nodes])
+        return self
+
+    def _start(self) -> None:
+        for part in (*self._lookupds, *self._nsqds):
+            part.start()
+
+    def stop(self) -> None:
+        """Stop it: every connection closes, the thread ends, the messages are gone.  Again, or after a fork: no effect."""
+        if not self.alive:
+            return
+        _running.discard(self)
+        self.call(self._stop)
+        self._thread.stop()
+
+    def _stop(self) -> None:
+        for part in (*self._nsqds, *self._lookupds):
+            part.stop()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Run *function* in the broker's thread and return its result.  Raises ClosedError when it does not run."""
+        if not self.alive:
+            raise ClosedError("the broker is not running")
+        return self._thread.call(function)
+
+    # -- where it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """The first nsqd."""
+        return self.nodes[0]
+
+    @property
+    def tcp_address(self) -> tuple[str, int]:
+        """Host and port of the first nsqd."""
+        return self.node.tcp_address
+
+    @property
+    def nsqd_tcp_address(self) -> str:
+        """``host:port`` of the first nsqd."""
+        return self.node.nsqd_tcp_address
+
+    @property
+    def nsqd_tcp_addresses(self) -> list[str]:
+        """``host:port`` of every nsqd."""
+        return [node.nsqd_tcp_address for node in self.nodes]
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of the first nsqd's HTTP API."""
+        return self.node.http_address
+
+    @property
+    def lookupd_http_address(self) -> str:
+        """``host:port`` of the first nsqlookupd's HTTP API.  Raises IndexError without one."""
+        return self.lookupd_http_addresses[0]
+
+    @property
+    def lookupd_http_addresses(self) -> list[str]:
+        """``host:port`` of every nsqlookupd's HTTP API."""
+        return [f"{self.host}:{lookupd.http_port}" for lookupd in self._lookupds]
+
+    @property
+    def lookupd_tcp_address(self) -> str:
+        """``host:port`` where a real nsqd can register with the first nsqlookupd."""
+        return f"{self.host}:{self._lookupds[0].tcp_port}"
+
+
+def _port(first: int, number: int) -> int:
+    return first + number if first else 0
+
+
+def _stop_all() -> None:
+    for broker in list(_running):
+        broker.stop()
+
+
+atexit.register(_stop_all)

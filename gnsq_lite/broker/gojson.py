@@ -1,0 +1,76 @@
+"""JSON as Go's encoding/json writes and reads it, so that answers and refusals are nsqd's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_INT_LIMITS = {"int": (-(1 << 63), (1 << 63) - 1), "int32": (-(1 << 31), (1 << 31) - 1)}
+
+
+class NotDecodable(ValueError):
+    """Bytes that Go would not unmarshal into the struct."""
+
+
+def encode(value: Any) -> bytes:
+    """Return *value* as ``json.Marshal`` writes it: compact, with <, > and & escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        if char in text:
+            text = text.replace(char, f"\\u{ord(char):04x}")
+    return text.encode("utf-8", "replace")
+
+
+def decode(data: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a struct's *fields* (name -> "str", "bool", "int", "int32") found in *data*.
+
+    As in Go, names match without regard to case, null leaves the zero value, and unknown names are ignored.
+    Raises NotDecodable.
+    """
+    try:
+        loaded = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise NotDecodable(str(error)) from None
+    values: dict[str, Any] = {name: _zero(kind) for name, kind in fields.items()}
+    if loaded is None:
+        return values
+    if not isinstance(loaded, dict):
+        raise NotDecodable("not an object")
+    for key, value in loaded.items():
+        name = key.lower()
+        if name in fields and value is not None:
+            values[name] = _checked(name, fields[name], value)
+    return values
+
+
+def _refuse_constant(name: str) -> None:
+    raise NotDecodable(f"invalid literal {name}")
+
+
+def _zero(kind: str) -> Any:
+    return {"str": "", "bool": False}.get(kind, 0)
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    if kind == "str":
+        good = isinstance(value, str)
+    elif kind == "bool":
+        good = isinstance(value, bool)
+    else:
+        low, high = _INT_LIMITS[kind]
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    if not good:
+        raise NotDecodable(f"{name} is no {kind}")
+    return value
+
+
+def decode_strings(data: bytes) -> list[str]:
+    """Return a JSON array of strings.  Raises NotDecodable."""
+    try:
+        loaded = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise NotDecodable(str(error)) from None
+    if not isinstance(loaded, list) or not all(isinstance(item, str) for item in loaded):
+        raise NotDecodable("not a list of strings")
+    return loaded

@@ -1,0 +1,196 @@
+"""HTTP for the broker: routing, parameters and answers as nsqd's HTTP server has them, on gevent's WSGI server."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import gevent.socket
+from gevent.pywsgi import WSGIServer
+
+from gnsq_lite.broker import gojson
+from gnsq_lite.broker.tcp import listen
+
+_REASONS = {
+    200: "OK",
+    301: "Moved Permanently",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Request Entity Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_JSON = "application/json; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
+
+
+class HTTPFailure(Exception):
+    """An error answer: a status and nsqd's word for it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status, self.text = status, text
+
+
+class Request:
+    """One request: its path, its parameters, and its body, which is read only when asked for."""
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self.method: str = environ["REQUEST_METHOD"]
+        self.path: str = environ["PATH_INFO"]
+        self.option = ""
+        self._query: str = environ.get("QUERY_STRING", "")
+        self._input = environ["wsgi.input"]
+        self.content_length = int(environ.get("CONTENT_LENGTH") or -1)
+        self._params: dict[str, list[str]] | None = None
+
+    @property
+    def params(self) -> dict[str, list[str]]:
+        """The query's values.  Raises HTTPFailure where Go cannot parse it."""
+        if self._params is None:
+            self._params = parse_query(self._query)
+        return self._params
+
+    def get(self, name: str, missing: str | None = None) -> str:
+        """Return a parameter's first value, or "".  Raises HTTPFailure with *missing* if it is given and nothing is there."""
+        values = self.params.get(name)
+        if values is None and missing is not None:
+            raise HTTPFailure(400, missing)
+        return values[0] if values else ""
+
+    def read(self, limit: int) -> bytes:
+        """Return the body, at most *limit* bytes of it."""
+        parts, left = [], limit
+        while left > 0:
+            part = self._input.read(min(left, 1 << 16))
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+
+def parse_query(query: str) -> dict[str, list[str]]:
+    """Return the parameters as Go's url.ParseQuery does.  Raises HTTPFailure(400, INVALID_REQUEST)."""
+    params: dict[str, list[str]] = {}
+    for pair in query.split("&"):
+        if not pair:
+            continue
+        if ";" in pair or _BAD_ESCAPE.search(pair):
+            raise HTTPFailure(400, "INVALID_REQUEST")
+        key, _, value = pair.partition("=")
+        params.setdefault(_unescaped(key), []).append(_unescaped(value))
+    return params
+
+
+def _unescaped(text: str) -> str:
+    return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
+
+
+Answer = object  # str and bytes are sent as text, None as nothing, anything else as JSON
+Handler = Callable[[Request], Answer]
+
+
+class App:
+    """A WSGI application: a table of routes, with nsqd's answers for everything else."""
+
+    def __init__(self, server_name: str) -> None:
+        self._server_name = server_name
+        self._routes: dict[str, dict[str, Handler]] = {}
+        self._plain: set[Handler] = set()
+        self.before: Callable[[Request], tuple[int, str, bytes] | None] = lambda request: None
+
+    def add(self, method: str, path: str, handler: Handler, *, plain: bool = False) -> None:
+        """Serve *path*; one that ends in "/:opt" takes any last part.  *plain*: errors are text too."""
+        self._routes.setdefault(path, {})[method] = handler
+        if plain:
+            self._plain.add(handler)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = Request(environ)
+        special = self.before(request)
+        headers = [("Server", self._server_name)]
+        if special is not None:
+            status, kind, body = special
+            headers += [("X-NSQ-Content-Type", "nsq; version=1.0"), ("Content-Type", kind)]
+        else:
+            status, body, more = self._answer(request)
+            headers += more
+        headers.append(("Content-Length", str(len(body))))
+        start_response(f"{status} {_REASONS[status]}", headers)
+        return [b""] if request.method == "HEAD" else [body]
+
+    def _answer(self, request: Request) -> tuple[int, bytes, list[tuple[str, str]]]:
+        methods = self._find(request)
+        if methods is None:
+            return self._missing(request)
+        handler = methods.get(request.method)
+        allowed = [("Allow", ", ".join(sorted([*methods, "OPTIONS"])))]
+        if handler is None and request.method == "OPTIONS":
+            return 200, b"", allowed
+        if handler is None:
+            status, body, headers = _version_1(405, "METHOD_NOT_ALLOWED")
+            return status, body, headers + allowed
+        plain = handler in self._plain
+        try:
+            value = handler(request)
+        except HTTPFailure as failure:
+            if plain:
+                return failure.status, failure.text.encode(), [("Content-Type", _TEXT)]
+            return _version_1(failure.status, failure.text)
+        if plain:
+            return 200, str(value).encode(), [("Content-Type", _TEXT)]
+        return _version_1(200, value)
+
+    def _find(self, request: Request) -> dict[str, Handler] | None:
+        methods = self._routes.get(request.path)
+        if methods is None and "/" in request.path:
+            parent, _, option = request.path.rpartition("/")
+            methods = self._routes.get(parent + "/:opt") if option else None
+            request.option = option
+        return methods
+
+    def _missing(self, request: Request) -> tuple[int, bytes, list[tuple[str, str]]]:
+        """Answer a path that is not served; httprouter sends one with a stray slash to where it belongs."""
+        other = request.path[:-1] if request.path.endswith("/") else request.path + "/"
+        if len(request.path) > 1 and request.method in self._routes.get(other, {}):
+            return (301 if request.method == "GET" else 307), b"", [("Location", other)]
+        return _version_1(404, "NOT_FOUND")
+
+
+def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, str]]]:
+    """Return an answer in nsqd's form (internal/http_api/api_response.go @v1.3.0)."""
+    headers = [("X-NSQ-Content-Type", "nsq; version=1.0")]
+    if status != 200:
+        return status, gojson.encode({"message": value}), [("Content-Type", _JSON), *headers]
+    if value is None:
+        return status, b"", headers
+    if isinstance(value, bytes):
+        return status, value, [("Content-Type", _TEXT), *headers]
+    if isinstance(value, str):
+        return status, value.encode("utf-8", "surrogateescape"), [("Content-Type", _TEXT), *headers]
+    return status, gojson.encode(value), [("Content-Type", _JSON), *headers]
+
+
+class HTTPListener:
+    """A listening HTTP or HTTPS server in the calling thread's hub."""
+
+    def __init__(self, host: str, port: int, app: App, context: ssl.SSLContext | None = None) -> None:
+        real = listen(host, port)
+        self.port: int = real.getsockname()[1]
+        self._socket = gevent.socket.socket(real.family, real.type, fileno=real.detach())
+        tls = {} if context is None else {"ssl_context": context}
+        self._server = WSGIServer(self._socket, app, log=None, error_log=None, **tls)  # type: ignore[arg-type]
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop at once: connections too."""
+        self._server.stop(timeout=0.2)
+        self._socket.close()

@@ -1,0 +1,80 @@
+"""A queued message, its id, and the count of what is queued."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gnsq_lite.broker.channels import Consumer
+
+#: What a message costs beside its body, for :class:`MemoryMeter`.
+MESSAGE_OVERHEAD = 256
+
+_NODE_SHIFT, _TIME_SHIFT, _SEQUENCE_LIMIT = 12, 22, 1 << 12
+_EPOCH = 1288834974288  # nsqd/guid.go:24 @v1.3.0, in units of 2**20 ns
+
+
+class Message:
+    """One message on one channel (or waiting in its topic)."""
+
+    __slots__ = ("attempts", "body", "client", "deadline", "deferred", "delivered_at", "id", "timestamp_ns")
+
+    def __init__(self, message_id: bytes, body: bytes, timestamp_ns: int, deferred: float = 0.0) -> None:
+        self.id = message_id
+        self.body = body
+        self.timestamp_ns = timestamp_ns
+        self.deferred = deferred
+        self.attempts = 0
+        self.client: Consumer | None = None
+        self.delivered_at = 0.0
+        self.deadline = 0.0
+
+    def copy(self) -> Message:
+        """Return the same message for another channel: it is answered and counted on its own."""
+        return Message(self.id, self.body, self.timestamp_ns, self.deferred)
+
+    @property
+    def cost(self) -> int:
+        """Bytes it counts for in the broker's memory limit."""
+        return len(self.body) + MESSAGE_OVERHEAD
+
+
+class IdFactory:
+    """Gives ids that never repeat and grow with time: 16 lower-case hex digits, as nsqd's.
+
+    Layout as in nsqd: time in units of 2**20 ns, 10 bits node, 12 bits sequence.  Where nsqd sleeps when one unit's 4,096
+    ids are used up, this borrows from the next unit.
+    """
+
+    __slots__ = ("_node", "_sequence", "_unit")
+
+    def __init__(self, node_id: int) -> None:
+        self._node = node_id
+        self._unit = 0
+        self._sequence = 0
+
+    def next(self, wall_ns: int) -> bytes:
+        """Return a new id, given nanoseconds since 1970."""
+        unit = (wall_ns >> 20) - _EPOCH
+        if unit > self._unit:
+            self._unit, self._sequence = unit, 0
+        else:
+            self._sequence += 1
+            if self._sequence == _SEQUENCE_LIMIT:
+                self._unit, self._sequence = self._unit + 1, 0
+        value = (self._unit << _TIME_SHIFT) | (self._node << _NODE_SHIFT) | self._sequence
+        return b"%016x" % (value & 0xFFFFFFFFFFFFFFFF)
+
+
+class MemoryMeter:
+    """Counts what is queued and says when no more may be."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether *size* more bytes may be queued."""
+        return self.used + size <= self.limit

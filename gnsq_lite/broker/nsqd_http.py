@@ -1,0 +1,246 @@
+"""nsqd's HTTP API (nsqd/http.go @v1.3.0)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gnsq_lite.broker import gojson, stats
+from gnsq_lite.broker.commands import CommandError, CommandReader
+from gnsq_lite.broker.http import App, HTTPFailure, Request
+from gnsq_lite.broker.options import NSQD_VERSION
+from gnsq_lite.broker.topics import PutRefused, Topic, Topics, is_valid_name
+
+if TYPE_CHECKING:
+    from gnsq_lite.broker.nsqd import Nsqd
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def nsqd_app(nsqd: Nsqd) -> App:
+    """Return the application that serves *nsqd*."""
+    app = App("gnsq_lite broker (in memory)")
+    api = _Api(nsqd)
+    app.add("GET", "/ping", lambda request: "OK", plain=True)
+    app.add("GET", "/info", api.info)
+    app.add("GET", "/stats", api.stats)
+    app.add("POST", "/pub", api.pub)
+    app.add("POST", "/mpub", api.mpub)
+    app.add("POST", "/topic/create", api.create_topic)
+    app.add("POST", "/topic/delete", api.delete_topic)
+    app.add("POST", "/topic/empty", api.empty_topic)
+    app.add("POST", "/topic/pause", api.pause_topic(True))
+    app.add("POST", "/topic/unpause", api.pause_topic(False))
+    app.add("POST", "/channel/create", api.create_channel)
+    app.add("POST", "/channel/delete", api.delete_channel)
+    app.add("POST", "/channel/empty", api.empty_channel)
+    app.add("POST", "/channel/pause", api.pause_channel(True))
+    app.add("POST", "/channel/unpause", api.pause_channel(False))
+    app.add("GET", "/config/:opt", api.config)
+    app.add("PUT", "/config/:opt", api.config)
+    app.add("POST", "/debug/freememory", lambda request: "", plain=True)
+    return app
+
+
+def topic_and_channel(request: Request) -> tuple[str, str]:
+    """Return the two names (internal/http_api/topic_channel_args.go @v1.3.0).  Raises HTTPFailure."""
+    names = []
+    for kind in ("topic", "channel"):
+        name = request.get(kind, f"MISSING_ARG_{kind.upper()}")
+        if not is_valid_name(name):
+            raise HTTPFailure(400, f"INVALID_ARG_{kind.upper()}")
+        names.append(name)
+    return names[0], names[1]
+
+
+class _Api:
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd, self._options = nsqd, nsqd.options
+
+    @property
+    def _topics(self) -> Topics:
+        return self._nsqd.topics
+
+    def info(self, request: Request) -> object:
+        options = self._options
+        return {
+            "version": NSQD_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self._nsqd.http_port,
+            "tcp_port": self._nsqd.tcp_port,
+            "start_time": int(self._nsqd.started_at),
+            "max_heartbeat_interval": round(options.max_heartbeat_interval * 1e9),
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": round(options.max_output_buffer_timeout * 1e9),
+            "max_deflate_level": options.max_deflate_level,
+        }
+
+    def stats(self, request: Request) -> object:
+        clients = _BOOLS.get(request.get("include_clients"), True)
+        memory = _BOOLS.get(request.get("include_mem"), True)
+        data = stats.collect(self._nsqd, request.get("topic"), request.get("channel"), clients=clients, memory=memory)
+        if request.get("format") == "json":
+            return data
+        return stats.as_text(data, self._nsqd.clock.wall()).encode("utf-8", "surrogateescape")
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def _topic_to_publish(self, request: Request) -> Topic:
+        name = request.get("topic", "MISSING_ARG_TOPIC")
+        if not is_valid_name(name):
+            raise HTTPFailure(400, "INVALID_TOPIC")
+        return self._topics.get(name)
+
+    def pub(self, request: Request) -> str:
+        limit = self._options.max_msg_size
+        if request.content_length > limit:
+            raise HTTPFailure(413, "MSG_TOO_BIG")
+        body = request.read(limit + 1)
+        if len(body) > limit:
+            raise HTTPFailure(413, "MSG_TOO_BIG")
+        if not body:
+            raise HTTPFailure(400, "MSG_EMPTY")
+        topic = self._topic_to_publish(request)
+        return self._put(topic, [body], self._defer(request))
+
+    def _defer(self, request: Request) -> float:
+        if "defer" not in request.params:
+            return 0.0
+        text = request.get("defer")
+        digits = text[1:] if text[:1] in ("+", "-") else text
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+            raise HTTPFailure(400, "INVALID_DEFER")
+        seconds = int(text) / 1000
+        if not 0 <= seconds <= self._options.max_req_timeout:
+            raise HTTPFailure(400, "INVALID_DEFER")
+        return seconds
+
+    def mpub(self, request: Request) -> str:
+        limit = self._options.max_body_size
+        if request.content_length > limit:
+            raise HTTPFailure(413, "BODY_TOO_BIG")
+        topic = self._topic_to_publish(request)
+        binary = "binary" in request.params and _BOOLS.get(request.get("binary"), True)
+        body = request.read(limit + 1)
+        bodies = self._binary_bodies(body) if binary else self._line_bodies(body)
+        return self._put(topic, bodies)
+
+    def _binary_bodies(self, body: bytes) -> list[bytes]:
+        """Read what MPUB has after its size, with nsqd's words for what is wrong."""
+        reader = CommandReader(self._options.max_msg_size, self._options.max_body_size)
+        reader.feed(b"MPUB t\n" + (1).to_bytes(4, "big") + body)
+        try:
+            command = reader.next()
+            if command is None:
+                reader.at_end()
+        except CommandError as error:
+            raise HTTPFailure(413, error.code[2:]) from None
+        return (command.bodies or []) if command is not None else []
+
+    def _line_bodies(self, body: bytes) -> list[bytes]:
+        if len(body) > self._options.max_body_size:
+            raise HTTPFailure(413, "BODY_TOO_BIG")
+        bodies = [line for line in body.split(b"\n") if line]
+        if any(len(line) > self._options.max_msg_size for line in bodies):
+            raise HTTPFailure(413, "MSG_TOO_BIG")
+        return bodies
+
+    def _put(self, topic: Topic, bodies: list[bytes], defer: float = 0.0) -> str:
+        try:
+            self._topics.publish(topic, bodies, defer)
+        except PutRefused:
+            raise HTTPFailure(503, "EXITING") from None
+        return "OK"
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, request: Request) -> None:
+        self._topic_to_publish(request)
+
+    def delete_topic(self, request: Request) -> None:
+        if not self._topics.delete_topic(request.get("topic", "MISSING_ARG_TOPIC")):
+            raise HTTPFailure(404, "TOPIC_NOT_FOUND")
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.by_name.get(name)
+        if topic is None:
+            raise HTTPFailure(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    def empty_topic(self, request: Request) -> None:
+        name = request.get("topic", "MISSING_ARG_TOPIC")
+        if not is_valid_name(name):
+            raise HTTPFailure(400, "INVALID_TOPIC")
+        self._topic(name).empty()
+
+    def pause_topic(self, paused: bool) -> Callable[[Request], None]:
+        """Return the handler that pauses, or unpauses, a topic."""
+
+        def handle(request: Request) -> None:
+            topic = self._topic(request.get("topic", "MISSING_ARG_TOPIC"))
+            self._topics.set_topic_paused(topic, paused)
+
+        return handle
+
+    # -- channels ---------------------------------------------------------------------------------------------------
+
+    def create_channel(self, request: Request) -> None:
+        topic, channel = topic_and_channel(request)
+        self._topics.get_channel(self._topic(topic), channel)
+
+    def delete_channel(self, request: Request) -> None:
+        topic, channel = topic_and_channel(request)
+        if not self._topics.delete_channel(self._topic(topic), channel):
+            raise HTTPFailure(404, "CHANNEL_NOT_FOUND")
+
+    def empty_channel(self, request: Request) -> None:
+        topic, name = topic_and_channel(request)
+        channel = self._topic(topic).channels.get(name)
+        if channel is None:
+            raise HTTPFailure(404, "CHANNEL_NOT_FOUND")
+        channel.empty()
+
+    def pause_channel(self, paused: bool) -> Callable[[Request], None]:
+        """Return the handler that pauses, or unpauses, a channel."""
+
+        def handle(request: Request) -> None:
+            topic, name = topic_and_channel(request)
+            channel = self._topic(topic).channels.get(name)
+            if channel is None:
+                raise HTTPFailure(404, "CHANNEL_NOT_FOUND")
+            if paused:
+                channel.pause()
+            else:
+                channel.unpause()
+
+        return handle
+
+    # -- config -----------------------------------------------------------------------------------------------------
+
+    def config(self, request: Request) -> object:
+        name = request.option
+        settings = self._nsqd.settings
+        if request.method == "PUT":
+            body = request.read(self._options.max_msg_size + 1)
+            if not body or len(body) > self._options.max_msg_size:
+                raise HTTPFailure(413, "INVALID_VALUE")
+            if name not in ("nsqlookupd_tcp_addresses", "log_level"):
+                raise HTTPFailure(400, "INVALID_OPTION")
+            settings[name] = _setting(name, body)
+        if name not in settings:
+            raise HTTPFailure(400, "INVALID_OPTION")
+        return settings[name]
+
+
+def _setting(name: str, body: bytes) -> object:
+    if name == "log_level":
+        levels = {b"debug": 1, b"info": 2, b"warn": 3, b"error": 4, b"fatal": 5}
+        if body.lower() not in levels:
+            raise HTTPFailure(400, "INVALID_VALUE")
+        return levels[body.lower()]
+    try:
+        return gojson.decode_strings(body)
+    except gojson.NotDecodable:
+        raise HTTPFailure(400, "INVALID_VALUE") from None

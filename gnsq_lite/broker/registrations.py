@@ -1,0 +1,142 @@
+"""Who produces what: nsqlookupd's registration database (nsqlookupd/registration_db.go @v1.3.0).  No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gnsq_lite.clock import Clock
+
+
+class Registration(NamedTuple):
+    """A key of the database: ("client", "", ""), ("topic", T, "") or ("channel", T, C)."""
+
+    category: str
+    key: str = ""
+    subkey: str = ""
+
+
+@dataclass
+class Peer:
+    """An nsqd that has introduced itself."""
+
+    id: str
+    remote_address: str
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    last_update: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the peer as /lookup shows it."""
+        return {
+            "remote_address": self.remote_address,
+            "hostname": self.hostname,
+            "broadcast_address": self.broadcast_address,
+            "tcp_port": self.tcp_port,
+            "http_port": self.http_port,
+            "version": self.version,
+        }
+
+
+@dataclass
+class Producer:
+    """A peer under one registration; each can be tombstoned on its own."""
+
+    peer: Peer
+    tombstoned_at: float | None = None
+
+    def is_tombstoned(self, now: float, lifetime: float) -> bool:
+        """Whether lookups leave it out still."""
+        return self.tombstoned_at is not None and now - self.tombstoned_at < lifetime
+
+
+@dataclass
+class RegistrationDB:
+    """Registrations and their producers, in the order they came."""
+
+    clock: Clock
+    inactive_producer_timeout: float = 300.0
+    tombstone_lifetime: float = 45.0
+    _map: dict[Registration, dict[str, Producer]] = field(default_factory=dict)
+
+    def add(self, key: Registration) -> None:
+        """Make sure that *key* exists."""
+        self._map.setdefault(key, {})
+
+    def add_producer(self, key: Registration, peer: Peer) -> None:
+        """Register *peer* under *key*; one that is there keeps its tombstone."""
+        self._map.setdefault(key, {}).setdefault(peer.id, Producer(peer))
+
+    def remove_producer(self, key: Registration, peer_id: str) -> int:
+        """Take a peer off *key*, which stays even if it is empty; return how many are left."""
+        producers = self._map.get(key, {})
+        producers.pop(peer_id, None)
+        return len(producers)
+
+    def remove(self, key: Registration) -> None:
+        """Forget *key* and all its producers."""
+        self._map.pop(key, None)
+
+    def find(self, category: str, key: str, subkey: str = "") -> list[Registration]:
+        """Return the matching registrations; "*" matches anything."""
+        if "*" not in (key, subkey):
+            exact = Registration(category, key, subkey)
+            return [exact] if exact in self._map else []
+        return [r for r in self._map if r.category == category and key in ("*", r.key) and subkey in ("*", r.subkey)]
+
+    def producers(self, category: str, key: str = "", subkey: str = "") -> list[Producer]:
+        """Return the producers under one exact key."""
+        return list(self._map.get(Registration(category, key, subkey), {}).values())
+
+    def of_peer(self, peer_id: str) -> list[Registration]:
+        """Return the registrations a peer is under."""
+        return [key for key, producers in self._map.items() if peer_id in producers]
+
+    def active(self, producers: list[Producer], *, tombstones: bool = True) -> list[Producer]:
+        """Return those heard of lately and, with *tombstones*, not tombstoned."""
+        now = self.clock.now()
+        lifetime = self.tombstone_lifetime if tombstones else 0.0
+        return [
+            p
+            for p in producers
+            if now - p.peer.last_update <= self.inactive_producer_timeout and not p.is_tombstoned(now, lifetime)
+        ]
+
+    def items(self) -> Iterator[tuple[Registration, list[Producer]]]:
+        """Yield everything, for /debug."""
+        for key, producers in self._map.items():
+            yield key, list(producers.values())
+
+    # -- what nsqds do ----------------------------------------------------------------------------------------------
+
+    def introduce(self, peer: Peer) -> None:
+        """A peer has sent IDENTIFY."""
+        peer.last_update = self.clock.now()
+        self.add_producer(Registration("client"), peer)
+
+    def register(self, peer: Peer, topic: str, channel: str | None = None) -> None:
+        """A peer has a topic or a channel."""
+        if channel:
+            self.add_producer(Registration("channel", topic, channel), peer)
+        self.add_producer(Registration("topic", topic), peer)
+
+    def unregister(self, peer: Peer, topic: str, channel: str | None = None) -> None:
+        """A peer has a topic or a channel no more; ephemeral ones go with their last producer."""
+        if channel:
+            keys, name = [Registration("channel", topic, channel)], channel
+        else:
+            for key in self.find("channel", topic, "*"):
+                self.remove_producer(key, peer.id)
+            keys, name = [Registration("topic", topic)], topic
+        for key in keys:
+            if self.remove_producer(key, peer.id) == 0 and name.endswith("#ephemeral"):
+                self.remove(key)
+
+    def forget(self, peer: Peer) -> None:
+        """A peer is gone: its connection has ended."""
+        for key in self.of_peer(peer.id):
+            self.remove_producer(key, peer.id)

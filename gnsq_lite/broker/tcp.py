@@ -1,0 +1,334 @@
+"""Sockets of the broker: a connection that never waits, driven by the loop of the broker's thread.
+
+Reads and writes happen in the loop's callbacks: no greenlet per connection or message.  What is sent in one turn of the
+loop goes out in one write.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gevent.monkey import get_original
+
+from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
+from gnsq_lite.broker.tls import TLSLayer
+
+#: The socket class of the standard library, also where the process is monkey-patched.
+RealSocket: type[socket.socket] = get_original("socket", "socket")
+
+_READ_SIZE = 1 << 16
+_HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
+_LINGER = 1.0
+_READ, _WRITE = 1, 2
+
+
+class Receiver(Protocol):
+    """What a connection hands its bytes to."""
+
+    def receive(self, data: bytes) -> None:
+        """Take decoded bytes."""
+
+    def receive_end(self) -> None:
+        """The peer has closed its side."""
+
+    def sent(self) -> None:
+        """All that was to be sent is with the system."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+
+def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+    """Return a listening, non-blocking socket.  Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = RealSocket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
+    """Return a new connection and its peer's address, or None if there is none."""
+    try:
+        taken, address = listener.accept()
+    except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        return None
+    if type(taken) is not RealSocket:  # a patched process wraps it for a hub we do not want
+        taken = RealSocket(fileno=taken.detach())
+    taken.setblocking(False)
+    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    host, port = address[:2]
+    return taken, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Connection:
+    """One accepted TCP connection: the :class:`~gnsq_lite.broker.session.Link` of a session."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        loop: Any,
+        context: ssl.SSLContext | None,
+        closed: Callable[[Any], None],
+    ) -> None:
+        self.remote_address = address
+        self.tls_info: dict[str, Any] = {}
+        self.receiver: Receiver | None = None
+        self.write_timeout = 30.0
+        self._sock, self._loop, self._context, self._closed = sock, loop, context, closed
+        self._backlog: deque[memoryview] = deque()
+        self._unsent = 0
+        self._tls: TLSLayer | None = None
+        self._secured: Callable[[str | None], None] | None = None
+        self._codec: Codec | None = None
+        self._held = False
+        self._ending = False
+        self._gone = False
+        self._reads = loop.io(sock.fileno(), _READ)
+        self._writes = loop.io(sock.fileno(), _WRITE)
+        self._timer = loop.timer(0.0)  # of the handshake, and later of the end
+        self._stall = loop.timer(0.0)  # of a peer that takes nothing
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to read for *receiver*."""
+        self.receiver = receiver
+        self._reads.start(self._readable)
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket, for the one who must close it after a fork."""
+        return self._sock
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(_READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.drop()
+            return
+        if self._ending:
+            if not data:
+                self.drop()
+            return
+        if data:
+            self.take(data)
+        elif self.receiver is not None:
+            self._reads.stop()
+            self.receiver.receive_end()
+
+    def take(self, data: bytes) -> None:
+        """Decode bytes from the network and hand them on."""
+        try:
+            if self._tls is None:
+                self.decode(data)
+            else:
+                self._decrypt(self._tls, data)
+        except (CodecError, ssl.SSLError, OSError):
+            self.drop()
+
+    def decode(self, data: bytes) -> None:
+        """Decompress *data*, where that was agreed, and hand it on."""
+        if self.receiver is None or not data:
+            return
+        if self._codec is None:
+            self.receiver.receive(data)
+            return
+        for piece in self._codec.decode(data):
+            if self._ending or self._gone:
+                return
+            self.receiver.receive(piece)
+
+    def _decrypt(self, tls: TLSLayer, data: bytes) -> None:
+        tls.feed(data)
+        if not tls.established and not self._handshake(tls):
+            return
+        while not self._gone and not self._ending:
+            plain = tls.read()
+            if plain is None:
+                break
+            if not plain:
+                if self.receiver is not None:
+                    self.receiver.receive_end()
+                break
+            self.decode(plain)
+        self._transmit(tls.outgoing())
+
+    def _handshake(self, tls: TLSLayer) -> bool:
+        problem: str | None = None
+        done = False
+        try:
+            done = tls.handshake()
+        except ssl.SSLError as error:
+            problem = f"tls: {error.reason or error}"
+        self._transmit(tls.outgoing())
+        if done or problem is not None:
+            self._timer.stop()
+            secured, self._secured = self._secured, None
+            if problem is None:
+                self.tls_info = tls.info()
+            else:
+                self._tls = None  # as nsqd, tell the peer why in plain text
+            if secured is not None:
+                secured(problem)
+        return done
+
+    def hold(self, held: bool) -> None:
+        """Read nothing from the peer while held."""
+        if held != self._held and not self._gone and not self._ending:
+            self._held = held
+            if held:
+                self._reads.stop()
+            else:
+                self._reads.start(self._readable)
+
+    # -- layers -----------------------------------------------------------------------------------------------------
+
+    def start_tls(self, rest: bytes, done: Callable[[str | None], None]) -> None:
+        """Start TLS as a server, *rest* being what the peer sent of it; then call *done* with None or a problem."""
+        if self._context is None:
+            done("tls: no certificate")
+            return
+        self._tls = TLSLayer(self._context)
+        self._secured = done
+        self._timer.stop()
+        self._timer = self._loop.timer(_HANDSHAKE_TIMEOUT)
+        self._timer.start(self.drop)
+        if rest:
+            self.take(rest)
+
+    def start_compression(self, kind: str, level: int) -> None:
+        """From here on "snappy" or "deflate", both ways."""
+        self._codec = codec_for(kind, level)
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send, or keep until the peer takes it."""
+        if self._gone or self._ending:
+            return
+        if self._codec is not None:
+            data = self._codec.encode(data)
+        if self._tls is not None:
+            self._tls.write(data)
+            data = self._tls.outgoing()
+        self._transmit(data)
+
+    def unsent(self) -> int:
+        """Return how many bytes the peer has not taken yet."""
+        return self._unsent
+
+    def _transmit(self, data: bytes) -> None:
+        if self._gone or not data:
+            return
+        view = memoryview(data)
+        if not self._backlog:
+            try:
+                view = view[self._sock.send(view) :]
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:
+                self.drop()
+                return
+            if not view:
+                return
+            self._writes.start(self._writable)
+            self._restart_stall()
+        self._backlog.append(view)
+        self._unsent += len(view)
+
+    def _restart_stall(self) -> None:
+        self._stall.stop()
+        self._stall = self._loop.timer(self.write_timeout)
+        self._stall.start(self.drop)
+
+    def _writable(self) -> None:
+        backlog = self._backlog
+        try:
+            while backlog:
+                count = self._sock.send(backlog[0])
+                self._unsent -= count
+                if count < len(backlog[0]):
+                    backlog[0] = backlog[0][count:]
+                    self._restart_stall()
+                    return
+                backlog.popleft()
+        except (BlockingIOError, InterruptedError):
+            self._restart_stall()
+            return
+        except OSError:
+            self.drop()
+            return
+        self._writes.stop()
+        self._stall.stop()
+        if self._ending:
+            self._finish()
+        elif self.receiver is not None:
+            self.receiver.sent()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close once everything is sent.
+
+        What the peer still sends is read and thrown away for a moment: closing with unread bytes would reset the
+        connection, and the peer could lose the error frame that tells why.
+        """
+        if self._ending or self._gone:
+            return
+        self._ending = True
+        self._timer.stop()
+        self._timer = self._loop.timer(_LINGER if not self._backlog else self.write_timeout)
+        self._timer.start(self.drop)
+        if not self._backlog:
+            self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.drop()
+            return
+        self._reads.stop()
+        self._reads.start(self._readable)
+        self._timer.stop()
+        self._timer = self._loop.timer(_LINGER)
+        self._timer.start(self.drop)
+
+    def reset(self) -> None:
+        """Close at once with a reset (RST), as a killed process or a broken network does."""
+        if not self._gone:
+            try:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            except OSError:
+                pass
+            self.drop()
+
+    def drop(self) -> None:
+        """Close at once."""
+        if self._gone:
+            return
+        self._gone = True
+        for watcher in (self._reads, self._writes, self._timer, self._stall):
+            watcher.stop()
+            watcher.close()
+        self._backlog.clear()
+        self._unsent = 0
+        self._sock.close()
+        self._closed(self)
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.lost()

@@ -1,0 +1,125 @@
+"""The broker's own native thread with its own gevent hub.
+
+It is a real thread also where the process is monkey-patched, so that a handler that blocks the main hub does not stop the
+broker, and a broker in the same process can enforce heartbeats against its own client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import gevent
+import gevent.event
+from gevent.monkey import get_original
+
+from gnsq_lite.errors import ClosedError
+
+_T = TypeVar("_T")
+_start_thread: Callable[..., int] = get_original("_thread", "start_new_thread")
+_new_lock: Callable[[], Any] = get_original("_thread", "allocate_lock")
+_thread_id: Callable[[], int] = get_original("_thread", "get_ident")
+
+
+class _Call:
+    """A function to run in the loop's thread, and its outcome."""
+
+    __slots__ = ("done", "error", "function", "value")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.done = _new_lock()
+        self.done.acquire()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.value = self.function()
+        except BaseException as error:  # handed to the caller, whatever it is
+            self.error = error
+        finally:
+            self.done.release()
+
+
+class LoopThread:
+    """A native thread that runs a gevent hub, and calls functions in it for other threads."""
+
+    def __init__(self) -> None:
+        self._calls: deque[_Call] = deque()
+        self._guard = _new_lock()
+        self._wake: Any = None
+        self._stopping: gevent.event.Event | None = None
+        self._ended: Any = None
+        self._id: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._id is not None
+
+    def start(self) -> None:
+        """Start the thread; return when its hub runs."""
+        started, self._ended = _new_lock(), _new_lock()
+        started.acquire()
+        self._ended.acquire()
+        _start_thread(self._run, (started,))
+        started.acquire()
+
+    def _run(self, started: Any) -> None:
+        hub = gevent.get_hub()
+        try:
+            self._stopping = gevent.event.Event()
+            self._wake = hub.loop.async_()
+            self._wake.start(self._take_calls)
+            self._id = _thread_id()
+            started.release()
+            self._stopping.wait()
+            self._wake.stop()
+        finally:
+            with self._guard:
+                self._id = None
+                left, self._calls = self._calls, deque()
+            for call in left:
+                call.error = ClosedError("the broker has stopped")
+                call.done.release()
+            self._wake.close()
+            hub.destroy(destroy_loop=True)
+            self._ended.release()
+
+    def _take_calls(self) -> None:
+        while self._calls:
+            gevent.spawn(self._calls.popleft().run)
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Run *function* in the thread, in a greenlet of its own, and return what it returns or raise what it raises.
+
+        May be called from any thread or greenlet; blocks the calling thread meanwhile.  Raises ClosedError when the thread
+        does not run.
+        """
+        if self._id == _thread_id():
+            return function()
+        call = _Call(function)
+        with self._guard:
+            if self._id is None:
+                raise ClosedError("the broker is not running")
+            self._calls.append(call)
+            self._wake.send()
+        call.done.acquire()
+        if call.error is not None:
+            raise call.error
+        value: _T = call.value
+        return value
+
+    def stop(self) -> None:
+        """End the thread and wait until it is gone."""
+
+        def end() -> None:
+            if self._stopping is not None:
+                self._stopping.set()
+
+        if self._id is not None:
+            self.call(end)
+        self._ended.acquire()
+        self._ended.release()

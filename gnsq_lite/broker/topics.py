@@ -1,0 +1,243 @@
+"""Topics, and the set of them that one nsqd holds.  No I/O; the clock is given."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from gnsq_lite.broker.channels import Channel, Consumer, Shared
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, IdFactory, Message
+from gnsq_lite.broker.options import BrokerOptions
+from gnsq_lite.clock import Clock
+
+_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether nsqd takes *name* for a topic or a channel (internal/protocol/names.go @v1.3.0)."""
+    return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
+
+
+class PutRefused(Exception):
+    """A topic takes no message now.  ``str()`` says why."""
+
+
+class Observer(Protocol):
+    """Is told of topics and channels that come and go: a lookupd."""
+
+    def registered(self, topic: str, channel: str | None) -> None:
+        """A topic (channel None) or a channel was created."""
+
+    def unregistered(self, topic: str, channel: str | None) -> None:
+        """A topic (channel None) or a channel was deleted."""
+
+    def channels_of(self, topic: str) -> Iterable[str]:
+        """Return the channels that a new topic must have from the start."""
+
+
+class Topic:
+    """One topic: gives each of its channels a copy, and keeps a backlog while it has none."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name = name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.paused = False
+        self.exiting = False
+        self.channels: dict[str, Channel] = {}
+        self.message_count = self.message_bytes = 0
+        self.queue: deque[Message] = deque()
+        self.ids = IdFactory(shared.options.node_id)
+        self._shared = shared
+
+    def put(self, messages: list[Message], now: float) -> None:
+        """Take all of *messages* or, raising PutRefused, none."""
+        if self.exiting:
+            raise PutRefused("exiting")
+        size = sum([len(message.body) for message in messages])
+        cost = (size + MESSAGE_OVERHEAD * len(messages)) * max(1, len(self.channels))
+        if not self._shared.meter.has_room(cost):
+            raise PutRefused(f"memory limit of {self._shared.meter.limit} bytes reached")
+        self.message_count += len(messages)
+        self.message_bytes += size
+        if self.channels and not self.paused and not self.queue:
+            for message in messages:
+                self._spread(message, now)
+            return
+        limit = self._shared.options.mem_queue_size
+        for message in messages:
+            if self.ephemeral and len(self.queue) >= limit:
+                return
+            self.queue.append(message)
+            self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
+
+    def _spread(self, message: Message, now: float) -> None:
+        first = True
+        for channel in self.channels.values():
+            own = message if first else message.copy()
+            first = False
+            if own.deferred:
+                channel.put_deferred(own, own.deferred, now)
+            else:
+                channel.put(own)
+
+    def drain(self, now: float) -> None:
+        """Give the backlog to the channels, if there are any and the topic is not paused."""
+        while self.queue and self.channels and not self.paused:
+            message = self.queue.popleft()
+            self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
+            self._spread(message, now)
+
+    @property
+    def depth(self) -> int:
+        """Messages that no channel has yet."""
+        return len(self.queue)
+
+    @property
+    def backend_depth(self) -> int:
+        """The part of the depth that nsqd would hold on disk."""
+        return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
+
+    def empty(self) -> None:
+        """Drop the backlog; the channels keep theirs."""
+        for message in self.queue:
+            self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
+        self.queue.clear()
+
+
+class Topics:
+    """All topics of one nsqd, by name."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        *,
+        rng: random.Random | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.shared = Shared(options, rng)
+        self.by_name: dict[str, Topic] = {}
+        self.observers: list[Observer] = list(observers)
+        self._clock = clock
+
+    def now(self) -> float:
+        """Return the clock's monotonic seconds."""
+        return self._clock.now()
+
+    def get(self, name: str) -> Topic:
+        """Return the topic, created if need be, with the channels that the lookupds know for it."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            topic = self.by_name[name] = Topic(name, self.shared)
+            for observer in self.observers:
+                observer.registered(name, None)
+            for observer in self.observers:
+                for channel in observer.channels_of(name):
+                    if not channel.endswith("#ephemeral"):
+                        self.get_channel(topic, channel)
+        return topic
+
+    def get_channel(self, topic: Topic, name: str) -> Channel:
+        """Return the channel, created if need be; the first one gets the topic's backlog."""
+        channel = topic.channels.get(name)
+        if channel is None:
+            channel = topic.channels[name] = Channel(topic.name, name, self.shared)
+            for observer in self.observers:
+                observer.registered(topic.name, name)
+            topic.drain(self.now())
+        return channel
+
+    def publish(self, topic: Topic, bodies: Iterable[bytes], defer: float = 0.0) -> int:
+        """Put *bodies* into *topic*, all or none, and return how many.  Raises PutRefused."""
+        wall_ns = int(self._clock.wall() * 1e9)
+        next_id = topic.ids.next
+        messages = [Message(next_id(wall_ns), body, wall_ns, defer) for body in bodies]
+        topic.put(messages, self._clock.now())
+        return len(messages)
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic with its channels and messages; return whether there was one."""
+        topic = self.by_name.get(name)
+        if topic is None or topic.exiting:
+            return False
+        topic.exiting = True
+        for channel in list(topic.channels.values()):
+            channel.close(delete=True)
+            self._unregister(name, channel.name)
+        topic.channels.clear()
+        topic.empty()
+        del self.by_name[name]
+        self._unregister(name, None)
+        return True
+
+    def delete_channel(self, topic: Topic, name: str) -> bool:
+        """Delete a channel with its messages; return whether there was one.  An ephemeral topic goes with its last."""
+        channel = topic.channels.get(name)
+        if channel is None or channel.exiting:
+            return False
+        channel.close(delete=True)
+        del topic.channels[name]
+        self._unregister(topic.name, name)
+        if topic.ephemeral and not topic.channels:
+            self.delete_topic(topic.name)
+        return True
+
+    def _unregister(self, topic: str, channel: str | None) -> None:
+        for observer in self.observers:
+            observer.unregistered(topic, channel)
+
+    def leave(self, channel: Channel, client: Consumer) -> None:
+        """Take *client* off its channel, and delete the channel if it was the last of an ephemeral one."""
+        if channel.remove_client(client):
+            topic = self.by_name.get(channel.topic_name)
+            if topic is not None and topic.channels.get(channel.name) is channel:
+                self.delete_channel(topic, channel.name)
+
+    def set_topic_paused(self, topic: Topic, paused: bool) -> None:
+        """Hold a topic's messages back from its channels, or let them go."""
+        topic.paused = paused
+        topic.drain(self.now())
+
+    def scan(self) -> None:
+        """Requeue what has timed out and release what was deferred."""
+        now = self.now()
+        for topic in self.by_name.values():
+            for channel in topic.channels.values():
+                channel.scan(now)
+
+    def close(self) -> Saved:
+        """Disconnect every client and return what is not finished, for :meth:`restore`."""
+        saved: Saved = {}
+        for topic in self.by_name.values():
+            topic.exiting = True
+            for channel in topic.channels.values():
+                channel.close(delete=False)
+            if not topic.ephemeral:
+                kept = {c.name: (c.paused, c.remains()) for c in topic.channels.values() if not c.ephemeral}
+                saved[topic.name] = (topic.paused, list(topic.queue), kept)
+        self.by_name.clear()
+        return saved
+
+    def restore(self, saved: Saved) -> None:
+        """Take up what an earlier :meth:`close` returned: nothing is in flight or deferred any more."""
+        for name, (paused, backlog, channels) in saved.items():
+            topic = self.get(name)
+            topic.paused = paused
+            for channel_name, (channel_paused, messages) in channels.items():
+                channel = self.get_channel(topic, channel_name)
+                channel.paused = channel_paused
+                for message in messages:
+                    message.client, message.deferred = None, 0.0
+                    channel.put(message)
+                channel.message_count = 0
+            for message in backlog:
+                message.deferred = 0.0
+                topic.queue.append(message)
+                self.shared.meter.used += message.cost
+            topic.drain(self.now())
+
+
+Saved = dict[str, tuple[bool, list[Message], dict[str, tuple[bool, list[Message]]]]]
