@@ -1,0 +1,217 @@
+"""Snappy and DEFLATE streams (SEC-2, SEC-3).
+
+A codec belongs to one connection: what it has seen is part of how it reads on.  Output comes in pieces of at most 1 MiB
+each, made only when it is asked for: a few bytes that stand for gigabytes never take more memory than that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import cramjam
+
+from gnsq_lite.errors import DecompressionError, OptionError
+from gnsq_lite.options import Compression
+from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
+from gnsq_lite.wire.held import Held
+
+#: No piece of output is longer.
+MAX_PIECE: Final = 1024 * 1024
+
+
+class Codec(Protocol):
+    """Both directions of one connection's compression."""
+
+    def compress(self, data: bytes) -> bytes:
+        """Return *data* compressed and flushed: the peer can decompress all of it at once."""
+
+    def decompress(self, data: bytes) -> Iterator[bytes]:
+        """Yield what *data* and the bytes held so far decompress to.
+
+        Run it to its end: the codec goes on from there.  Raises DecompressionError, after what came before the fault;
+        every later call raises it again.
+        """
+
+
+def make_codec(algorithm: Compression, level: int = DEFAULT_DEFLATE_LEVEL) -> Codec:
+    """Return a new codec.  *level* is that of the DEFLATE stream this side writes; raises OptionError."""
+    if algorithm == "snappy":
+        return SnappyCodec()
+    if algorithm == "deflate":
+        return DeflateCodec(level)
+    raise OptionError("compression", algorithm, "must be 'snappy' or 'deflate'")
+
+
+class DeflateCodec:
+    """Raw DEFLATE, one stream each way, a sync flush after every write (RFC 1951).  nsqd/client_v2.go:581 @v1.3.0"""
+
+    __slots__ = ("_compressor", "_decompressor", "_error", "level")
+
+    def __init__(self, level: int = DEFAULT_DEFLATE_LEVEL) -> None:
+        if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
+            raise OptionError("deflate_level", level, "must be between 0 and 9")
+        self.level = level
+        self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._error: DecompressionError | None = None
+
+    def compress(self, data: bytes) -> bytes:
+        """As :meth:`Codec.compress`."""
+        if not data:
+            return b""
+        return self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    def decompress(self, data: bytes) -> Iterator[bytes]:
+        """As :meth:`Codec.decompress`."""
+        if self._error is not None:
+            raise self._error
+        stream = self._decompressor
+        while True:
+            if stream.eof:
+                if stream.unused_data or data:
+                    raise self._fail("bytes after the end of the DEFLATE stream")
+                return
+            try:
+                piece = stream.decompress(data, MAX_PIECE)
+            except zlib.error as error:
+                raise self._fail(f"no DEFLATE stream: {error}") from None
+            data = stream.unconsumed_tail
+            if piece:
+                yield piece
+            # A full piece may leave output inside zlib though all input is consumed.
+            if not data and len(piece) < MAX_PIECE and not stream.unused_data:
+                return
+
+    def _fail(self, why: str) -> DecompressionError:
+        self._error = DecompressionError(why)
+        return self._error
+
+
+# -- snappy's framing format ------------------------------------------------------------------------------------------
+# https://github.com/google/snappy/blob/main/framing_format.txt; the sections are its.
+
+_STREAM_ID: Final = b"\xff\x06\x00\x00sNaPpY"
+_CHUNK_HEAD: Final = 4
+_CHECKSUM: Final = 4
+_COMPRESSED, _PLAIN, _IDENTIFIER = 0x00, 0x01, 0xFF
+#: Most bytes that a chunk decompresses to (section 4.2).
+_MAX_BLOCK: Final = 65536
+#: Most bytes that such a chunk takes in its worst encoding, the checksum included.
+_MAX_CHUNK: Final = _CHECKSUM + 32 + _MAX_BLOCK + _MAX_BLOCK // 6
+#: Chunks are decompressed together up to this much output: one call into C for many, and still in the cache.
+_BATCH: Final = 256 * 1024
+
+
+class SnappyCodec:
+    """Framed snappy, one stream each way.  nsqd/client_v2.go:601 @v1.3.0
+
+    The chunks are cut here; blocks and their CRC-32C are left to the C level.  It is as strict as nsqd's own reader:
+    the stream identifier must come first and may come again; reserved chunks that may be skipped are (section 4.6),
+    others are refused (section 4.5).
+    """
+
+    __slots__ = ("_compressor", "_error", "_held", "_identified", "_to_skip")
+
+    def __init__(self) -> None:
+        self._compressor = cramjam.snappy.Compressor()
+        self._held = Held()
+        self._identified = False
+        self._to_skip = 0
+        self._error: DecompressionError | None = None
+
+    def compress(self, data: bytes) -> bytes:
+        """As :meth:`Codec.compress`.  The first bytes begin with the stream identifier."""
+        self._compressor.compress(data)
+        return bytes(self._compressor.flush())
+
+    def decompress(self, data: bytes) -> Iterator[bytes]:
+        """As :meth:`Codec.decompress`."""
+        if self._error is not None:
+            raise self._error
+        try:
+            yield from self._pieces(data)
+        except DecompressionError as error:
+            self._error = error
+            self._held.take()
+            raise
+
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
+        if self._to_skip:
+            skipped = min(self._to_skip, len(data))
+            self._to_skip -= skipped
+            data = data[skipped:]
+        whole = self._held.join(data)
+        if whole is None:
+            return
+        at = batch_at = expected = 0
+        while True:
+            end = self._chunk_end(whole, at)
+            kind = whole[at] if at < len(whole) else _IDENTIFIER
+            is_data = end <= len(whole) and kind in (_COMPRESSED, _PLAIN)
+            length = _plain_length(whole, at, end) if is_data else 0
+            if at > batch_at and (not is_data or expected + length > _BATCH):
+                yield _decompress_batch(whole[batch_at:at], expected)
+                batch_at, expected = at, 0
+            if end > len(whole):
+                if kind in (_COMPRESSED, _PLAIN, _IDENTIFIER) or end == at + _CHUNK_HEAD:
+                    self._held.keep(whole[at:], end - at)
+                else:
+                    self._held.take()
+                    self._to_skip = end - len(whole)
+                return
+            at = end
+            if is_data:
+                expected += length
+            else:
+                batch_at = at
+
+    def _chunk_end(self, data: bytes, at: int) -> int:
+        """Return where the chunk at *at* ends, as far as can be told.  Raises DecompressionError."""
+        if len(data) - at < _CHUNK_HEAD:
+            return at + _CHUNK_HEAD
+        kind = data[at]
+        size = int.from_bytes(data[at + 1 : at + _CHUNK_HEAD], "little")
+        end = at + _CHUNK_HEAD + size
+        if kind == _IDENTIFIER:
+            if size != len(_STREAM_ID) - _CHUNK_HEAD or not _STREAM_ID.startswith(data[at : min(end, at + 10)]):
+                raise DecompressionError("a snappy stream identifier that is none")
+            self._identified = True
+        elif not self._identified:
+            raise DecompressionError(f"no snappy stream: it begins with {data[at : at + _CHUNK_HEAD]!r}")
+        elif kind in (_COMPRESSED, _PLAIN):
+            if not _CHECKSUM <= size <= _MAX_CHUNK:
+                raise DecompressionError(f"a snappy chunk's size is {size}, outside {_CHECKSUM}..{_MAX_CHUNK}")
+        elif kind < 0x80:
+            raise DecompressionError(f"a snappy chunk of the reserved type 0x{kind:02x}")
+        return end
+
+
+def _plain_length(data: bytes, at: int, end: int) -> int:
+    """Return how many bytes the whole data chunk at *at* says it decompresses to.  Raises DecompressionError."""
+    start = at + _CHUNK_HEAD + _CHECKSUM
+    if data[at] == _PLAIN:
+        length = end - start
+    else:
+        length = shift = 0
+        for byte in data[start : min(end, start + 3)]:  # a varint of at most 3 bytes: more is too much
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        else:
+            raise DecompressionError("a snappy block without a length, or with one above 2 MiB")
+    if length > _MAX_BLOCK:
+        raise DecompressionError(f"a snappy chunk of {length} bytes; at most {_MAX_BLOCK} are allowed")
+    return length
+
+
+def _decompress_batch(chunks: bytes, expected: int) -> bytes:
+    try:
+        piece = bytes(cramjam.snappy.decompress(_STREAM_ID + chunks))
+    except cramjam.DecompressionError as error:
+        raise DecompressionError(f"a snappy chunk that is corrupt: {error}") from None
+    if len(piece) != expected:
+        raise DecompressionError(f"snappy chunks of {expected} bytes gave {len(piece)}")
+    return piece
