@@ -19,9 +19,9 @@ from gnsq_lite.http.reply import shown
 
 #: What urllib3 raised, or the innermost cause of it, and what that means for the caller.  The first fit counts.
 _TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
-    (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
     (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
-    (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),
+    (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a kind of ConnectTimeoutError
+    (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
     (urllib3.exceptions.ProxyError, HTTPConnectError, "the proxy gives no connection"),
     (urllib3.exceptions.LocationParseError, HTTPConnectError, "the address cannot be used"),
     (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no whole answer in time"),

@@ -1,0 +1,377 @@
+"""TLS, tokens, proxies, retries, kept connections, threads and forks of the HTTP clients."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import urllib3
+
+from gnsq_lite import errors
+from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.options import HTTPOptions, TLSOptions
+from tests.certs import Certificates
+from tests.system.http_stub import answer, read_request, scripted, stub
+
+PING = {"/ping": (200, b"OK")}
+
+
+def ping_fails(kind: type[errors.HTTPError], match: str | None, address: str, **settings: Any) -> None:
+    with NsqdClient(address, **settings) as client, pytest.raises(kind, match=match):
+        client.ping()
+
+
+def server_context(certs: Certificates, pair: Any = None, *, client_ca: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair = pair or certs.server
+    context.load_cert_chain(pair.cert, pair.key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
+    return context
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("SEC-1")
+def test_https_works_with_an_own_ca_and_verifies_by_default(certs: Certificates) -> None:
+    with stub(server_context(certs)) as server:
+        server.answers.update(PING)
+        for tls in (TLSOptions(ca_file=certs.ca), certs.client_context()):
+            for address in (f"https://{server.address}", server.address):
+                with NsqdClient(address, tls=tls) as client:
+                    assert client.ping() == "OK"
+        for trusting_the_system in (None, True):
+            ping_fails(
+                errors.HTTPCertificateError,
+                r"does not verify.*TLSOptions\(ca_file=",
+                f"https://{server.address}",
+                tls=trusting_the_system,
+            )
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(("pair", "why"), [("wrong_host", "not valid for '127.0.0.1'"), ("expired", "expired")])
+@pytest.mark.rule("SEC-1")
+def test_a_certificate_for_another_host_or_another_day_is_refused(certs: Certificates, pair: str, why: str) -> None:
+    with stub(server_context(certs, getattr(certs, pair))) as server:
+        server.answers.update(PING)
+        ping_fails(errors.HTTPCertificateError, why, server.address, tls=TLSOptions(ca_file=certs.ca))
+    assert server.requests == []
+
+
+def test_the_name_to_verify_can_be_another_than_the_host(certs: Certificates) -> None:
+    with stub(server_context(certs, certs.wrong_host)) as server:
+        server.answers.update(PING)
+        with NsqdClient(server.address, tls=TLSOptions(ca_file=certs.ca, server_hostname="other.example")) as client:
+            assert client.ping() == "OK"
+
+
+def test_verification_can_be_turned_off_and_urllib3_warns(certs: Certificates) -> None:
+    with stub(server_context(certs, certs.wrong_host)) as server:
+        server.answers.update(PING)
+        client = NsqdClient(server.address, tls=TLSOptions(verify=False))
+        with client, pytest.warns(urllib3.exceptions.InsecureRequestWarning):
+            assert client.ping() == "OK"
+
+
+def test_a_client_certificate_is_sent_and_its_absence_is_an_error(certs: Certificates) -> None:
+    with stub(server_context(certs, client_ca=certs.ca)) as server:
+        server.answers.update(PING)
+        tls = TLSOptions(ca_file=certs.ca, cert_file=certs.client.cert, key_file=certs.client.key)
+        with NsqdClient(server.address, tls=tls) as client:
+            assert client.ping() == "OK"
+        ping_fails(errors.HTTPError, None, server.address, tls=TLSOptions(ca_file=certs.ca))
+    assert len(server.requests) == 1
+
+
+def test_tls_1_1_is_refused(certs: Certificates) -> None:
+    context = server_context(certs)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with stub(context) as server:
+        server.answers.update(PING)
+        ping_fails(
+            errors.HTTPConnectError,
+            "TLS failed",
+            server.address,
+            tls=TLSOptions(ca_file=certs.ca, minimum_version="TLSv1.3"),
+        )
+        with NsqdClient(server.address, tls=TLSOptions(ca_file=certs.ca)) as client:
+            assert client.ping() == "OK"
+
+
+def test_a_tls_handshake_that_never_ends_is_given_up(certs: Certificates) -> None:
+    done = threading.Event()
+    with scripted(lambda connection: bool(done.wait(20))) as address:
+        options = {"http_timeout": 5.0, "http_connect_timeout": 0.3, "http_retries": 0}
+        with (
+            NsqdClient(address, tls=TLSOptions(ca_file=certs.ca), **options) as client,
+            pytest.raises(errors.HTTPError),
+        ):
+            client.ping()
+        done.set()
+
+
+def test_files_that_cannot_be_read_are_an_option_error(certs: Certificates, tmp_path: Any) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for name, tls in {
+        "ca_file": TLSOptions(ca_file=str(tmp_path / "none.pem")),
+        "cert_file": TLSOptions(ca_file=certs.ca, cert_file=str(empty)),
+    }.items():
+        with NsqdClient("127.0.0.1:1", tls=tls) as client, pytest.raises(errors.OptionError, match=name):
+            client.ping()
+
+
+# -- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_goes_into_the_header_and_into_no_repr_error_or_pickle(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with stub() as server:
+        server.answers["/info"] = (500, {"message": "no"})
+        options = HTTPOptions(auth_token="s3cret-token")
+        with LookupdClient(server.address, options) as client, pytest.raises(errors.HTTPStatusError) as caught:
+            client.info()
+        assert server.requests[0].headers["authorization"] == "Bearer s3cret-token"
+    shown = [repr(client), repr(options), str(caught.value), repr(caught.value), caplog.text]
+    assert not any("s3cret" in text for text in shown)
+    assert b"s3cret" not in pickle.dumps(caught.value)
+
+
+def test_user_and_password_of_a_url_become_basic_auth_and_are_not_shown() -> None:
+    with stub() as server:
+        with LookupdClient(f"http://user:p%40ss@{server.address}/nsq/") as client:
+            assert client.url == f"http://{server.address}/nsq"
+            with pytest.raises(errors.HTTPStatusError) as caught:
+                client.ping()
+        assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
+        assert server.requests[0].path == "/nsq/ping"
+    assert "p@ss" not in f"{caught.value!r}{client!r}"
+    assert "p%40ss" not in f"{caught.value!r}{client!r}"
+
+
+def test_credentials_over_plain_http_to_another_host_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    LookupdClient("127.0.0.1", auth_token="x")
+    LookupdClient("https://lookup.example", auth_token="x")
+    assert caplog.text == ""
+    LookupdClient("lookup.example", auth_token="x")
+    assert "http://lookup.example:4161: the credentials are sent unencrypted" in caplog.text
+
+
+# -- proxies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clean_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_plain_http_goes_through_the_proxy_of_the_environment(clean_proxies: pytest.MonkeyPatch) -> None:
+    with stub() as proxy:
+        proxy.answers.update(PING)
+        clean_proxies.setenv("HTTP_PROXY".lower(), f"http://joe:s3cret@{proxy.address}")
+        with NsqdClient("nsqd.example:4151") as client:
+            assert client.ping() == "OK"
+        ping_fails(errors.HTTPConnectError, None, "nsqd.example:4151", environment_proxies=False)
+    assert [request.target for request in proxy.requests] == ["http://nsqd.example:4151/ping"]
+    assert proxy.requests[0].headers["proxy-authorization"] == "Basic am9lOnMzY3JldA=="
+
+
+def test_https_goes_through_a_tunnel_and_is_verified_end_to_end(
+    clean_proxies: pytest.MonkeyPatch, certs: Certificates
+) -> None:
+    asked: list[bytes] = []
+
+    def tunnel(connection: socket.socket) -> None:
+        asked.append(read_request(connection))
+        with socket.create_connection(server.address.split(":")) as upstream:  # type: ignore[arg-type]
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            back = threading.Thread(target=copy, args=(upstream, connection), daemon=True)
+            back.start()
+            copy(connection, upstream)
+            back.join(5)
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    with stub(server_context(certs, certs.wrong_host)) as server, scripted(tunnel) as proxy:
+        server.answers.update(PING)
+        clean_proxies.setenv("https_proxy", proxy)
+        with NsqdClient("https://other.example:4152", tls=TLSOptions(ca_file=certs.ca), auth_token="t0ken") as client:
+            assert client.ping() == "OK"
+        ping_fails(errors.HTTPCertificateError, None, "https://else.example:4152", tls=TLSOptions(ca_file=certs.ca))
+    assert asked[0].startswith(b"CONNECT other.example:4152 HTTP/1.")
+    assert b"t0ken" not in asked[0]
+    assert server.requests[0].headers["authorization"] == "Bearer t0ken"
+
+
+def test_no_proxy_and_loopback_are_not_proxied(clean_proxies: pytest.MonkeyPatch) -> None:
+    with stub() as server:
+        server.answers.update(PING)
+        clean_proxies.setenv("http_proxy", "http://127.0.0.1:9")
+        for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
+            with NsqdClient(address, http_retries=0) as client:
+                assert client.ping() == "OK"
+        name = socket.gethostname()
+        ping_fails(errors.HTTPConnectError, "the proxy gives no connection", "proxied.example", http_retries=0)
+        clean_proxies.setenv("no_proxy", f"{name},.example")
+        ping_fails(errors.HTTPConnectError, "does not resolve", "proxied.example", http_retries=0)
+
+
+def test_a_proxy_of_an_unknown_kind_is_an_option_error(clean_proxies: pytest.MonkeyPatch) -> None:
+    clean_proxies.setenv("http_proxy", "socks5://joe:s3cret@proxy:1080")
+    with NsqdClient("nsqd.example") as client, pytest.raises(errors.OptionError, match="only http and https") as caught:
+        client.ping()
+    assert "s3cret" not in str(caught.value)
+
+
+# -- retries and kept connections -------------------------------------------------------------------------------------
+
+
+def test_only_a_get_is_tried_again_after_a_lost_connection() -> None:
+    seen: list[bytes] = []
+
+    def flaky(connection: socket.socket) -> None:
+        seen.append(read_request(connection))
+        if len(seen) % 2 == 0:
+            connection.sendall(answer(b"OK"))
+
+    with scripted(flaky) as address:
+        with NsqdClient(address, http_retries=1) as client:
+            assert client.ping() == "OK"
+            assert len(seen) == 2
+            with pytest.raises(errors.HTTPConnectionLost):
+                client.create_topic("t")
+            assert len(seen) == 3
+        with NsqdClient(address, http_retries=0) as client:
+            seen.clear()
+            with pytest.raises(errors.HTTPConnectionLost):
+                client.ping()
+        assert len(seen) == 1
+
+
+def test_a_status_is_an_answer_and_is_not_asked_for_again() -> None:
+    with stub() as server:
+        with NsqdClient(server.address, http_retries=5) as client, pytest.raises(errors.HTTPStatusError):
+            client.ping()
+        assert len(server.requests) == 1
+
+
+def test_retries_end_with_the_time_of_the_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
+
+
+def test_one_connection_serves_many_calls_errors_included() -> None:
+    with stub() as server:
+        server.answers.update(PING)
+        with NsqdClient(server.address) as client:
+            for _ in range(5):
+                client.ping()
+                with pytest.raises(errors.HTTPStatusError):
+                    client.info()
+        assert len({request.port for request in server.requests}) == 1
+        client.close()
+
+
+def test_a_kept_connection_has_the_time_of_the_new_call_not_what_the_old_one_left() -> None:
+    def slow(connection: socket.socket) -> None:
+        while request := read_request(connection):
+            if b"/ping" not in request:
+                threading.Event().wait(0.8)
+            connection.sendall(answer(b"OK"))
+
+    with scripted(slow) as address, NsqdClient(address, http_timeout=1.0) as client:
+        client.create_topic("t")
+        client.create_topic("t")
+        assert client.ping() == "OK"
+
+
+def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error() -> None:
+    def once(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(answer(b"OK"))
+
+    with scripted(once) as address, NsqdClient(address, http_retries=0) as client:
+        for _ in range(3):
+            client.create_topic("t")
+            threading.Event().wait(0.05)
+
+
+def test_an_answer_cut_off_at_the_limit_is_not_read_as_the_next_ones_head() -> None:
+    with stub() as server:
+        server.answers["/info"] = (200, b"x" * 5000)
+        server.answers["/stats"] = (500, b"x" * 50_000)
+        server.answers.update(PING)
+        with NsqdClient(server.address, http_max_body=4096, http_retries=0) as client:
+            with pytest.raises(errors.HTTPResponseError):
+                client.info()
+            assert client.ping() == "OK"
+            with pytest.raises(errors.HTTPStatusError):
+                client.stats()
+            assert client.ping() == "OK"
+
+
+def test_threads_may_share_a_client() -> None:
+    with stub() as server:
+        server.answers.update(PING)
+        with NsqdClient(server.address) as client:
+            results: list[str] = []
+            threads = [threading.Thread(target=lambda: results.append(client.ping())) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+        assert results == ["OK"] * 20
+
+
+def test_a_forked_child_opens_a_connection_of_its_own() -> None:
+    with stub() as server:
+        server.answers.update(PING)
+        with NsqdClient(server.address) as client:
+            client.ping()
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if client.ping() == "OK" else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+            client.ping()
+        ports = [request.port for request in server.requests]
+        assert ports[0] == ports[2]
+        assert ports[1] != ports[0]
+
+
+def test_ipv6_works() -> None:
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                read_request(connection)
+                connection.sendall(answer(b"OK"))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with NsqdClient(f"[::1]:{server.getsockname()[1]}") as client:
+            assert client.ping() == "OK"
+        thread.join(5)
