@@ -110,7 +110,9 @@ class PlainDialect:
 
     name = "nsq"
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        for name, value in options.items():
+            raise OptionError(name, value, "needs Youzan's NSQ; this dialect is plain NSQ")
         self._turn = itertools.count()
 
     def lookup_path(self, topic: str, role: Role) -> str:
@@ -197,7 +199,7 @@ def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
 
 # -- finding a dialect by its name ----------------------------------------------------------------------------------
 
-_REGISTRY: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect}
+_REGISTRY: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect, "auto": PlainDialect}
 
 
 def register(name: str, factory: Callable[..., Dialect]) -> None:

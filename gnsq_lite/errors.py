@@ -178,6 +178,10 @@ class NotSent(PublishError):
     """No nsqd could be reached in time; nothing was sent, so publishing again doubles nothing."""
 
 
+class BacklogFull(NotSent):
+    """publish_nowait: too many bytes are on their way already; nothing was sent."""
+
+
 class OutcomeUnknown(PublishError):
     """The message was sent and the answer did not come: publishing again may double it (PUB-2)."""
 

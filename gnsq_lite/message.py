@@ -116,7 +116,7 @@ class Message:
     def deadline(self) -> float:
         """``time.monotonic()`` at which nsqd stops waiting for an answer and sends it again (MSG-5, MSG-6)."""
         try:
-            return self._extended_to  # type: ignore[no-any-return]
+            return self._extended_to
         except AttributeError:
             return self._received_at + self._connection.msg_timeout
 

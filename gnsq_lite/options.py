@@ -126,6 +126,52 @@ class ReconnectOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WriterReconnectOptions:
+    """How a Writer tries a lost nsqd again: first, 2 * first, 4 * first ... up to a cap (PUB-4)."""
+
+    reconnect_delay: float = between(0.1, low=0.01, high=3600.0, doc="seconds before the first new attempt")
+    max_reconnect_delay: float = between(5.0, low=0.01, high=86400.0, doc="no delay is longer")
+    reconnect_jitter: float = between(
+        0.3, low=0.0, high=1.0, doc="each delay is changed at random by up to this share, either way"
+    )
+
+    def __post_init__(self) -> None:
+        self.as_reconnect()
+
+    def as_reconnect(self) -> ReconnectOptions:
+        """Return the same as ReconnectOptions.  Raises OptionError."""
+        return ReconnectOptions(
+            reconnect_delay=self.reconnect_delay,
+            max_reconnect_delay=self.max_reconnect_delay,
+            reconnect_jitter=self.reconnect_jitter,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterOptions:
+    """How a Writer publishes (PUB-1 to PUB-4)."""
+
+    publish_timeout: float = between(
+        15.0, low=0.001, high=86400.0, doc="seconds a publish may take: connecting, writing and the answer together"
+    )
+    retries: int = between(
+        0, low=0, high=1000, doc="how often a publish whose outcome is unknown is sent again (it may then be double)"
+    )
+    max_msg_size: int = between(
+        1024 * 1024, low=1, high=2**31 - 1, doc="bytes of one body; as nsqd's --max-msg-size; larger ones are refused"
+    )
+    max_body_size: int = between(
+        5 * 1024 * 1024, low=64, high=2**31 - 1, doc="bytes of one MPUB; as nsqd's --max-body-size; batches are split"
+    )
+    max_pending: int = between(
+        64 * 1024 * 1024, low=1, high=2**40, doc="bytes that publish_nowait may have on their way"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LookupOptions:
     """How nsqlookupds are asked (DISC-1 to DISC-6, CFG-3)."""
 
@@ -136,6 +182,12 @@ class LookupOptions:
     lookupd_timeout: float = between(5.0, low=0.05, high=600.0, doc="seconds one nsqlookupd may take to answer")
     lookupd_max_body: int = between(
         16 * 1024 * 1024, low=1024, high=1024**3, doc="bytes an answer may have at the most"
+    )
+    lookupd_tls: bool | TLSOptions | ssl.SSLContext | None = documented(
+        None, "for https addresses: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
+    )
+    lookupd_token: str | None = field(
+        default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
     )
 
     def __post_init__(self) -> None:
@@ -243,7 +295,7 @@ class ConnectionOptions:
     )
     sample_rate: int = between(0, low=0, high=99, doc="percent of the messages to receive; 0: all (SEC-5)")
     msg_timeout: float | None = between(
-        None, low=0.001, high=86400.0, doc="seconds nsqd waits for an answer to a message; None: nsqd's default (60)"
+        None, low=1.0, high=86400.0, doc="seconds nsqd waits for an answer to a message; None: nsqd's default (60)"
     )
     client_id: str | None = documented(None, "name of this client in nsqd's stats; None: the host's short name")
     hostname: str | None = documented(None, "host name in nsqd's stats; None: this host's")

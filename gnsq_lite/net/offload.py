@@ -61,10 +61,9 @@ def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
 def _run(outcome: list[Any], call: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Keep the error as a value: gevent prints what a thread of a pool raises."""
     try:
-        result = call(*args), None
+        outcome.extend((call(*args), None))
     except BaseException as error:
-        result = None, error
-    outcome.extend(result)
+        outcome.extend((None, error))
 
 
 def _pool_of(hub: Hub) -> ThreadPool:

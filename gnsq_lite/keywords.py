@@ -1,0 +1,148 @@
+"""The keyword arguments of Reader and Writer, split into the option dataclasses they belong to.
+
+Each name is declared once, with its default and range, in :mod:`gnsq_lite.options`; the ``TypedDict``s here give type
+checkers and editors the same names, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import Address, Compression, TLSOptions, parse_address
+
+#: One address, several, or none.
+Addresses = str | Address | Iterable[str | Address]
+
+DEFAULT_TCP_PORT = 4150
+DEFAULT_LOOKUPD_PORT = 4161
+
+
+class ConnectionKeywords(TypedDict, total=False):
+    """See :class:`gnsq_lite.options.ConnectionOptions`."""
+
+    tls: TLSOptions | ssl.SSLContext | bool | None
+    compression: Compression | None
+    deflate_level: int
+    auth_secret: str | bytes | None
+    heartbeat_interval: float
+    output_buffer_size: int | None
+    output_buffer_timeout: float | None
+    sample_rate: int
+    msg_timeout: float | None
+    client_id: str | None
+    hostname: str | None
+    user_agent: str
+    topology_region: str | None
+    topology_zone: str | None
+    connect_timeout: float
+    handshake_timeout: float
+    write_timeout: float
+    max_frame_size: int
+    extra_identify: dict[str, Any]
+
+
+class LookupKeywords(TypedDict, total=False):
+    """See :class:`gnsq_lite.options.LookupOptions`."""
+
+    lookupd_poll_interval: float
+    lookupd_poll_jitter: float
+    lookupd_timeout: float
+    lookupd_max_body: int
+    lookupd_tls: TLSOptions | ssl.SSLContext | bool | None
+    lookupd_token: str | None
+
+
+class ReaderKeywords(ConnectionKeywords, LookupKeywords, total=False):
+    """Every keyword of a Reader that is not in its signature."""
+
+    max_attempts: int
+    requeue_delay: float
+    requeue_growth: float
+    max_requeue_delay: float
+    requeue_jitter: float
+    reconnect_delay: float
+    max_reconnect_delay: float
+    reconnect_jitter: float
+
+
+class WriterKeywords(ConnectionKeywords, LookupKeywords, total=False):
+    """Every keyword of a Writer that is not in its signature."""
+
+    publish_timeout: float
+    retries: int
+    max_msg_size: int
+    max_body_size: int
+    max_pending: int
+    reconnect_delay: float
+    max_reconnect_delay: float
+    reconnect_jitter: float
+
+
+def split(known: Mapping[str, Any], *kinds: type[Any]) -> list[Any]:
+    """Return an instance of each dataclass in *kinds*, made of the keywords that are its fields.
+
+    Raises OptionError for a keyword that is no field of any, with the nearest name.
+    """
+    names = {field.name: kind for kind in kinds for field in dataclasses.fields(kind)}
+    for name, value in known.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise OptionError(name, "<hidden>" if "secret" in name else value, f"there is no such option{hint}")
+    return [kind(**{n: v for n, v in known.items() if names[n] is kind}) for kind in kinds]
+
+
+def normalized_tls(value: Any) -> Any:
+    """Return the TLS options that *value* means: True is the defaults, False is none."""
+    if value is True:
+        return TLSOptions()
+    return None if value is False else value
+
+
+def address_list(given: Addresses | None, *, option: str, default_port: int) -> list[Address]:
+    """Return the (host, port) pairs of *given*, doubles removed.  Raises OptionError."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        given = [part for part in given.replace(",", " ").split() if part]
+    elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise OptionError(option, given, "must be 'host:port' or a list of such")
+    return list(dict.fromkeys(parse_address(one, default_port=default_port, option=option) for one in given))
+
+
+def url_list(given: Addresses | None) -> list[str]:
+    """Return nsqlookupd addresses as they were given, checked; a full http(s) URL is kept.  Raises OptionError."""
+    option = "lookupd_http_addresses"
+    if given is None:
+        return []
+    if isinstance(given, str):
+        given = [part for part in given.replace(",", " ").split() if part]
+    elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
+        given = [given]
+    found: dict[str, None] = {}
+    for one in given:
+        if isinstance(one, str) and one.startswith(("http://", "https://")):
+            found[one.rstrip("/")] = None
+        else:
+            host, port = parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option)
+            found[f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] = None
+    return list(found)
+
+
+def with_environment(
+    nsqds: Addresses | None, lookupds: Addresses | None, environ: Mapping[str, str] = os.environ
+) -> tuple[Addresses | None, Addresses | None]:
+    """Return the addresses to use: the arguments, else the environment's, else nsqd on this host (CFG-2)."""
+    if nsqds or lookupds:
+        return nsqds, lookupds
+    if environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES"):
+        return None, environ["NSQ_LOOKUPD_HTTP_ADDRESSES"]
+    return environ.get("NSQD_TCP_ADDRESSES") or "127.0.0.1:4150", None

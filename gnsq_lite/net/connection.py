@@ -1,0 +1,370 @@
+"""One nsqd: its greenlet reads frames, answers heartbeats at once and hands messages on (CONN-2, HB-1).
+
+The cost is per read, not per message: one pass over what a read brought, and all answers of a turn of the loop in one
+write.  Answers may come from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import gevent
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.dialect import Endpoint, MessageFactory
+from gnsq_lite.errors import (
+    ConnectionLost,
+    HandshakeTimeout,
+    HeartbeatTimeout,
+    NSQConnectionError,
+    NsqdError,
+    NSQError,
+    ProtocolError,
+    error_for,
+)
+from gnsq_lite.message import EXPIRED, NEW, Message
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.stream import Stream, connect
+from gnsq_lite.options import Address, ConnectionOptions, format_address
+from gnsq_lite.wire import commands
+from gnsq_lite.wire.compress import make_codec
+from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
+from gnsq_lite.wire.frames import Frame, FrameDecoder
+from gnsq_lite.wire.identify import Negotiated, build_identify
+from gnsq_lite.wire.session import Done, Send, Session, StartCompression, StartTLS
+
+log = logging.getLogger("gnsq_lite.net")
+
+#: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
+_GRACE = 0.5
+
+
+class Owner(Protocol):
+    """What a connection tells its Reader or Writer; all calls come in the loop's thread and must not wait."""
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
+
+    def on_response(self, connection: Connection, body: bytes) -> None: ...
+
+    def on_error_frame(self, connection: Connection, error: NsqdError) -> None: ...
+
+    def on_answered(self, connection: Connection, finished: int, requeued: int) -> None: ...
+
+    def on_failure(self) -> None: ...
+
+    def requeue_delay(self, message: Message) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a connection is for: an nsqd, and for a Reader what to subscribe to."""
+
+    endpoint: Endpoint
+    topic: str = ""
+    channel: str = ""
+    subscribe: bytes | None = None
+    make_message: MessageFactory = Message
+    identify_extra: Mapping[str, Any] | None = None
+    #: Where to connect to in truth, when an address map says other than the endpoint.
+    connect_to: Address | None = None
+
+
+class Connection:
+    """A connection and its counts.  ``open`` and ``run`` are called, in turn, by the one greenlet that owns it."""
+
+    def __init__(self, loop: Loop, target: Target, options: ConnectionOptions, owner: Owner, clock: Clock) -> None:
+        self.loop, self.target, self.options, self.owner, self.clock = loop, target, options, owner, clock
+        self.topic, self.channel = target.topic, target.channel
+        self.endpoint = target.endpoint
+        self.address = format_address(target.endpoint.address)
+        self.negotiated: Negotiated | None = None
+        self.auth_reply: Any = None
+        self.read_at = clock.now()
+        self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
+        #: Messages that were received and not answered, by id (MSG-5).
+        self.in_flight: dict[bytes, Message] = {}
+        self.received = self.finished = self.requeued = self.expired = self.answers_lost = 0
+        self.opened_at: float | None = None
+        self.close_waited = False
+        self._stream: Stream | None = None
+        self._codec: Any = None
+        self._early = b""
+        self._fins: list[bytes] = []
+        self._out: list[bytes] = []
+        self._reqs: list[bytes] = []
+        self._flush_due = False
+        self._decoder = FrameDecoder(options.max_frame_size, target.make_message, self)
+
+    # -- opening (CONN-1, CONN-5)
+
+    def open(self) -> None:
+        """Connect and shake hands, up to the OK of SUB; waits.
+
+        Raises:
+            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: closed again; the text names the nsqd.
+        """
+        host, port = self.target.connect_to or self.endpoint.address
+        self._stream = stream = connect(self.loop, host, port, self.options.connect_timeout)
+        stream.address = self.address
+        limit = gevent.Timeout(self.options.handshake_timeout)
+        limit.start()
+        try:
+            self._shake_hands(stream, host)
+        except gevent.Timeout as expired:
+            self.close(ConnectionLost(self.address, "given up"))
+            if expired is not limit:
+                raise
+            why = f"no end of the handshake within {self.options.handshake_timeout:g} s: is this nsqd's TCP port?"
+            raise HandshakeTimeout(self.address, why) from None
+        except NSQError as error:
+            self.close(error)
+            raise
+        except BaseException:
+            self.close(ConnectionLost(self.address, "given up"))
+            raise
+        finally:
+            limit.close()
+        self.opened_at = self.clock.now()
+
+    def _shake_hands(self, stream: Stream, host: str) -> None:
+        options = self.options
+        if self.target.identify_extra:
+            options = replace(options, extra_identify={**options.extra_identify, **self.target.identify_extra})
+        identify = build_identify(options, hostname_default=socket.gethostname())
+        session = Session(options, self.address, identify=identify, subscribe=self.target.subscribe)
+        stream.write(session.start())
+        while True:
+            step = session.receive(self._one_frame(stream))
+            if isinstance(step, Send):
+                self._emit(step.data)
+            elif isinstance(step, StartTLS):
+                stream.start_tls(options.tls, host, self._decoder.take_pending())  # type: ignore[arg-type]
+                self._early = stream.decrypt_buffered()
+            elif isinstance(step, StartCompression):
+                self._codec = make_codec(step.algorithm, step.level)
+                self._early = b"".join(self._codec.decompress(self._decoder.take_pending()))
+            elif isinstance(step, Done):
+                break
+        for warning in session.warnings:
+            log.warning("%s: %s", self.address, warning)
+        self.auth_reply = session.auth_reply
+        self._adopt(session.negotiated)
+
+    def _one_frame(self, stream: Stream) -> Frame:
+        """Return the next frame and read no meaning into the bytes after it: they may be encrypted (SEC-3)."""
+        try:
+            frame = self._decoder.feed_one(self._early)
+            while frame is None:
+                data = stream.read()
+                frame = self._decoder.feed_one(data if self._codec is None else b"".join(self._codec.decompress(data)))
+        except ProtocolError as error:
+            raise self._blame(error) from None
+        self._early = b""
+        return frame
+
+    def _adopt(self, negotiated: Negotiated | None) -> None:
+        self.negotiated = negotiated
+        if negotiated is not None:
+            self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
+            self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
+
+    # -- reading
+
+    def run(self) -> None:
+        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
+        stream = self._stream
+        if stream is None:
+            raise ConnectionLost(self.address, "not open")
+        try:
+            self._deliver(self._decoder.take_pending())
+            while True:
+                data = stream.read()
+                self.read_at = self.clock.now()
+                if self._codec is None:
+                    self._deliver(data)
+                else:
+                    for chunk in self._codec.decompress(data):
+                        self._deliver(chunk)
+        except NSQError as error:
+            if isinstance(error, ProtocolError):
+                self._blame(error)
+            self.close(error)
+            raise
+        except BaseException:
+            self.close(ConnectionLost(self.address, "closed by this client"))
+            raise
+
+    def _blame(self, error: ProtocolError) -> ProtocolError:
+        error.address = self.address
+        return error
+
+    def _deliver(self, data: bytes) -> None:
+        messages, frames = self._decoder.feed(data)
+        if messages:
+            in_flight = self.in_flight
+            for message in messages:
+                in_flight[message.id] = message
+            self.received += len(messages)
+            self.owner.on_messages(self, messages)
+        for frame in frames:
+            self._on_frame(frame)
+        self._decoder.check()
+
+    def _on_frame(self, frame: Frame) -> None:
+        body = frame.body
+        if frame.kind == FRAME_ERROR:
+            error = error_for(body, self.address)
+            if error.closes_connection:
+                raise error
+            self.owner.on_error_frame(self, error)
+        elif body == HEARTBEAT:
+            self.send(commands.NOP)
+        else:
+            if body == CLOSE_WAIT:
+                self.close_waited = True
+            self.owner.on_response(self, body)
+
+    # -- writing
+
+    def send(self, data: bytes) -> None:
+        """Queue *data*; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
+        self._out.append(data)
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self._flush)
+
+    def finish(self, message: Message) -> None:
+        """Queue FIN; from any thread.  The message was claimed by its caller."""
+        self.in_flight.pop(message.id, None)
+        self._fins.append(message.id)
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self._flush)
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
+        """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
+        self.in_flight.pop(message.id, None)
+        if delay is None:
+            delay = self.owner.requeue_delay(message)
+        self._reqs.append(commands.requeue(message.id, delay))
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self._flush)
+        if backoff:
+            self.loop.call_soon(self.owner.on_failure)
+
+    def touch(self, message: Message) -> None:
+        """Queue TOUCH; from any thread."""
+        self.send(commands.touch(message.id))
+
+    def _flush(self) -> None:
+        # Other threads may append meanwhile: take what is there now, by its number, and leave the rest.
+        self._flush_due = False
+        out, reqs, fins = self._out, self._reqs, self._fins
+        queued, requeued, finished = len(out), len(reqs), len(fins)
+        data = b""
+        if queued:
+            data = b"".join(out[:queued])
+            del out[:queued]
+        if requeued:
+            data += b"".join(reqs[:requeued])
+            del reqs[:requeued]
+        if finished:
+            data += b"FIN " + b"\nFIN ".join(fins[:finished]) + b"\n"
+            del fins[:finished]
+        if self._stream is None or self._stream.closed is not None:
+            self.answers_lost += finished + requeued
+            return
+        self._emit(data)
+        if finished or requeued:
+            self.finished += finished
+            self.requeued += requeued
+            self.owner.on_answered(self, finished, requeued)
+
+    def _emit(self, data: bytes) -> None:
+        stream = self._stream
+        if stream is not None and data:
+            stream.write(data if self._codec is None else self._codec.compress(data))
+
+    def flush_now(self) -> None:
+        """Send what is queued without waiting for the turn's end; in the loop's thread."""
+        self._flush()
+
+    # -- watching
+
+    def check(self, now: float) -> None:
+        """Close the connection when nsqd has been silent, or takes no bytes, for too long (HB-2); count out what
+        nsqd has taken back (MSG-5).  Called about once a second, in the loop's thread."""
+        stream = self._stream
+        if stream is None or stream.closed is not None or self.opened_at is None:
+            return
+        silent = now - max(self.read_at, self.opened_at)
+        if silent > 2 * self.options.heartbeat_interval:
+            why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
+            self.close(HeartbeatTimeout(self.address, why))
+        elif stream.stuck_since is not None and now - stream.stuck_since > self.options.write_timeout:
+            why = f"nsqd has taken no bytes for {self.options.write_timeout:g} s"
+            self.close(ConnectionLost(self.address, why))
+        else:
+            self._count_out(now)
+
+    def _count_out(self, now: float) -> None:
+        for oldest in self.in_flight.values():
+            if oldest.received_at + self.msg_timeout + _GRACE > now:
+                return
+            break
+        late = [m for m in list(self.in_flight.values()) if m.deadline + _GRACE <= now]
+        for message in late:
+            if self.in_flight.pop(message.id, None) is not None:
+                self.expired += 1
+                if getattr(message, "_token", None) == NEW:
+                    message._token = EXPIRED
+        if late:
+            log.warning("%s: %d messages were not answered in time; nsqd sends them again", self.address, len(late))
+            self.owner.on_answered(self, 0, 0)
+
+    # -- the end
+
+    def is_open(self) -> bool:
+        """Whether the handshake is done and the connection not closed."""
+        return self.opened_at is not None and self._stream is not None and self._stream.closed is None
+
+    def close(self, reason: NSQError) -> None:
+        """Close at once; the reading greenlet gets *reason*.  In the loop's thread; again: nothing."""
+        stream = self._stream
+        if stream is not None and stream.closed is None:
+            if not isinstance(reason, NSQConnectionError):
+                reason = ConnectionLost(self.address, str(reason))
+            stream.close(reason)
+        self.in_flight.clear()
+
+    def send_close(self) -> None:
+        """Send CLS: nsqd sends no more messages and answers CLOSE_WAIT (CLOSE-1)."""
+        self.send(commands.CLS)
+
+    def shut_down(self) -> None:
+        """Send what is queued, then end of stream: nsqd reads all of it and closes."""
+        self._flush()
+        if self._stream is not None:
+            self._stream.shut_down()
+
+    def abandon(self) -> None:
+        """In a forked child: the connection is the parent's."""
+        if self._stream is not None:
+            self._stream.abandon()
+
+    def unsent(self) -> int:
+        """Bytes nsqd has not taken yet."""
+        return self._stream.unsent if self._stream is not None else 0
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes received and sent."""
+        return (self._stream.bytes_in, self._stream.bytes_out) if self._stream is not None else (0, 0)
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open() else "closed"
+        return f"<Connection {self.endpoint} {state} in_flight={len(self.in_flight)}>"

@@ -1,0 +1,98 @@
+"""One publish on its way: settled exactly once, whatever happens (PUB-2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from greenlet import getcurrent
+
+from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.errors import NotSent, PublishTimeout
+from gnsq_lite.net.runtime import Completion, Loop
+
+
+class Publication(Completion):
+    """The outcome of ``publish_nowait``.
+
+    ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
+    within the publish timeout, so waiting without a timeout ends too.
+    """
+
+    __slots__ = (
+        "_greenlet",
+        "_loop",
+        "cost",
+        "count",
+        "data",
+        "deadline",
+        "request",
+        "retries",
+        "sent",
+        "timeout",
+        "topic",
+    )
+
+    def __init__(self, loop: Loop, topic: str, data: bytes, count: int, timeout: float, deadline: float) -> None:
+        self._done = False
+        self._value = self._error = None
+        self._wakers = []
+        self._loop = loop
+        self._greenlet: Any = None
+        self.topic = topic
+        #: The command's bytes; b"" until the dialect has chosen where it goes (``request`` is set then).
+        self.data = data
+        #: How many messages it is.
+        self.count = count
+        self.timeout = timeout
+        self.deadline = deadline
+        self.request: PublishRequest | None = None
+        self.retries = 0
+        #: Bytes counted against max_pending; 0 where somebody waits.
+        self.cost = 0
+        self.sent = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait and return the receipt: None from plain nsqd, a trace receipt from Youzan's where asked for.
+
+        Raises:
+            NsqdError: nsqd refused it.
+            NotSent: nothing was sent; publishing again doubles nothing.
+            OutcomeUnknown, PublishTimeout: it was sent and no answer came; publishing again may double it.
+            TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
+        """
+        loop = self._loop
+        if timeout is None and not self._done and loop.is_here() and getcurrent() is not loop.hub:
+            self._park_here()
+        return super().result(timeout)
+
+    def _park_here(self) -> None:
+        # The short way for greenlets of the loop itself: one switch, no timer; the deadline is the producer's to keep.
+        self._greenlet = getcurrent()
+        try:
+            self._loop.hub.switch()
+        finally:
+            self._greenlet = None
+
+    def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
+        """Set the outcome; in the loop's thread.  False when it was settled before."""
+        if self._done:
+            return False
+        self._value, self._error = value, error
+        self._done = True
+        if self._greenlet is not None:
+            self._loop.soon(self._resume)
+        if self._wakers:
+            for wake in tuple(self._wakers):
+                wake()
+        return True
+
+    def _resume(self) -> None:
+        greenlet, self._greenlet = self._greenlet, None
+        if greenlet is not None:
+            greenlet.switch()
+
+    def expired(self) -> NotSent | PublishTimeout:
+        """Return the error for a deadline that has passed."""
+        if self.sent:
+            return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
+        return NotSent(f"no nsqd took the publish to {self.topic} within {self.timeout:g} s")

@@ -1,0 +1,82 @@
+"""What a Reader's core is told: everything checked, nothing looked up any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.errors import NSQError
+from gnsq_lite.message import Message
+from gnsq_lite.options import (
+    Address,
+    BackoffOptions,
+    ConnectionOptions,
+    LookupOptions,
+    ReconnectOptions,
+    RetryOptions,
+)
+
+#: Maps the (host, port) that nsqlookupd announces to the one to connect to.
+AddressMap = Callable[[str, int], Address] | Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Callbacks of the user; each is called in the I/O loop and must not wait.  What one raises is logged."""
+
+    on_connected: Callable[[str], Any] | None = None
+    on_disconnected: Callable[[str, NSQError], Any] | None = None
+    on_error: Callable[[NSQError], Any] | None = None
+    on_failure: Callable[[Message, BaseException], Any] | None = None
+    on_backoff: Callable[[float], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """A Reader's options, checked and split by the part they are for."""
+
+    topic: str
+    channel: str
+    handler: Callable[[Any], Any]
+    dialect: Dialect
+    endpoints: Sequence[Endpoint]
+    lookupds: Sequence[str]
+    max_in_flight: int
+    concurrency: int | None
+    pool: Literal["greenlet", "thread", "inline"]
+    batch_size: int | None
+    batch_wait: float
+    rdy_idle_timeout: float
+    rdy_low_timeout: float
+    connection: ConnectionOptions
+    retry: RetryOptions
+    backoff: BackoffOptions
+    reconnect: ReconnectOptions
+    lookup: LookupOptions
+    on_give_up: Callable[[Message], Any]
+    hooks: Hooks = field(default_factory=Hooks)
+    address_map: AddressMap | None = None
+    allowed_addresses: Callable[[str, int], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """A Writer's options, checked and split by the part they are for."""
+
+    dialect: Dialect
+    endpoints: Sequence[Endpoint]
+    lookupds: Sequence[str]
+    connection: ConnectionOptions
+    reconnect: ReconnectOptions
+    lookup: LookupOptions
+    #: Bytes of an MPUB at the most.
+    max_body_size: int
+    #: Bytes that publishes nobody waits for may have on their way.
+    max_pending: int
+    coalesce: bool
+    #: Errors that waiting does not mend.
+    misconfigured: tuple[type[NSQError], ...] = ()
+    address_map: AddressMap | None = None
+    allowed_addresses: Callable[[str, int], bool] | None = None

@@ -1,0 +1,81 @@
+"""Snapshots of a core's state; made in its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.consumer import Consumer
+from gnsq_lite.net.producer import Producer
+from gnsq_lite.stats import ConnectionStats, ReaderStats, WriterStats
+
+
+def connection_stats(connection: Connection, ready: int, now: float) -> ConnectionStats:
+    """Return the state of one connection."""
+    received, sent = connection.traffic()
+    return ConnectionStats(
+        address=connection.address,
+        partition=connection.endpoint.partition,
+        open_for=0.0 if connection.opened_at is None else now - connection.opened_at,
+        ready=ready,
+        in_flight=len(connection.in_flight),
+        received=connection.received,
+        finished=connection.finished,
+        requeued=connection.requeued,
+        expired=connection.expired,
+        answers_lost=connection.answers_lost,
+        bytes_in=received,
+        bytes_out=sent,
+        last_read_ago=now - connection.read_at,
+        negotiated=connection.negotiated,
+        auth=connection.auth_reply,
+    )
+
+
+def reader_stats(core: Consumer) -> ReaderStats:
+    """Return the state of a Reader."""
+    now = core.clock.now()
+    connections = list(core.connections.values())
+    resume_at = core.backoff.resume_at
+    return ReaderStats(
+        topic=core.settings.topic,
+        channel=core.settings.channel,
+        state=core.state(),
+        connections=tuple(connection_stats(c, core.allocator.ready(c.endpoint), now) for c in connections),
+        max_in_flight=core.max_in_flight,
+        in_flight=_total(len(c.in_flight) for c in connections),
+        ready=core.allocator.total_ready,
+        received=core.received_before + _total(c.received for c in connections),
+        finished=core.finished,
+        requeued=core.requeued,
+        failures=core.failures,
+        given_up=core.given_up,
+        late_answers=core.late_answers,
+        expired=core.expired_before + _total(c.expired for c in connections),
+        reconnects=core.reconnects,
+        queued=core.queued(),
+        handlers_running=core.pool.busy(),
+        backoff_level=core.backoff.level,
+        backoff_for=0.0 if resume_at is None else max(0.0, resume_at - now),
+        starved=core.is_starved(),
+        lookupds=core.discovery.health() if core.discovery is not None else {},
+    )
+
+
+def _total(counts: Iterable[int]) -> int:
+    return sum(counts)
+
+
+def writer_stats(core: Producer) -> WriterStats:
+    """Return the state of a Writer."""
+    now = core.clock.now()
+    connections = [peer.connection for peer in core.ready if peer.connection is not None]
+    return WriterStats(
+        state="closed" if core.closing else "connected" if connections else "connecting",
+        connections=tuple(connection_stats(c, 0, now) for c in connections),
+        pending=core.unsettled(),
+        published=core.published,
+        failed=core.failed,
+        unknown=core.unknown,
+        reconnects=core.reconnects,
+    )

@@ -1,0 +1,351 @@
+"""A TCP stream in one loop: one greenlet reads, anybody in the loop writes without waiting.
+
+TLS runs through memory buffers (``ssl.MemoryBIO``), so it is the same code monkey-patched or not, and bytes that came
+with the plain text before it are not lost (SEC-3).  OSError and ssl.SSLError become the library's errors here, in one
+table, and name the nsqd.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections import deque
+from typing import Any
+
+import gevent
+from gevent import monkey
+from gevent.socket import getaddrinfo
+from greenlet import getcurrent
+
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.errors import (
+    CertificateError,
+    ConnectError,
+    ConnectionLost,
+    ConnectTimeout,
+    NSQConnectionError,
+    TLSError,
+)
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.options import TLSOptions, format_address
+
+_socket: Any = monkey.get_original("socket", "socket")
+
+#: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.
+READ_SIZE = 64 * 1024
+_READ, _WRITE = 1, 2
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+
+
+def lost(address: str, error: OSError) -> ConnectionLost:
+    """Return the library's error for one of the operating system's on an open connection."""
+    return ConnectionLost(address, f"connection lost: {error.strerror or error}")
+
+
+class Stream:
+    """An open connection.  ``read`` waits; ``write`` never does: what nsqd does not take yet is kept, in order."""
+
+    def __init__(self, loop: Loop, sock: Any, address: str) -> None:
+        self._loop = loop
+        self._hub = loop.hub
+        self._sock = sock
+        self.address = address
+        self.closed: NSQConnectionError | None = None
+        self.bytes_in = 0
+        self.bytes_out = 0
+        #: Bytes nsqd has not taken yet.
+        self.unsent = 0
+        #: Monotonic seconds since when nsqd takes no bytes; None: it takes them.
+        self.stuck_since: float | None = None
+        self._chunks: deque[bytes | memoryview] = deque()
+        self._waiting: Any = None
+        self._ending = False
+        self._readable: Any = self._hub.loop.io(sock.fileno(), _READ)
+        self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
+        self._tls: ssl.SSLObject | None = None
+        self._tls_in: Any = None
+        self._tls_out: Any = None
+
+    # -- reading
+
+    def read(self) -> bytes:
+        """Wait for bytes and return them, decrypted; once per call, never b"".  Raises NSQConnectionError."""
+        while True:
+            self._wait_readable()
+            try:
+                data = self._sock.recv(READ_SIZE)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError as error:
+                raise lost(self.address, error) from error
+            if not data:
+                raise ConnectionLost(self.address, "connection closed by nsqd")
+            self.bytes_in += len(data)
+            if self._tls is None:
+                return data  # type: ignore[no-any-return]
+            data = self._decrypt(data)
+            if data:
+                return data
+
+    def _wait_readable(self) -> None:
+        if self.closed is None:
+            if not self._readable.active:
+                self._readable.start(self._on_readable)
+            self._waiting = getcurrent()
+            try:
+                self._hub.switch()
+            finally:
+                self._waiting = None
+        if self.closed is not None:
+            raise self.closed
+
+    def _on_readable(self) -> None:
+        waiting = self._waiting
+        if waiting is None:
+            self._readable.stop()  # nobody reads now: do not be called in a circle
+        else:
+            self._waiting = None
+            waiting.switch()
+
+    # -- writing
+
+    def write(self, data: bytes) -> None:
+        """Send *data*, now or as soon as nsqd takes it; only in the loop's thread.  After close: nothing.
+
+        A connection that turns out to be lost is closed; its reader gets the error.
+        """
+        if self._tls is not None and self.closed is None:
+            data = self._encrypt(data)
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        if self.closed is not None or not data:
+            return
+        self.unsent += len(data)
+        if self._chunks:
+            self._chunks.append(data)
+            return
+        self._push(data)
+
+    def _push(self, data: bytes | memoryview) -> None:
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.close(lost(self.address, error))
+            return
+        self.bytes_out += sent
+        self.unsent -= sent
+        if sent < len(data):
+            self._chunks.appendleft(memoryview(data)[sent:])
+            if sent or self.stuck_since is None:
+                self.stuck_since = SYSTEM_CLOCK.now()
+            if not self._writable.active:
+                self._writable.start(self._on_writable)
+
+    def _on_writable(self) -> None:
+        if not self._chunks:
+            self._writable.stop()
+            self.stuck_since = None
+            if self._ending:
+                self._end_of_stream()
+            return
+        self._push(self._chunks.popleft())
+
+    # -- TLS
+
+    def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> None:
+        """Do the handshake; waits; the caller bounds the time.  Raises TLSError, CertificateError.
+
+        *early* is what was read past the last plain frame.
+        """
+        context = tls.context() if isinstance(tls, TLSOptions) else tls
+        name = (tls.server_hostname if isinstance(tls, TLSOptions) else None) or host
+        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls_in.write(early)
+        check = context.check_hostname or context.verify_mode != ssl.CERT_NONE
+        try:
+            tls_object = context.wrap_bio(self._tls_in, self._tls_out, server_hostname=name if check or name else None)
+            self._shake(tls_object)
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateError(self.address, certificate_hint(error, name)) from error
+        except (ssl.SSLError, ValueError) as error:
+            raise TLSError(self.address, f"TLS handshake failed: {error}") from error
+        except ConnectionLost as error:
+            why = (
+                f"nsqd closed the connection in the TLS handshake ({error.why}); does it ask for a client certificate?"
+            )
+            raise TLSError(self.address, why) from error
+        self._tls = tls_object
+
+    def _shake(self, tls: ssl.SSLObject) -> None:
+        incoming, outgoing = self._tls_in, self._tls_out
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._send(outgoing.read())
+                incoming.write(self.read())
+            except ssl.SSLError:
+                self._send(outgoing.read())
+                raise
+            else:
+                self._send(outgoing.read())
+                return
+
+    def _decrypt(self, data: bytes) -> bytes:
+        tls: Any = self._tls
+        self._tls_in.write(data)
+        chunks = []
+        try:
+            while chunk := tls.read(READ_SIZE):
+                chunks.append(chunk)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            if not chunks:
+                raise ConnectionLost(self.address, "connection closed by nsqd") from None
+        except ssl.SSLError as error:
+            if not chunks:
+                raise TLSError(self.address, f"TLS failed: {error}") from error
+        if self._tls_out.pending:
+            self._send(self._tls_out.read())
+        return b"".join(chunks)
+
+    def decrypt_buffered(self) -> bytes:
+        """Return plain text that came in one packet with the end of the handshake."""
+        return self._decrypt(b"") if self._tls is not None else b""
+
+    def _encrypt(self, data: bytes) -> bytes:
+        tls: Any = self._tls
+        try:
+            tls.write(data)
+        except ssl.SSLError as error:
+            self.close(TLSError(self.address, f"TLS failed: {error}"))
+            return b""
+        return bytes(self._tls_out.read())
+
+    # -- the end
+
+    def close(self, reason: NSQConnectionError) -> None:
+        """Close; who reads gets *reason*.  In the loop's thread; a second call does nothing."""
+        if self.closed is not None:
+            return
+        self.closed = reason
+        if self._tls is not None and not self._chunks:
+            self._say_goodbye()
+        self._readable.close()
+        self._writable.close()
+        self._chunks.clear()
+        self.unsent = 0
+        self._sock.close()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._loop.soon(waiting.switch)
+
+    def shut_down(self) -> None:
+        """Send what is queued and then end of stream, so that nsqd reads all of it; reading goes on to its end."""
+        if self.closed is None:
+            self._ending = True
+            if not self._chunks:
+                self._end_of_stream()
+
+    def _end_of_stream(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._tls.unwrap()  # type: ignore[union-attr]
+        except (ssl.SSLError, OSError):
+            pass
+        try:
+            self._sock.send(self._tls_out.read())
+        except OSError:
+            pass
+
+    def abandon(self) -> None:
+        """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
+        if self.closed is None:
+            self.closed = ConnectionLost(self.address, "belongs to the parent process")
+            self._sock.close()
+
+
+def certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
+    """Return which check failed and what to set."""
+    said = error.verify_message or str(error)
+    if "ostname" in said or "IP address" in said:
+        return (
+            f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to the name it is for"
+        )
+    if "expired" in said or "not yet valid" in said:
+        return f"the certificate is out of date ({said})"
+    return f"the certificate does not verify ({said}); set TLSOptions(ca_file=...) to the CA that signed it"
+
+
+# -- connecting -----------------------------------------------------------------------------------------------------
+
+
+def connect(loop: Loop, host: str, port: int, timeout: float) -> Stream:
+    """Resolve *host* again, try its addresses in turn, IPv6 and IPv4, and return a Stream.
+
+    Waits at most *timeout* seconds in all (CONN-5).  Raises ConnectError, ConnectTimeout.
+    """
+    address = format_address((host, port))
+    tried = gevent.Timeout(timeout)
+    tried.start()
+    try:
+        return _connect_any(loop, host, port, address)
+    except gevent.Timeout as expired:
+        if expired is not tried:
+            raise
+        raise ConnectTimeout(address, f"no connection within {timeout:g} s") from None
+    finally:
+        tried.close()
+
+
+def _connect_any(loop: Loop, host: str, port: int, address: str) -> Stream:
+    try:
+        found = getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        hint = "if nsqd announces a name only it knows, map it with address_map"
+        raise ConnectError(address, f"host {host!r} does not resolve ({said}); {hint}") from error
+    last: OSError | None = None
+    for family, kind, protocol, _, target in found:
+        try:
+            sock = _connect_one(loop, family, kind, protocol, target)
+        except OSError as error:
+            last = error
+            continue
+        return Stream(loop, sock, address)
+    why = (last.strerror or str(last)) if last is not None else "no address"
+    raise ConnectError(address, f"cannot connect: {why}") from last
+
+
+def _connect_one(loop: Loop, family: int, kind: int, protocol: int, target: Any) -> Any:
+    sock = _socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        failed = sock.connect_ex(target)
+        if failed in _IN_PROGRESS:
+            watcher = loop.hub.loop.io(sock.fileno(), _WRITE)
+            try:
+                loop.hub.wait(watcher)
+            finally:
+                watcher.close()
+            failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        if sock.getsockname() == target:  # a port of our own range, connected to itself: nobody listens
+            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    except BaseException:
+        sock.close()
+        raise
+    return sock

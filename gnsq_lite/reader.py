@@ -1,0 +1,318 @@
+"""The Reader: one topic, one channel, one handler; all its nsqds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gnsq_lite.dialect import Dialect, Endpoint, resolve
+from gnsq_lite.errors import ClosedError, OptionError
+from gnsq_lite.keywords import (
+    DEFAULT_TCP_PORT,
+    Addresses,
+    address_list,
+    normalized_tls,
+    split,
+    url_list,
+    with_environment,
+)
+from gnsq_lite.message import Message
+from gnsq_lite.net.consumer import Consumer
+from gnsq_lite.net.handlers import pool_kind
+from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop
+from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks
+from gnsq_lite.net.signals import until_signal
+from gnsq_lite.net.snapshot import reader_stats
+from gnsq_lite.options import (
+    BackoffOptions,
+    ConnectionOptions,
+    DialectName,
+    HandlerPool,
+    LookupOptions,
+    ReconnectOptions,
+    RetryOptions,
+    TLSOptions,
+)
+from gnsq_lite.stats import ReaderStats
+from gnsq_lite.wire.names import check_channel, check_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gnsq_lite.keywords import ReaderKeywords
+
+log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds close() waits for running handlers where it is not told.
+CLOSE_TIMEOUT = 30.0
+
+
+def log_give_up(message: Message) -> None:
+    """Log a message that is given up, with its metadata; the default of ``on_give_up`` (MSG-4)."""
+    log.error(
+        "giving up message %r of %s/%s after %d attempts (%d bytes)",
+        message.id,
+        message.topic,
+        message.channel,
+        message.attempts,
+        len(message.body),
+        extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
+    )
+
+
+class Reader:
+    """Reads a topic's channel and feeds a handler.
+
+    A handler that returns finishes its message; one that raises requeues it and slows the Reader down.  At least once:
+    a handler may see a message again.  One Reader reads one topic (CFG-6); a process may have many.
+
+    Args:
+        topic, channel: Names as nsqd takes them.
+        handler: Called with one :class:`~gnsq_lite.Message`, or with a list of them when *batch_size* is set.
+        nsqd_tcp_addresses: nsqds to connect to: ``"host:port"``, a list, or a comma-separated string.
+        lookupd_http_addresses: nsqlookupds to ask for nsqds; with http(s):// or without.  With no address at all:
+            ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
+        max_in_flight: Messages that may be here unanswered, over all nsqds.  0 receives nothing until raised.
+        concurrency: Handlers that run at once; None: as many as messages may be here, at most 100 greenlets or 8
+            threads.
+        handler_pool: "greenlet", "thread" or "inline" (in the reading greenlet: fast, and a slow handler delays
+            heartbeats); "auto": greenlets in a monkey-patched process, else threads.
+        backoff: When failures slow the Reader down; False: never.
+        on_give_up: Called with a message that had more than *max_attempts*; FIN follows only when it returns.
+        batch_size, batch_wait: Hand lists of up to *batch_size* messages to the handler, waiting at most *batch_wait*
+            seconds for a list to fill.
+        dialect, partitions, ordered: Youzan's NSQ; see the docs.
+        address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
+        allowed_addresses: A function of (host, port) that says whether a found nsqd may be connected to.
+        rdy_idle_timeout, rdy_low_timeout: RDY-6; seconds after which a connection without, or with, messages gives
+            its turn to another when max_in_flight is smaller than the number of connections.
+        handle_signals: Whether ``start(block=True)`` in the main thread drains on SIGTERM, where nobody handles it.
+        on_connected, on_disconnected, on_error, on_failure, on_backoff: Hooks; they must not block.
+        options: Every field of ConnectionOptions, RetryOptions, ReconnectOptions and LookupOptions.
+
+    Raises:
+        InvalidName, OptionError: before anything is opened.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        handler: Callable[[Any], Any],
+        *,
+        nsqd_tcp_addresses: Addresses | None = None,
+        lookupd_http_addresses: Addresses | None = None,
+        max_in_flight: int = 1,
+        concurrency: int | None = None,
+        handler_pool: HandlerPool = "auto",
+        backoff: BackoffOptions | bool | None = None,
+        on_give_up: Callable[[Message], Any] | None = None,
+        batch_size: int | None = None,
+        batch_wait: float | None = None,
+        dialect: DialectName | Dialect = "auto",
+        partitions: Collection[int] | None = None,
+        ordered: bool = False,
+        address_map: AddressMap | None = None,
+        allowed_addresses: Callable[[str, int], bool] | None = None,
+        rdy_idle_timeout: float = 10.0,
+        rdy_low_timeout: float = 30.0,
+        handle_signals: bool = True,
+        on_connected: Callable[[str], Any] | None = None,
+        on_disconnected: Callable[[str, Any], Any] | None = None,
+        on_error: Callable[[Any], Any] | None = None,
+        on_failure: Callable[[Message, BaseException], Any] | None = None,
+        on_backoff: Callable[[float], Any] | None = None,
+        **options: Unpack[ReaderKeywords],
+    ) -> None:
+        check_topic(topic)
+        check_channel(channel)
+        if not callable(handler):
+            raise OptionError("handler", handler, "must be callable with one argument, the message")
+        known: dict[str, Any] = dict(options)
+        known["tls"] = normalized_tls(known.get("tls"))
+        connection, retry, reconnect, lookup = split(
+            known, ConnectionOptions, RetryOptions, ReconnectOptions, LookupOptions
+        )
+        if isinstance(connection.tls, TLSOptions):
+            connection.tls.context()  # a file that cannot be read shows now, not at the first connection
+        nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
+        endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
+        self.topic, self.channel = topic, channel
+        self._handle_signals = handle_signals
+        self._settings = ConsumerSettings(
+            topic=topic,
+            channel=channel,
+            handler=handler,
+            dialect=resolve(dialect, **_given(partitions=partitions, ordered=ordered or None)),
+            endpoints=[Endpoint(host, port) for host, port in endpoints],
+            lookupds=url_list(lookupds),
+            max_in_flight=_whole("max_in_flight", max_in_flight, 0),
+            concurrency=None if concurrency is None else _whole("concurrency", concurrency, 1),
+            pool=pool_kind(_one_of_pools(handler_pool)),
+            batch_size=None if batch_size is None else _whole("batch_size", batch_size, 1),
+            batch_wait=_seconds("batch_wait", 1.0 if batch_wait is None else batch_wait),
+            rdy_idle_timeout=_seconds("rdy_idle_timeout", rdy_idle_timeout),
+            rdy_low_timeout=_seconds("rdy_low_timeout", rdy_low_timeout),
+            connection=connection,
+            retry=retry,
+            backoff=_backoff(backoff),
+            reconnect=reconnect,
+            lookup=lookup,
+            on_give_up=on_give_up or log_give_up,
+            hooks=Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff),
+            address_map=address_map,
+            allowed_addresses=allowed_addresses,
+        )
+        self._check_pairs(batch_wait)
+        self._core: Consumer | None = None
+        self._loop: Loop | None = None
+
+    def _check_pairs(self, batch_wait: float | None) -> None:
+        settings = self._settings
+        if batch_wait is not None and settings.batch_size is None:
+            raise OptionError("batch_wait", batch_wait, "needs batch_size")
+        if settings.concurrency is not None and settings.pool == "inline" and settings.concurrency > 1:
+            raise OptionError("concurrency", settings.concurrency, "handler_pool='inline' runs one handler at a time")
+        if settings.concurrency is not None and 0 < settings.max_in_flight < settings.concurrency:
+            warnings.warn(
+                f"concurrency={settings.concurrency} handlers can never all run with"
+                f" max_in_flight={settings.max_in_flight}: raise max_in_flight",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # -- life
+
+    def start(self, block: bool = True) -> None:
+        """Connect and consume.
+
+        With ``block=True``: until :meth:`close` is called elsewhere, Ctrl-C, SIGTERM, or an error that no retry can
+        mend; then running handlers are waited for (CLOSE-1).  A second signal ends it at once.  With False: return
+        at once.
+
+        Raises:
+            ClosedError: it was started before.
+            NSQError: with ``block=True``, the error that ended the Reader: TLS that nsqd does not grant, for one.
+        """
+        if self._core is not None:
+            raise ClosedError("a Reader is started once; make a new one")
+        loop = self._loop = io_loop()
+        core = self._core = loop.run(Consumer, loop, self._settings)
+        forget_on_fork(self)
+        loop.run(core.start)
+        if block:
+            until_signal(core.ended, self.close, handle_sigterm=self._handle_signals)
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
+
+        Waits at most *timeout* seconds for handlers; what they have not answered by then goes back to nsqd at once.
+        A second call, or one before start(), does nothing more.
+        """
+        core, loop = self._core, self._loop
+        if core is None or loop is None:
+            self._core = self._core or _NEVER
+            return
+        if isinstance(core, Consumer) and not core.ended.done():
+            loop.run(core.close, timeout)
+            core.ended.wait(timeout + 5.0)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.
+
+        Raises what ended it, if not close().
+        """
+        core = self._started()
+        if not core.ended.wait(timeout):
+            return False
+        core.ended.result()
+        return True
+
+    def __enter__(self) -> Reader:
+        if self._core is None:
+            self.start(block=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- at run time
+
+    def pause(self) -> None:
+        """Receive no more messages (RDY 0); connections stay, running handlers go on."""
+        core = self._started()
+        core.loop.run(core.set_paused, True)
+
+    def resume(self) -> None:
+        """Receive again."""
+        core = self._started()
+        core.loop.run(core.set_paused, False)
+
+    def set_max_in_flight(self, count: int) -> None:
+        """Change max_in_flight; 0 pauses (RDY-8)."""
+        core = self._started()
+        core.loop.run(core.set_max_in_flight, _whole("max_in_flight", count, 0))
+
+    def is_starved(self) -> bool:
+        """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
+        return self._started().is_starved()
+
+    def stats(self) -> ReaderStats:
+        """Return counts and the state of each connection."""
+        core = self._started()
+        stats: ReaderStats = core.loop.run(reader_stats, core)
+        return stats
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        if isinstance(self._core, Consumer):
+            self._core.abandon()
+
+    def _started(self) -> Consumer:
+        if not isinstance(self._core, Consumer):
+            raise ClosedError("the Reader was not started")
+        return self._core
+
+    def __repr__(self) -> str:
+        return f"<Reader {self.topic}/{self.channel} pid={os.getpid()}>"
+
+
+_NEVER: Any = object()
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _whole(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise OptionError(name, value, f"must be a whole number, at least {low}")
+    return value
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= 86400:
+        raise OptionError(name, value, "must be between 0.001 and 86400 seconds")
+    return float(value)
+
+
+def _one_of_pools(value: Any) -> HandlerPool:
+    if value not in ("auto", "greenlet", "thread", "inline"):
+        raise OptionError("handler_pool", value, "must be 'auto', 'greenlet', 'thread' or 'inline'")
+    return value  # type: ignore[no-any-return]
+
+
+def _backoff(value: Any) -> BackoffOptions:
+    if value is None or value is True:
+        return BackoffOptions()
+    if value is False:
+        return BackoffOptions(longest=0.0)
+    if not isinstance(value, BackoffOptions):
+        raise OptionError("backoff", value, "must be BackoffOptions, None, True or False")
+    return value

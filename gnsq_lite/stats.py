@@ -1,0 +1,76 @@
+"""What ``Reader.stats()`` and ``Writer.stats()`` return: frozen snapshots, cheap to make, free of secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionStats:
+    """One connection.  Durations are seconds."""
+
+    address: str
+    partition: int | None
+    open_for: float
+    ready: int
+    in_flight: int
+    received: int
+    finished: int
+    requeued: int
+    expired: int
+    answers_lost: int
+    bytes_in: int
+    bytes_out: int
+    last_read_ago: float
+    #: What nsqd granted: version, TLS, compression, sample_rate, msg_timeout ... (NEG-3); None before the handshake.
+    negotiated: Any
+    #: The reply to AUTH: identity, identity_url, permission_count; None where none was needed (SEC-4).
+    auth: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderStats:
+    """A Reader.  Counts are since start()."""
+
+    topic: str
+    channel: str
+    state: str
+    connections: tuple[ConnectionStats, ...]
+    max_in_flight: int
+    in_flight: int
+    ready: int
+    received: int
+    finished: int
+    requeued: int
+    failures: int
+    given_up: int
+    late_answers: int
+    expired: int
+    reconnects: int
+    queued: int
+    handlers_running: int
+    backoff_level: int
+    backoff_for: float
+    starved: bool
+    #: Health of each nsqlookupd by its address.
+    lookupds: Mapping[str, Any]
+
+    @property
+    def is_ready(self) -> bool:
+        """Connected, and some connection may send messages."""
+        return any(c.ready > 0 for c in self.connections)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterStats:
+    """A Writer.  Counts are of publishes, since it was made."""
+
+    state: str
+    connections: tuple[ConnectionStats, ...]
+    pending: int
+    published: int
+    failed: int
+    unknown: int
+    reconnects: int

@@ -1,0 +1,363 @@
+"""The Writer: publishes, and returns once nsqd has the message."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest, resolve
+from gnsq_lite.errors import (
+    AuthFirstError,
+    ClosedError,
+    MessageTooLarge,
+    OptionError,
+    ProtocolError,
+    TLSError,
+    UnauthorizedError,
+)
+from gnsq_lite.keywords import (
+    DEFAULT_TCP_PORT,
+    Addresses,
+    address_list,
+    normalized_tls,
+    split,
+    url_list,
+    with_environment,
+)
+from gnsq_lite.net.producer import Producer
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
+from gnsq_lite.net.settings import AddressMap, ProducerSettings
+from gnsq_lite.net.snapshot import writer_stats
+from gnsq_lite.options import (
+    ConnectionOptions,
+    DialectName,
+    LookupOptions,
+    TLSOptions,
+    WriterOptions,
+    WriterReconnectOptions,
+)
+from gnsq_lite.stats import WriterStats
+from gnsq_lite.wire import commands
+from gnsq_lite.wire.names import check_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gnsq_lite.keywords import WriterKeywords
+
+#: Errors that waiting does not mend: publishes fail with them at once.
+MISCONFIGURED = (TLSError, AuthFirstError, UnauthorizedError, ProtocolError)
+
+
+class Writer:
+    """Publishes to one nsqd or several; each publish returns when nsqd said OK, or raises.
+
+    May be shared by threads and greenlets, monkey-patched or not, and works on in a forked child, with connections of
+    its own.  It connects at the first publish and stays connected; a lost nsqd is skipped and tried again (PUB-4).
+
+    Args:
+        nsqd_tcp_addresses: ``"host:port"``, a list, or a comma-separated string.
+        lookupd_http_addresses: nsqlookupds to ask for nsqds.  With no address at all: as for a Reader.
+        publish_timeout: Seconds a publish may take, connecting, writing and nsqd's answer together.
+        retries: How often a publish whose outcome is unknown is sent again (PUB-2): at least once, maybe twice.
+        max_msg_size: Bytes of one body; as nsqd's --max-msg-size.  Larger ones are refused before anything is sent.
+        max_body_size: Bytes of one MPUB; as nsqd's --max-body-size.  Larger batches are split.
+        max_pending: Bytes that publish_nowait may have on the way.
+        coalesce: Send publishes of one turn of the loop to one topic as one MPUB; each keeps its own outcome.
+        dialect, trace: Youzan's NSQ; see the docs.
+        options: Every field of ConnectionOptions, LookupOptions and WriterReconnectOptions.
+
+    Raises:
+        OptionError: before anything is opened.
+    """
+
+    def __init__(
+        self,
+        nsqd_tcp_addresses: Addresses | None = None,
+        *,
+        lookupd_http_addresses: Addresses | None = None,
+        coalesce: bool = False,
+        dialect: DialectName | Dialect = "auto",
+        trace: bool = False,
+        address_map: AddressMap | None = None,
+        allowed_addresses: Callable[[str, int], bool] | None = None,
+        **options: Unpack[WriterKeywords],
+    ) -> None:
+        known: dict[str, Any] = dict(options)
+        known["tls"] = normalized_tls(known.get("tls"))
+        own, connection, lookup, reconnect = split(
+            known, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
+        )
+        if isinstance(connection.tls, TLSOptions):
+            connection.tls.context()  # a file that cannot be read shows now, not at the first connection
+        nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
+        endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
+        self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
+        self._own: WriterOptions = own
+        self._settings = ProducerSettings(
+            dialect=self._dialect,
+            endpoints=[Endpoint(host, port) for host, port in endpoints],
+            lookupds=url_list(lookupds),
+            connection=connection,
+            reconnect=reconnect.as_reconnect(),
+            lookup=lookup,
+            max_body_size=own.max_body_size,
+            max_pending=own.max_pending,
+            coalesce=coalesce,
+            misconfigured=MISCONFIGURED,
+            address_map=address_map,
+            allowed_addresses=allowed_addresses,
+        )
+        self._heads: dict[str, bytes] = {}
+        self._core: Producer | None = None
+        self._loop: Loop | None = None
+        self._lock = native_lock()
+        self._closed = False
+        self._pid = os.getpid()
+        forget_on_fork(self)
+
+    # -- publishing
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        defer: float = 0.0,
+        timeout: float | None = None,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+        trace_id: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Publish one message and return when nsqd has accepted it.
+
+        Args:
+            defer: Seconds nsqd holds the message back; sent as whole milliseconds, rounded up.
+            timeout: Seconds for connecting, writing and the answer together; None: the Writer's publish_timeout.
+            key, partition, trace_id, headers: Youzan's NSQ.
+        Returns:
+            None; from Youzan's NSQ, with a trace, the receipt.
+        Raises:
+            InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: nothing was sent.
+            NotSent: no nsqd could be reached in time; nothing was sent.
+            OutcomeUnknown, PublishTimeout: it was sent, and no answer came; publishing again may double it.
+            NsqdError: nsqd refused it.
+        """
+        return self.publish_nowait(
+            topic,
+            body,
+            defer=defer,
+            timeout=timeout,
+            key=key,
+            partition=partition,
+            trace_id=trace_id,
+            headers=headers,
+            _waits=True,
+        ).result()
+
+    def publish_nowait(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        defer: float = 0.0,
+        timeout: float | None = None,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+        trace_id: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+        _waits: bool = False,
+    ) -> Publication:
+        """Queue one message and return its :class:`Publication` at once.
+
+        Raises as :meth:`publish` for what is refused before anything is sent, and BacklogFull when *max_pending* bytes
+        are on the way.
+        """
+        head = self._heads.get(topic) or self._head(topic)
+        if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
+            self._refuse(body)
+        core = self._core
+        if core is None or core.closing:
+            core = self._start()
+        seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        deadline = core.clock.now() + seconds
+        plain = not defer and key is None and partition is None and trace_id is None and headers is None
+        if plain and not core.routed:
+            data = b"%b%b%b" % (head, len(body).to_bytes(4, "big"), body)
+            publication = Publication(core.loop, topic, data, 1, seconds, deadline)
+            if core.settings.coalesce:
+                publication.request = PublishRequest(topic=topic, bodies=(body,))
+        else:
+            request = PublishRequest(
+                topic=topic,
+                bodies=(body,),
+                defer=_positive(defer) if defer else 0.0,
+                key=_key(key),
+                partition=partition,
+                trace_id=trace_id,
+                headers=headers,
+            )
+            publication = self._requested(core, request, seconds, deadline)
+        publication.retries = self._own.retries
+        if not _waits:
+            core.reserve(publication, len(body))
+        self._submit(core, publication)
+        return publication
+
+    def multipublish(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        timeout: float | None = None,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+    ) -> Any:
+        """Publish a batch and return when nsqd has accepted all of it.
+
+        One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
+        atomic together: an error then says how many messages nsqd had taken.
+
+        Raises as :meth:`publish`.
+        """
+        self._heads.get(topic) or self._head(topic)
+        batch = commands.check_bodies(bodies, self._own.max_msg_size)
+        core = self._core
+        if core is None or core.closing:
+            core = self._start()
+        seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        deadline = core.clock.now() + seconds
+        publications = []
+        for part in parts(batch, self._own.max_body_size):
+            if core.routed or key is not None or partition is not None:
+                request = PublishRequest(topic=topic, bodies=part, batch=True, key=_key(key), partition=partition)
+                publication = self._requested(core, request, seconds, deadline)
+            else:
+                data = self._multi_heads(topic) + commands.multipublish_body(part)
+                publication = Publication(core.loop, topic, data, len(part), seconds, deadline)
+            publication.retries = self._own.retries
+            self._submit(core, publication)
+            publications.append(publication)
+        receipts = [publication.result() for publication in publications]
+        return receipts[0] if len(receipts) == 1 else None
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
+        core = self._core
+        if core is None:
+            return
+        seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
+        if not core.loop.run(core.drain, seconds):
+            raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Wait for the outcome of what was published, at most *timeout* seconds, and disconnect."""
+        with self._lock:
+            core, self._closed = self._core, True
+        if core is not None and not core.closing:
+            core.loop.run(core.close, timeout)
+
+    def stats(self) -> WriterStats:
+        """Return counts and the state of each connection."""
+        core = self._core or self._start()
+        stats: WriterStats = core.loop.run(writer_stats, core)
+        return stats
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside
+
+    def _start(self) -> Producer:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer was closed")
+            core = self._core
+            if core is not None:
+                return core
+            loop = self._loop = io_loop()
+        core = loop.run(Producer, loop, self._settings)
+        with self._lock:
+            if self._core is None:
+                self._core = core
+            core = self._core
+        loop.run(core.start)
+        return core
+
+    def _submit(self, core: Producer, publication: Publication) -> None:
+        loop = core.loop
+        if loop.is_here():
+            core.submit(publication)
+        else:
+            loop.call_soon(lambda: core.submit(publication))
+
+    def _requested(self, core: Producer, request: PublishRequest, seconds: float, deadline: float) -> Publication:
+        data = b"" if core.routed else self._dialect.encode(request, NOWHERE, None)
+        publication = Publication(core.loop, request.topic, data, len(request.bodies), seconds, deadline)
+        publication.request = request
+        return publication
+
+    def _head(self, topic: str) -> bytes:
+        head = commands.publish_head(topic)
+        if len(self._heads) > 10_000:
+            self._heads.clear()
+        self._heads[topic] = head
+        return head
+
+    def _multi_heads(self, topic: str) -> bytes:
+        check_topic(topic)
+        return commands.multipublish_head(topic)
+
+    def _refuse(self, body: Any) -> None:
+        commands.check_body(body, self._own.max_msg_size)
+        raise MessageTooLarge(len(body), self._own.max_msg_size)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone and begin anew."""
+        core, self._core, self._loop = self._core, None, None
+        self._lock = native_lock()
+        if core is not None:
+            core.abandon()
+
+    def __repr__(self) -> str:
+        return f"<Writer {', '.join(str(e) for e in self._settings.endpoints) or self._settings.lookupds}>"
+
+
+#: The endpoint of a publish that any nsqd may take.
+NOWHERE = Endpoint("", 0)
+
+
+def parts(bodies: Sequence[bytes], most: int) -> Iterable[list[bytes]]:
+    """Yield *bodies* in lists whose MPUB has at most *most* bytes."""
+    part: list[bytes] = []
+    size = 4
+    for body in bodies:
+        if part and size + 4 + len(body) > most:
+            yield part
+            part, size = [], 4
+        part.append(body)
+        size += 4 + len(body)
+    yield part
+
+
+def _positive(seconds: Any) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
+        raise OptionError("timeout", seconds, "must be more than 0 seconds")
+    return float(seconds)
+
+
+def _key(key: Any) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    raise OptionError("key", key, "must be str or bytes")
