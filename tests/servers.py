@@ -219,12 +219,21 @@ class ServerHandle:
         for body in bodies:
             assert self.http("POST", f"/pub?topic={topic.replace('#', '%23')}", body).body == b"OK"
 
+    def prepare(self, topic: str, *channels: str) -> None:
+        """Make a topic and channels whose time-outs and delays are noticed at once.
+
+        nsqd looks for new channels every 5 s only (nsqd/nsqd.go, queueScanLoop @v1.3.0), but knows those it starts with.
+        """
+        assert self.http("POST", f"/topic/create?topic={topic}").status == 200
+        for channel in channels:
+            assert self.http("POST", f"/channel/create?topic={topic}&channel={channel}").status == 200
+
     def stop(self) -> None:
         """Shut down in order (SIGTERM)."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Die at once (SIGKILL): every connection is cut, what was in memory only is lost."""
+        """Die at once (SIGKILL): every connection is cut; a real nsqd loses what it had in memory."""
         raise NotImplementedError
 
     def restart(self) -> None:
@@ -260,6 +269,11 @@ class RealNsqd(ServerHandle):
     @property
     def https_address(self) -> str | None:  # type: ignore[override]
         return self.process.address("HTTPS") if "HTTPS" in self.process.ports else None
+
+    def prepare(self, topic: str, *channels: str) -> None:
+        super().prepare(topic, *channels)
+        self.stop()
+        self.restart()
 
     def stop(self) -> None:
         self.process.stop()
@@ -303,7 +317,7 @@ class EmbeddedNsqd(ServerHandle):
 
     @property
     def tcp_address(self) -> str:  # type: ignore[override]
-        return str(self.node.tcp_address)
+        return str(self.node.nsqd_tcp_address)
 
     @property
     def http_address(self) -> str:  # type: ignore[override]
@@ -314,7 +328,7 @@ class EmbeddedNsqd(ServerHandle):
         return getattr(self.node, "https_address", None)
 
     def stop(self) -> None:
-        self.node.kill()
+        self.node.stop()
 
     def kill(self) -> None:
         self.node.kill()
@@ -371,7 +385,7 @@ def embedded_cluster(nodes: int = 1, **options: Any) -> Iterator[Cluster]:
     """Run an embedded broker with *nodes* nsqds and a lookupd."""
     from gnsq_lite.broker import Broker
 
-    with Broker(tcp_port=0, http_port=0, nodes=nodes, **options) as broker:
+    with Broker(tcp_port=0, http_port=0, nsqds=nodes, **options) as broker:
         yield _Embedded(broker)
 
 
