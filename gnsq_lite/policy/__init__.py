@@ -1,0 +1,20 @@
+"""Decisions without I/O: who gets how much RDY, when to pause, when to try again, whom to connect to.
+
+Each policy is a small object that is told what happened and answers with what to do; the caller does it.  Nothing here
+yields, sleeps or reads the machine's clock: time and chance are arguments, so that every history can be replayed.  The
+policies know connections and nodes by hashable keys only.
+
+====================  =====================================================  ===============================
+module                decides                                                rules
+====================  =====================================================  ===============================
+``rdy``               the RDY of each connection                             RDY-1 to RDY-8, BACK-2 (probe)
+``shares``            an even split of a budget, with upper limits           RDY-3, RDY-5
+``backoff``           when failures stop the flow, and when to try again     BACK-1 to BACK-5
+``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
+``reconnect``         how long a lost direct nsqd is left alone              CONN-3
+``producers``         which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,
+                                                                             DISC-6, CFG-3
+``batch``             when a batch of messages is handed on                  RDY-7
+``chance``            the randomness a policy may ask for
+====================  =====================================================  ===============================
+"""

@@ -1,0 +1,118 @@
+"""When failing handlers slow a Reader down (BACK-1 to BACK-5), as a machine of three phases.
+
+::
+
+              failure                        the pause is over
+    FLOWING ----------> PAUSED(level) -----------------------------> PROBING
+       ^                    ^                                           |
+       |                    |  success, level - 1 > 0; failure          |
+       |                    +-------------------------------------------+
+       |                       success, level - 1 == 0                  |
+       +----------------------------------------------------------------+
+
+In FLOWING every connection has its share of RDY, in PAUSED none has any, in PROBING one connection has RDY 1.  This
+machine only says which phase it is; :mod:`gnsq_lite.policy.rdy` says what is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import BackoffOptions
+from gnsq_lite.policy.chance import Rng
+
+
+class Phase(Enum):
+    """What the connections may do now."""
+
+    FLOWING = "flowing"
+    """All have their RDY."""
+    PAUSED = "paused"
+    """All have RDY 0."""
+    PROBING = "probing"
+    """One has RDY 1; its message decides."""
+
+
+class Backoff:
+    """Counts failures, and says when to stop, to try and to go on.
+
+    The level is the number of failures not yet made up for by successes, one counted per pause.  It never passes
+    :attr:`highest_level`, the first level whose exponential pause reaches ``longest``: more failures than that change
+    nothing, and that many successes end the backoff whatever went before.  That holds for every strategy.
+    """
+
+    __slots__ = ("_clock", "_options", "_resume_at", "_rng", "highest_level", "level", "phase", "strategy_error")
+
+    def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Rng) -> None:
+        self._options, self._clock, self._rng = options, clock, rng
+        self._resume_at = 0.0
+        self.highest_level = _highest_level(options)
+        self.level = 0
+        self.phase = Phase.FLOWING
+        #: Why the last result of an own strategy was not used; None: it was.  The caller logs it.
+        self.strategy_error: OptionError | None = None
+
+    @property
+    def resume_at(self) -> float | None:
+        """The clock's time from which :meth:`tick` ends the pause; None when there is no pause."""
+        return self._resume_at if self.phase is Phase.PAUSED else None
+
+    def record(self, success: bool) -> Phase:
+        """Take the outcome of one message; return the phase to be in now.
+
+        During a pause outcomes do not count, also when its time is over but :meth:`tick` has not said so: the pause
+        is answered by one outcome, the first after it (BACK-3).
+        """
+        if self.phase is Phase.PAUSED or not self._options.enabled:
+            return self.phase
+        if self.phase is Phase.FLOWING and success:
+            return self.phase
+        level = self.level - 1 if success else min(self.level + 1, self.highest_level)
+        if level == 0:
+            self.reset()
+        else:
+            pause = self._pause(level)  # may run the user's code: before any change of state
+            self.level, self.phase, self._resume_at = level, Phase.PAUSED, self._clock.now() + pause
+        return self.phase
+
+    def tick(self) -> Phase:
+        """Return the phase to be in now: a pause whose time is over becomes PROBING."""
+        if self.phase is Phase.PAUSED and self._clock.now() >= self._resume_at:
+            self.phase = Phase.PROBING
+        return self.phase
+
+    def reset(self) -> None:
+        """Forget all failures."""
+        self.level, self.phase = 0, Phase.FLOWING
+
+    def _pause(self, level: int) -> float:
+        """Return the seconds to pause at *level*: 0 to ``longest``, whatever an own strategy answers."""
+        longest = self._options.longest
+        exponential = min(longest, math.ldexp(self._options.unit, level - 1))
+        strategy = self._options.strategy
+        if strategy == "exponential":
+            return exponential
+        if strategy == "full-jitter":
+            return exponential * self._rng.random()
+        self.strategy_error = None
+        try:
+            result = strategy(level)
+            seconds = float(result)  # what it gives may be anything
+        except Exception as error:  # the user's code; flow control must go on
+            seconds, why = math.nan, f"failed at level {level}: {error!r}"
+        else:
+            why = f"gave {result!r} at level {level}"
+        if math.isnan(seconds):
+            self.strategy_error = OptionError("strategy", strategy, f"{why}; the exponential pause is used")
+            return exponential
+        return min(max(seconds, 0.0), longest)
+
+
+def _highest_level(options: BackoffOptions) -> int:
+    level = 1
+    while math.ldexp(options.unit, level - 1) < options.longest:
+        level += 1
+    return level

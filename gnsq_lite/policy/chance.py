@@ -1,0 +1,29 @@
+"""The randomness a policy may ask for.  ``random.Random`` fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Rng(Protocol):
+    """A source of chance."""
+
+    def random(self) -> float:
+        """Return a float, 0.0 <= x < 1.0."""
+
+
+def pick(rng: Rng, items: Sequence[T]) -> T:
+    """Return one of *items*, each with the same chance.  Raises IndexError when there are none."""
+    return items[int(rng.random() * len(items))]
+
+
+def shuffled(rng: Rng, items: Iterable[T]) -> list[T]:
+    """Return *items* in random order, each order with the same chance."""
+    result = list(items)
+    for last in range(len(result) - 1, 0, -1):
+        other = int(rng.random() * (last + 1))
+        result[last], result[other] = result[other], result[last]
+    return result

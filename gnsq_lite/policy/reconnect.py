@@ -1,0 +1,37 @@
+"""How long a lost direct nsqd is left alone (CONN-3)."""
+
+from __future__ import annotations
+
+from gnsq_lite.options import ReconnectOptions
+from gnsq_lite.policy.chance import Rng
+
+
+class Reconnect:
+    """Delays between attempts: 8, 16, 32 ... seconds by default, up to a cap, each changed a little at random.
+
+    One object per nsqd.  Only a connection that nsqd has let subscribe counts as a success: a server that accepts and
+    then refuses SUB or AUTH is otherwise asked again and again at the shortest delay.
+    """
+
+    __slots__ = ("_next", "_options", "_rng", "failures")
+
+    def __init__(self, options: ReconnectOptions, rng: Rng) -> None:
+        self._options, self._rng = options, rng
+        self._next = options.reconnect_delay
+        #: Attempts and connections lost since the last success.
+        self.failures = 0
+
+    def failed(self) -> float:
+        """Take a failed attempt or a lost connection; return the seconds to wait before the next attempt.
+
+        The jitter goes both ways but never over ``max_reconnect_delay``.
+        """
+        self.failures += 1
+        delay, cap = self._next, self._options.max_reconnect_delay
+        self._next = min(delay * 2.0, cap)
+        return min(delay * (1.0 + self._options.reconnect_jitter * (2.0 * self._rng.random() - 1.0)), cap)
+
+    def succeeded(self) -> None:
+        """Start again at the shortest delay.  To be called when SUB was accepted, not before."""
+        self.failures = 0
+        self._next = self._options.reconnect_delay
