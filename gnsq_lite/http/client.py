@@ -37,7 +37,7 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.http.faults import translated
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
-from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining
+from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining, tls_settings
 from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
 from gnsq_lite.version import __version__
 
@@ -102,6 +102,7 @@ class HTTPClient:
         self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)
         self._headers = {"Accept": ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
         self._authorise(credentials)
+        self._tls = tls_settings(self.options) if self._scheme == "https" else {}
         self._pool: urllib3.PoolManager | None = None
         self._pid = os.getpid()
 
@@ -260,7 +261,7 @@ class HTTPClient:
     def _pool_here(self) -> urllib3.PoolManager:
         pool = self._pool
         if pool is None or self._pid != os.getpid():  # a forked child must not write on its parent's sockets
-            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options)
+            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options, self._tls)
             self._pid = os.getpid()
         return pool
 

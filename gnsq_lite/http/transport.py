@@ -108,17 +108,20 @@ class _TLSPool(HTTPSConnectionPool):
 _POOLS: dict[str, type[HTTPConnectionPool]] = {"http": _Pool, "https": _TLSPool}
 
 
-def open_pool(scheme: str, host: str, port: int, options: HTTPOptions) -> urllib3.PoolManager:
-    """Return a pool manager for one server: with TLS as *options* say, through the environment's proxy or without.
+def tls_settings(options: HTTPOptions) -> dict[str, Any]:
+    """Return what urllib3 is told about TLS.  Raises OptionError for files that cannot be read."""
+    tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
+    if not isinstance(tls, TLSOptions):
+        return {"ssl_context": tls}
+    return {"ssl_context": tls.context(), "server_hostname": tls.server_hostname}
 
-    Raises OptionError for TLS files that cannot be read and for a proxy of a kind that is not supported.
+
+def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict[str, Any]) -> urllib3.PoolManager:
+    """Return a pool manager for one server: with *tls* of :func:`tls_settings`, through the environment's proxy or not.
+
+    Raises OptionError for a proxy of a kind that is not supported.
     """
-    settings: dict[str, Any] = {"maxsize": options.http_pool_size, "num_pools": 2, "block": False}
-    if scheme == "https":
-        tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
-        settings["ssl_context"] = tls.context() if isinstance(tls, TLSOptions) else tls
-        if isinstance(tls, TLSOptions) and tls.server_hostname is not None:
-            settings["server_hostname"] = tls.server_hostname
+    settings: dict[str, Any] = {"maxsize": options.http_pool_size, "num_pools": 2, "block": False, **tls}
     proxy = proxy_for(scheme, host, port) if options.environment_proxies else None
     manager: urllib3.PoolManager
     if proxy is None:
