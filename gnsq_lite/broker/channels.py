@@ -169,7 +169,7 @@ class Channel:
             client.deliver(batch)
 
     def _drop_stale_timeouts(self) -> None:
-        """Forget the timeouts of answered and touched messages: the heap is never much larger than what is in flight."""
+        """Forget the timeouts of answered and touched messages: the heap stays about as large as what is in flight."""
         held = self.in_flight.get
         self._timeouts = [e for e in self._timeouts if held(e[2].id) is e[2] and e[2].deadline == e[0]]
         heapify(self._timeouts)

@@ -1,7 +1,7 @@
 """Compression of a connection, the server's side: framed snappy and raw DEFLATE, with bounded output.
 
-A codec's :meth:`decode` yields pieces of at most about 1 MiB, so that a small input that expands without end cannot take
-the memory: the caller uses each piece before it asks for the next.
+A codec's :meth:`decode` yields pieces of at most about 1 MiB, so that a small input that expands without end cannot
+take the memory: the caller uses each piece before it asks for the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The server's own parser: bytes in, commands out, total.
 
 It shares no code with the client's encoder: both are held to the same golden bytes, so that one's bug cannot hide the
-other's.  Any bytes give a command, "more", :class:`CommandError` with nsqd's own text, or :class:`LineTooLong`; sizes are
-checked before a body is buffered.
+other's.  Any bytes give a command, "more", :class:`CommandError` with nsqd's own text, or :class:`LineTooLong`; sizes
+are checked before a body is buffered.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class CommandReader:
         if self._rule is None:
             end = self._buffer.find(b"\n", self._at)
             if end < 0 or end - self._at >= MAX_LINE:
-                return self._no_line()
+                self._no_line()
+                return None
             line = self._buffer[self._at : end]
             self._at = end + 1
             self._need = 1

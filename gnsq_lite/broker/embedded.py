@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from gnsq_lite.broker import stats
+from gnsq_lite.broker.faults import Faults
 from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import BrokerOptions
@@ -32,6 +33,7 @@ class Node:
 
     def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
         self._broker, self._nsqd = broker, nsqd
+        self.faults = Faults(broker.call, nsqd)
 
     @property
     def tcp_address(self) -> tuple[str, int]:
@@ -47,6 +49,11 @@ class Node:
     def http_address(self) -> str:
         """``host:port`` of its HTTP API."""
         return f"{self._broker.host}:{self._nsqd.http_port}"
+
+    @property
+    def https_address(self) -> str:
+        """``host:port`` of its HTTPS API, where it has a certificate."""
+        return f"{self._broker.host}:{self._nsqd.https_port}"
 
     @property
     def running(self) -> bool:
@@ -82,10 +89,10 @@ class Node:
 class Broker:
     """An embedded nsqd, or several, with nsqlookupd, in memory.
 
-    ``with Broker() as broker:`` starts it and stops it.  It runs in one native thread of its own, whether or not the process
-    is monkey-patched, so nothing the caller does can hold it up.  Port 0 means any free port; a fixed port is the first
-    node's, the others get the ones after it.  Further keywords are :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's
-    flags, in seconds and bytes.
+    ``with Broker() as broker:`` starts it and stops it.  It runs in one native thread of its own, whether or not the
+    process is monkey-patched, so nothing the caller does can hold it up.  Port 0 means any free port; a fixed port is
+    the first node's, the others get the ones after it.  Further keywords are the fields of
+    :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and bytes.
 
     Raises:
         OptionError: at construction, nothing listens.
@@ -160,11 +167,13 @@ class Broker:
         return self
 
     def _start(self) -> None:
-        for part in (*self._lookupds, *self._nsqds):
-            part.start()
+        for lookupd in self._lookupds:
+            lookupd.start()
+        for nsqd in self._nsqds:
+            nsqd.start()
 
     def stop(self) -> None:
-        """Stop it: every connection closes, the thread ends, the messages are gone.  Again, or after a fork: no effect."""
+        """Stop it: connections close, the thread ends, the messages are gone.  Again, or after a fork: no effect."""
         if not self.alive:
             return
         _running.discard(self)
@@ -172,8 +181,10 @@ class Broker:
         self._thread.stop()
 
     def _stop(self) -> None:
-        for part in (*self._nsqds, *self._lookupds):
-            part.stop()
+        for nsqd in self._nsqds:
+            nsqd.stop()
+        for lookupd in self._lookupds:
+            lookupd.stop()
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -195,6 +206,11 @@ class Broker:
     def node(self) -> Node:
         """The first nsqd."""
         return self.nodes[0]
+
+    @property
+    def faults(self) -> Faults:
+        """What makes the first nsqd misbehave."""
+        return self.node.faults
 
     @property
     def tcp_address(self) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import ssl
 from collections.abc import Callable, Iterable
@@ -46,7 +47,7 @@ class Request:
         self.method: str = environ["REQUEST_METHOD"]
         self.path: str = environ["PATH_INFO"]
         self.option = ""
-        self._query: str = environ.get("QUERY_STRING", "")
+        self.query: str = environ.get("QUERY_STRING", "")
         self._input = environ["wsgi.input"]
         self.content_length = int(environ.get("CONTENT_LENGTH") or -1)
         self._params: dict[str, list[str]] | None = None
@@ -55,11 +56,11 @@ class Request:
     def params(self) -> dict[str, list[str]]:
         """The query's values.  Raises HTTPFailure where Go cannot parse it."""
         if self._params is None:
-            self._params = parse_query(self._query)
+            self._params = parse_query(self.query)
         return self._params
 
     def get(self, name: str, missing: str | None = None) -> str:
-        """Return a parameter's first value, or "".  Raises HTTPFailure with *missing* if it is given and nothing is there."""
+        """Return a parameter's first value, or ""; where *missing* is given its absence raises HTTPFailure with it."""
         values = self.params.get(name)
         if values is None and missing is not None:
             raise HTTPFailure(400, missing)
@@ -161,7 +162,11 @@ class App:
         """Answer a path that is not served; httprouter sends one with a stray slash to where it belongs."""
         other = request.path[:-1] if request.path.endswith("/") else request.path + "/"
         if len(request.path) > 1 and request.method in self._routes.get(other, {}):
-            return (301 if request.method == "GET" else 307), b"", [("Location", other)]
+            location = f"{other}?{request.query}" if request.query else other
+            if request.method != "GET":
+                return 307, b"", [("Location", location)]
+            page = f'<a href="{html.escape(location)}">Moved Permanently</a>.\n\n'
+            return 301, page.encode(), [("Location", location), ("Content-Type", "text/html; charset=utf-8")]
         return _version_1(404, "NOT_FOUND")
 
 
@@ -170,7 +175,7 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
     headers = [("X-NSQ-Content-Type", "nsq; version=1.0")]
     if status != 200:
         return status, gojson.encode({"message": value}), [("Content-Type", _JSON), *headers]
-    if value is None:
+    if value in (None, "", b""):
         return status, b"", headers
     if isinstance(value, bytes):
         return status, value, [("Content-Type", _TEXT), *headers]
@@ -186,11 +191,15 @@ class HTTPListener:
         real = listen(host, port)
         self.port: int = real.getsockname()[1]
         self._socket = gevent.socket.socket(real.family, real.type, fileno=real.detach())
-        tls = {} if context is None else {"ssl_context": context}
-        self._server = WSGIServer(self._socket, app, log=None, error_log=None, **tls)  # type: ignore[arg-type]
+        tls: dict[str, Any] = {} if context is None else {"ssl_context": context}
+        self._server = WSGIServer(self._socket, app, log=None, error_log=None, **tls)
         self._server.start()
+
+    def sockets(self) -> list[Any]:
+        """Return the open sockets, for a forked child to close."""
+        return [self._socket]
 
     def close(self) -> None:
         """Stop at once: connections too."""
-        self._server.stop(timeout=0.2)
+        self._server.stop(timeout=0)
         self._socket.close()

@@ -24,6 +24,9 @@ FIELDS = {
     "msg_timeout": "int",
 }
 
+#: What each feature is when it is not asked for.
+NOTHING: dict[str, Any] = {"tls_v1": False, "deflate": False, "snappy": False, "sample_rate": 0}
+
 _DEFAULT_BUFFER = 16 * 1024
 
 

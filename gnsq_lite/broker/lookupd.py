@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request
+from gnsq_lite.broker.lookupd_tcp import LookupdClient
 from gnsq_lite.broker.nsqd_http import topic_and_channel
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
+from gnsq_lite.broker.tcp import Connection, TCPListener
 from gnsq_lite.broker.topics import is_valid_name
 from gnsq_lite.clock import Clock
 
@@ -23,17 +25,38 @@ class Lookupd:
         self.db = RegistrationDB(clock, options.inactive_producer_timeout, options.tombstone_lifetime)
         self._host = host
         self._http: HTTPListener | None = None
+        self._tcp: TCPListener | None = None
+        self.app = lookupd_app(self)
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens."""
+        return self._http is not None
 
     def start(self) -> None:
-        """Listen.  Raises OSError."""
-        self._http = HTTPListener(self._host, self.http_port, lookupd_app(self))
+        """Listen.  Raises OSError, and then nothing listens."""
+        self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
+        self.tcp_port = self._tcp.port
+        try:
+            self._http = HTTPListener(self._host, self.http_port, self.app)
+        except BaseException:
+            self.stop()
+            raise
         self.http_port = self._http.port
 
+    def _opened(self, connection: Connection) -> None:
+        connection.start(LookupdClient(self, connection))
+
     def stop(self) -> None:
-        """Stop listening; what was registered is kept for a restart only by the nsqds."""
-        if self._http is not None:
-            self._http.close()
-            self._http = None
+        """Stop listening.  What the broker's own nsqds registered stays: they would register again."""
+        for listener in (self._tcp, self._http):
+            if listener is not None:
+                listener.close()
+        self._tcp = self._http = None
+
+    def sockets(self) -> list[Any]:
+        """Return every open socket, for a forked child to close."""
+        return [sock for listener in (self._tcp, self._http) if listener is not None for sock in listener.sockets()]
 
 
 class DirectPeer:

@@ -42,8 +42,8 @@ class Message:
 class IdFactory:
     """Gives ids that never repeat and grow with time: 16 lower-case hex digits, as nsqd's.
 
-    Layout as in nsqd: time in units of 2**20 ns, 10 bits node, 12 bits sequence.  Where nsqd sleeps when one unit's 4,096
-    ids are used up, this borrows from the next unit.
+    Layout as in nsqd: time in units of 2**20 ns, 10 bits node, 12 bits sequence.  Where nsqd sleeps when one unit's
+    4,096 ids are used up, this borrows from the next unit.
     """
 
     __slots__ = ("_node", "_sequence", "_unit")

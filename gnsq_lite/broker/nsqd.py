@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
 
+from gnsq_lite.broker.auth import Authorizer
+from gnsq_lite.broker.faults import Script
 from gnsq_lite.broker.http import HTTPListener
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
+from gnsq_lite.broker.lookupd_tcp import RemotePeer
 from gnsq_lite.broker.nsqd_http import nsqd_app
 from gnsq_lite.broker.options import BrokerOptions
+from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.tcp import Connection, accept, listen
+from gnsq_lite.broker.tcp import Connection, TCPListener
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
-_READ = 1
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
-_ACCEPTS_PER_TURN = 64
+_NO_FLAGS = (
+    "client_timeout",
+    "queue_scan_interval",
+    "inactive_producer_timeout",
+    "tombstone_lifetime",
+    "max_connections",
+    "max_memory",
+)
 
 
 class Nsqd:
     """One nsqd.  All methods belong to the broker's thread."""
 
-    session_class = Session
+    session_class: type[Session] = ProtocolV2
 
     def __init__(
         self,
@@ -40,23 +49,25 @@ class Nsqd:
     ) -> None:
         self.number, self.options, self.clock = number, options, clock
         self.tcp_port, self.http_port = ports
+        self.https_port = 0
         self.started_at = 0.0
-        self.authorizer = None
+        self.authorizer = Authorizer(options, clock) if options.auth_http_addresses else None
+        self.script = Script()
         self.settings: dict[str, Any] = _settings(options)
         self.topics = Topics(options, clock)
         self._host = host
         self._lookupds = list(lookupds)
-        self._peers: list[DirectPeer] = []
+        self._peers: list[DirectPeer | RemotePeer] = []
         self._saved: Saved = {}
         self._context = server_context(options)
         self._sessions: dict[Connection, Session] = {}
-        self._connections: dict[Connection, None] = {}
         self._next_client = 0
         self._to_flush: list[Session] = []
         self._turn_scheduled = False
-        self._listener: socket.socket | None = None
+        self._tcp: TCPListener | None = None
         self._http: HTTPListener | None = None
-        self._watchers: list[Any] = []
+        self._https: HTTPListener | None = None
+        self._timers: list[Any] = []
         self._loop: Any = None
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
@@ -64,73 +75,88 @@ class Nsqd:
     @property
     def running(self) -> bool:
         """Whether it listens."""
-        return self._listener is not None
+        return self._tcp is not None
 
     def start(self) -> None:
-        """Listen, register, and take up the topics of an earlier run.  Raises OSError."""
+        """Listen, register, and take up the topics of an earlier run.  Raises OSError, and then nothing listens."""
         self._loop = gevent.get_hub().loop
-        self._listener = listen(self._host, self.tcp_port)
-        self.tcp_port = self._listener.getsockname()[1]
         try:
-            self._http = HTTPListener(self._host, self.http_port, nsqd_app(self))
+            self._listen()
         except BaseException:
-            self._listener.close()
-            self._listener = None
+            self._close_listeners()
             raise
-        self.http_port = self._http.port
         self.started_at = self.clock.wall()
-        peer = own_peer(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
-        self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
+        self._introduce()
         self.topics = Topics(self.options, self.clock, observers=self._peers)
         self.topics.shared.on_dirty = self._schedule_turn
         self.topics.restore(self._saved)
         self._saved = {}
-        accepts = self._loop.io(self._listener.fileno(), _READ)
-        accepts.start(self._accept)
-        self._watchers = [
-            accepts,
+        self._timers = [
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
+
+    def _listen(self) -> None:
+        self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
+        self._tcp.context = self._context
+        self._tcp.refuse = self.script.refuse_connections
+        self.tcp_port = self._tcp.port
+        if self._context is not None:
+            self._https = HTTPListener(self._host, self.https_port, nsqd_app(self), self._context)
+            self.https_port = self._https.port
+        self._http = HTTPListener(self._host, self.http_port, nsqd_app(self, encrypted=False))
+        self.http_port = self._http.port
+
+    def _introduce(self) -> None:
+        peer = own_peer(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
+        self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
+        introduction = {key: value for key, value in peer.as_json().items() if key != "remote_address"}
+        for address in self.options.lookupd_tcp_addresses:
+            self._peers.append(RemotePeer(address, introduction, self._names))
+
+    def _names(self) -> list[tuple[str, str]]:
+        return self.topics.names()
 
     def stop(self, *, abrupt: bool = False) -> None:
         """Stop listening and close every connection; *abrupt* resets them, as a killed process does.
 
         The topics' messages are kept for :meth:`start`: what was in flight or deferred is then ready again.
         """
-        if self._listener is None:
+        if self._tcp is None:
             return
-        for watcher in self._watchers:
-            watcher.stop()
-        self._watchers = []
-        self._listener.close()
-        self._listener = None
+        for timer in self._timers:
+            timer.stop()
+        self._timers = []
+        self._tcp.stop_accepting()
         if abrupt:
-            self.drop_connections()
+            self._tcp.reset_all()
         self._saved = self.topics.close()
         for session in list(self._sessions.values()):
             session.close()
-        for connection in list(self._connections):
-            connection.drop()
-        if self._http is not None:
-            self._http.close()
-            self._http = None
+        self._close_listeners()
         for peer in self._peers:
             peer.leave()
+        self._peers = []
+
+    def _close_listeners(self) -> None:
+        for listener in (self._tcp, self._http, self._https):
+            if listener is not None:
+                listener.close()
+        self._tcp = self._http = self._https = None
 
     def drop_connections(self) -> None:
         """Reset every client connection."""
-        for connection in list(self._connections):
-            connection.reset()
+        if self._tcp is not None:
+            self._tcp.reset_all()
 
     def sessions(self) -> list[Session]:
         """Return the clients."""
         return list(self._sessions.values())
 
-    def sockets(self) -> list[socket.socket]:
-        """Return every open TCP socket, for a forked child to close."""
-        own = [self._listener] if self._listener is not None else []
-        return own + [connection.socket for connection in self._connections]
+    def sockets(self) -> list[Any]:
+        """Return every open socket, for a forked child to close."""
+        listeners = (self._tcp, self._http, self._https)
+        return [sock for listener in listeners if listener is not None for sock in listener.sockets()]
 
     def _ping(self) -> None:
         for peer in self._peers:
@@ -138,23 +164,8 @@ class Nsqd:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            if self._listener is None:
-                return
-            try:
-                taken = accept(self._listener)
-            except OSError:
-                return  # out of file descriptors: the peer waits in the backlog
-            if taken is None:
-                return
-            sock, address = taken
-            if len(self._connections) >= self.options.max_connections:
-                sock.close()
-                continue
-            connection = Connection(sock, address, self._loop, self._context, self._connection_closed)
-            self._connections[connection] = None
-            connection.start(_Greeter(self, connection))
+    def _opened(self, connection: Connection) -> None:
+        connection.start(_Greeter(self, connection))
 
     def greeted(self, connection: Connection, rest: bytes) -> None:
         """A connection has sent the magic: it is a client now."""
@@ -165,9 +176,6 @@ class Nsqd:
         connection.write_timeout = session.profile.heartbeat_interval or 60.0
         if rest:
             session.receive(rest)
-
-    def _connection_closed(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
 
     # -- what sessions need (session.Server) ------------------------------------------------------------------------
 
@@ -183,7 +191,11 @@ class Nsqd:
     def _end_turn(self) -> None:
         """Hand out messages and flush: once for all that was read in this turn of the loop."""
         self._turn_scheduled = False
+        self._flush_all()  # first: in nsqd too an answer does not wait for messages, nor flush those that come after it
         self.topics.shared.pump(self.clock.now())
+        self._flush_all()
+
+    def _flush_all(self) -> None:
         sessions, self._to_flush = self._to_flush, []
         for session in sessions:
             session.flush()
@@ -242,10 +254,14 @@ def _settings(options: BrokerOptions) -> dict[str, Any]:
     """Return what /config shows: durations in nanoseconds, as Go's JSON has them."""
     settings: dict[str, Any] = {}
     for spec in dataclasses.fields(options):
+        if spec.name in _NO_FLAGS:
+            continue
         value = getattr(options, spec.name)
         if isinstance(spec.default, float):
             value = round(value * 1e9)
         settings[spec.name] = list(value) if isinstance(value, tuple) else value
     settings["nsqlookupd_tcp_addresses"] = settings.pop("lookupd_tcp_addresses")
     settings["log_level"] = 2
+    settings["tls_required"] = {False: 0, "tcp-https": 1, True: 2}[options.tls_required]
+    settings["tls_min_version"] = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}[options.tls_min_version]
     return settings

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def nsqd_app(nsqd: Nsqd) -> App:
-    """Return the application that serves *nsqd*."""
+def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
+    """Return the application that serves *nsqd*; without encryption it may refuse everything (``tls_required``)."""
     app = App("gnsq_lite broker (in memory)")
     api = _Api(nsqd)
+    if not encrypted and nsqd.options.tls_required is True:
+        refusal = f'{{"message": "TLS_REQUIRED", "https_port": {nsqd.https_port}}}'.encode()
+        app.before = lambda request: (403, "application/json; charset=utf-8", refusal)
     app.add("GET", "/ping", lambda request: "OK", plain=True)
     app.add("GET", "/info", api.info)
     app.add("GET", "/stats", api.stats)
@@ -39,7 +42,6 @@ def nsqd_app(nsqd: Nsqd) -> App:
     app.add("POST", "/channel/unpause", api.pause_channel(False))
     app.add("GET", "/config/:opt", api.config)
     app.add("PUT", "/config/:opt", api.config)
-    app.add("POST", "/debug/freememory", lambda request: "", plain=True)
     return app
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import gevent
 from gevent.monkey import get_original
 
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
@@ -24,6 +25,7 @@ _READ_SIZE = 1 << 16
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
 _LINGER = 1.0
 _READ, _WRITE = 1, 2
+_ACCEPTS_PER_TURN = 64
 
 
 class Receiver(Protocol):
@@ -69,6 +71,65 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
     taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = address[:2]
     return taken, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class TCPListener:
+    """Accepts connections in the calling thread's loop and keeps count of them."""
+
+    def __init__(self, host: str, port: int, limit: int, opened: Callable[[Connection], None]) -> None:
+        self.context: ssl.SSLContext | None = None
+        self.refuse = False
+        self.connections: dict[Connection, None] = {}
+        self._limit, self._opened = limit, opened
+        self._socket = listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._loop: Any = gevent.get_hub().loop
+        self._accepts = self._loop.io(self._socket.fileno(), _READ)
+        self._accepts.start(self._accept)
+        self._open = True
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            if not self._open:
+                return
+            try:
+                taken = accept(self._socket)
+            except OSError:
+                return  # out of file descriptors: the peer waits in the backlog
+            if taken is None:
+                return
+            connection = Connection(*taken, self._loop, self.context, self._closed)
+            if self.refuse or len(self.connections) >= self._limit:
+                connection.reset()
+                continue
+            self.connections[connection] = None
+            self._opened(connection)
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+
+    def sockets(self) -> list[socket.socket]:
+        """Return every open socket, for a forked child to close."""
+        return [self._socket, *[connection.socket for connection in self.connections]]
+
+    def reset_all(self) -> None:
+        """Reset every connection."""
+        for connection in list(self.connections):
+            connection.reset()
+
+    def stop_accepting(self) -> None:
+        """Close the port."""
+        if self._open:
+            self._open = False
+            self._accepts.stop()
+            self._accepts.close()
+            self._socket.close()
+
+    def close(self) -> None:
+        """Close the port and every connection."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.drop()
 
 
 class Connection:

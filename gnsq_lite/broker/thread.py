@@ -1,7 +1,7 @@
 """The broker's own native thread with its own gevent hub.
 
-It is a real thread also where the process is monkey-patched, so that a handler that blocks the main hub does not stop the
-broker, and a broker in the same process can enforce heartbeats against its own client.
+It is a real thread also where the process is monkey-patched, so that a handler that blocks the main hub does not stop
+the broker, and a broker in the same process can enforce heartbeats against its own client.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class LoopThread:
     def call(self, function: Callable[[], _T]) -> _T:
         """Run *function* in the thread, in a greenlet of its own, and return what it returns or raise what it raises.
 
-        May be called from any thread or greenlet; blocks the calling thread meanwhile.  Raises ClosedError when the thread
-        does not run.
+        May be called from any thread or greenlet; blocks the calling thread meanwhile.  Raises ClosedError when the
+        thread does not run.
         """
         if self._id == _thread_id():
             return function()

@@ -19,8 +19,8 @@ _READ = 1 << 16
 def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
     """Return the context of ``--tls-cert``, ``--tls-key`` and the client-certificate policy, or None without them.
 
-    Policy "require" wants a certificate and, unlike nsqd, verifies it too where ``tls_root_ca_file`` is given; without a CA
-    file it is as "require-verify" with the system's CAs, since Python's ssl cannot ask for a certificate and not verify it.
+    Policy "require" wants a certificate and, unlike nsqd's, verifies it: Python's ssl cannot ask for one and not do so.
+    The CAs are those of ``tls_root_ca_file``, or the system's.
     """
     if not options.tls_cert:
         return None
@@ -70,7 +70,7 @@ class TLSLayer:
         """Encrypt *data*; :meth:`outgoing` has the result."""
         view = memoryview(data)
         while view:
-            view = view[self._object.write(view) :]  # type: ignore[arg-type]  # takes any buffer
+            view = view[self._object.write(view) :]
 
     def outgoing(self) -> bytes:
         """Return the bytes to send."""
@@ -81,14 +81,10 @@ class TLSLayer:
         cipher = self._object.cipher()
         version = self._object.version() or ""
         name = cipher[0] if cipher else ""
-        certificate = self._object.getpeercert() or {}
-        common_name = ""
-        for part in certificate.get("subject", ()):
-            for key, value in part:  # type: ignore[misc]  # pairs, as the ssl docs say
-                if key == "commonName":
-                    common_name = str(value)
+        certificate: dict[str, Any] = dict(self._object.getpeercert() or {})
+        names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
         return {
             "tls_cipher_suite": name if name.startswith("TLS_") else "TLS_" + name.replace("-", "_"),
             "tls_version": version.replace("TLSv", "TLS"),
-            "common_name": common_name,
+            "common_name": names[0] if names else "",
         }
