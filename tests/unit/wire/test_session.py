@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from gnsq_lite import errors
+from gnsq_lite.options import ConnectionOptions, TLSOptions
+from gnsq_lite.wire import commands, session
+from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame
+from gnsq_lite.wire.session import ALLOWED, TRANSITIONS, Done, Event, Send, Session, StartCompression, StartTLS, State
+from tests.unit.wire.golden import golden
+
+ADDRESS = "node7:4150"
+SUB = commands.subscribe("t", "c")
+AUTH_REPLY = Frame(0, b'{"identity":"me","identity_url":"http://x","permission_count":2}')
+HANDSHAKE = [State.IDENTIFYING, State.SECURING, State.COMPRESSING, State.AUTHENTICATING, State.SUBSCRIBING]
+
+
+def options(**values: Any) -> ConnectionOptions:
+    return ConnectionOptions(output_buffer_timeout=None, **values)
+
+
+def make(opts: ConnectionOptions | None = None, subscribe: bytes | None = SUB) -> Session:
+    return Session(opts or options(), ADDRESS, identify=b"{}", subscribe=subscribe)
+
+
+def started(opts: ConnectionOptions | None = None, subscribe: bytes | None = SUB) -> Session:
+    under_test = make(opts, subscribe)
+    under_test.start()
+    return under_test
+
+
+def reply(**values: Any) -> Frame:
+    return Frame(0, json.dumps(values).encode())
+
+
+def at(state: State) -> Session:
+    """A session that has come to *state* by the frames that lead there."""
+    opts = options(tls=TLSOptions(), compression="snappy", auth_secret="hush")
+    subscribe = None if state is State.READY else SUB
+    under_test = make(opts, subscribe)
+    if state is State.NEW:
+        return under_test
+    if state is State.CLOSED:
+        under_test.ended()
+        return under_test
+    under_test.start()
+    for frame in (reply(tls_v1=True, snappy=True, auth_required=True), OK_FRAME, OK_FRAME, AUTH_REPLY, OK_FRAME):
+        if under_test.state in (state, State.READY):
+            break
+        under_test.receive(frame)
+    if state is State.CLOSING:
+        under_test.close()
+    assert under_test.state is state
+    return under_test
+
+
+# -- the table
+
+#: Written apart from the code: what may follow.
+EXPECTED = {
+    State.NEW: {Event.START: State.IDENTIFYING},
+    State.IDENTIFYING: {
+        Event.TLS_GRANTED: State.SECURING,
+        Event.COMPRESSION_GRANTED: State.COMPRESSING,
+        Event.AUTH_SENT: State.AUTHENTICATING,
+        Event.SUB_SENT: State.SUBSCRIBING,
+        Event.HANDSHAKE_DONE: State.READY,
+    },
+    State.SECURING: {
+        Event.COMPRESSION_GRANTED: State.COMPRESSING,
+        Event.AUTH_SENT: State.AUTHENTICATING,
+        Event.SUB_SENT: State.SUBSCRIBING,
+        Event.HANDSHAKE_DONE: State.READY,
+    },
+    State.COMPRESSING: {
+        Event.AUTH_SENT: State.AUTHENTICATING,
+        Event.SUB_SENT: State.SUBSCRIBING,
+        Event.HANDSHAKE_DONE: State.READY,
+    },
+    State.AUTHENTICATING: {Event.SUB_SENT: State.SUBSCRIBING, Event.HANDSHAKE_DONE: State.READY},
+    State.READY: {Event.CLOSE_SENT: State.CLOSING},
+    State.SUBSCRIBING: {Event.SUB_ACCEPTED: State.SUBSCRIBED},
+    State.SUBSCRIBED: {Event.CLOSE_SENT: State.CLOSING},
+    State.CLOSING: {},
+    State.CLOSED: {},
+}
+
+
+@pytest.mark.rule("CONN-1")
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_each_event_in_each_state_leads_where_it_should_or_nowhere(state: State, event: Event) -> None:
+    expected = State.CLOSED if event is Event.ENDED else EXPECTED[state].get(event)
+    assert TRANSITIONS[state].get(event) is expected
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_can_be_reached_and_left_by_the_end_of_the_stream(state: State) -> None:
+    under_test = at(state)
+    under_test.ended()
+    assert under_test.state is State.CLOSED
+
+
+@pytest.mark.parametrize("state", State)
+def test_start_is_allowed_once(state: State) -> None:
+    under_test = at(state)
+    if state is State.NEW:
+        under_test.start()
+    else:
+        with pytest.raises(errors.StateError, match="start"):
+            under_test.start()
+        assert under_test.state is state
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("state", State)
+def test_closing_sends_cls_only_where_nsqd_takes_it(state: State) -> None:
+    under_test = at(state)
+    if state in (State.SUBSCRIBED, State.READY):
+        assert under_test.close() == (b"CLS\n" if state is State.SUBSCRIBED else b"")
+        assert under_test.state is State.CLOSING
+    else:
+        with pytest.raises(errors.StateError, match="close_sent"):
+            under_test.close()
+        assert under_test.state is state
+
+
+COMMANDS = ["IDENTIFY", "AUTH", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP"]
+ANYTIME = "NOP PUB MPUB DPUB"
+MAY = {
+    State.NEW: "IDENTIFY",
+    State.READY: ANYTIME,
+    State.SUBSCRIBED: f"{ANYTIME} RDY FIN REQ TOUCH CLS",
+    State.CLOSING: f"{ANYTIME} FIN REQ TOUCH",
+    State.CLOSED: "",
+}
+
+
+@pytest.mark.parametrize(("state", "command"), list(itertools.product(State, COMMANDS)))
+def test_each_command_is_allowed_where_nsqd_takes_it(state: State, command: str) -> None:
+    assert (command in ALLOWED[state]) == at(state).may(command) == (command in MAY.get(state, "NOP").split())
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in HANDSHAKE])
+def test_frames_outside_the_handshake_are_not_for_the_session(state: State) -> None:
+    with pytest.raises(errors.StateError, match="receive"):
+        at(state).receive(OK_FRAME)
+
+
+# -- every way through
+
+
+class FakeNsqd:
+    """Answers as nsqd does, with a heartbeat before each answer where asked."""
+
+    def __init__(self, tls: bool, codec: str | None, auth: bool) -> None:
+        granted: dict[str, Any] = {"tls_v1": tls, "auth_required": auth, "deflate_level": 3}
+        if codec:
+            granted[codec] = True
+        self.answers = [reply(**granted)] + [OK_FRAME] * (tls + bool(codec))
+        self.after = [AUTH_REPLY] * auth + [OK_FRAME]
+
+
+@pytest.mark.rule("CONN-1")
+@pytest.mark.rule("WIRE-1")
+@pytest.mark.rule("SEC-1")
+@pytest.mark.rule("SEC-2")
+@pytest.mark.rule("SEC-3")
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize("heartbeats", [False, True])
+@pytest.mark.parametrize("subscribe", [None, SUB])
+@pytest.mark.parametrize("auth", [False, True])
+@pytest.mark.parametrize("codec", [None, "snappy", "deflate"])
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_handshake_goes_in_order(
+    tls: bool, codec: Any, auth: bool, subscribe: bytes | None, heartbeats: bool
+) -> None:
+    opts = options(tls=TLSOptions() if tls else None, compression=codec, deflate_level=3, auth_secret="hush")
+    under_test = make(opts, subscribe)
+    assert under_test.start() == b"  V2IDENTIFY\n\x00\x00\x00\x02{}"
+    peer = FakeNsqd(tls, codec, auth)
+    steps = []
+    for frame in [*peer.answers, *peer.after]:
+        if heartbeats and under_test.state in HANDSHAKE:
+            before = under_test.state
+            assert under_test.receive(HEARTBEAT_FRAME) == Send(b"NOP\n")
+            assert under_test.state is before
+        steps.append(under_test.receive(frame))
+        if steps[-1] == Done():
+            break
+    expected: list[session.Step] = []
+    if tls:
+        expected.append(StartTLS())
+    if codec:
+        expected.append(StartCompression(codec, 3))
+    if auth:
+        expected.append(Send(b"AUTH\n\x00\x00\x00\x04hush"))
+    if subscribe:
+        expected.append(Send(subscribe))
+    assert steps == [*expected, Done()]
+    assert under_test.state is (State.SUBSCRIBED if subscribe else State.READY)
+    assert under_test.warnings == []
+    assert under_test.negotiated is not None
+    assert (under_test.auth_reply is not None) == auth
+
+
+@pytest.mark.rule("SEC-2")
+def test_a_server_that_names_no_level_leaves_this_sides_own() -> None:
+    under_test = started(options(compression="deflate", deflate_level=8))
+    assert under_test.receive(reply(deflate=True)) == StartCompression("deflate", 8)
+
+
+@pytest.mark.rule("NEG-2")
+def test_a_server_that_does_not_negotiate_is_subscribed_to_at_once() -> None:
+    under_test = started()
+    assert under_test.receive(OK_FRAME) == Send(SUB)
+    assert under_test.receive(OK_FRAME) == Done()
+    assert under_test.negotiated is not None
+    assert under_test.negotiated.max_rdy_count == 2500
+
+
+# -- what is not granted
+
+
+@pytest.mark.rule("NEG-4")
+@pytest.mark.parametrize("answer", [OK_FRAME, reply(), reply(tls_v1=False, auth_required=True)])
+def test_tls_that_is_not_granted_ends_it_before_anything_else_is_sent(answer: Frame) -> None:
+    under_test = started(options(tls=TLSOptions(), auth_secret="hush"))
+    with pytest.raises(errors.TLSNotGranted) as caught:
+        under_test.receive(answer)
+    assert caught.value.address == ADDRESS
+
+
+@pytest.mark.rule("NEG-4")
+@pytest.mark.parametrize(
+    ("asked", "granted", "warning"),
+    [
+        ({"compression": "snappy"}, {}, "snappy was asked for and is not granted"),
+        ({"compression": "deflate"}, {"deflate": False}, "deflate was asked for and is not granted"),
+        ({"compression": "deflate", "deflate_level": 9}, {"deflate": True, "deflate_level": 6}, "deflate_level=9"),
+        ({"sample_rate": 5}, {"sample_rate": 0}, "sample_rate=5 was asked for; 0 holds"),
+        ({"sample_rate": 5}, {}, "sample_rate=5"),
+        ({"msg_timeout": 5.0}, {"msg_timeout": 60000}, "msg_timeout=5.0 was asked for; 60.0 holds"),
+    ],
+)
+def test_other_things_that_are_not_granted_are_a_warning(
+    asked: dict[str, Any], granted: dict[str, Any], warning: str
+) -> None:
+    under_test = started(options(**asked))
+    under_test.receive(reply(**granted))
+    (line,) = under_test.warnings
+    assert warning in line
+
+
+@pytest.mark.rule("NEG-4")
+@pytest.mark.rule("SEC-5")
+def test_what_is_granted_gives_no_warning() -> None:
+    opts = options(compression="deflate", sample_rate=5, msg_timeout=5.0004)
+    under_test = started(opts)
+    under_test.receive(reply(deflate=True, deflate_level=6, sample_rate=5, msg_timeout=5000))
+    assert under_test.warnings == []
+
+
+@pytest.mark.rule("NEG-4")
+def test_a_server_that_does_not_negotiate_is_warned_of_for_each_thing_asked() -> None:
+    under_test = started(options(compression="snappy", sample_rate=5, msg_timeout=60.0))
+    under_test.receive(OK_FRAME)
+    assert [line.split()[0] for line in under_test.warnings] == ["snappy", "sample_rate", "msg_timeout"]
+
+
+# -- AUTH
+
+
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize("secret", [None, "", b""])
+def test_auth_that_is_required_and_not_configured_is_typed_before_sub(secret: Any) -> None:
+    under_test = started(options(auth_secret=secret))
+    with pytest.raises(errors.AuthFirstError, match="set auth_secret") as caught:
+        under_test.receive(reply(auth_required=True))
+    assert caught.value.address == ADDRESS
+
+
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize(("secret", "sent"), [("h\u00fcsh", "h\u00fcsh".encode()), (b"\x00\xff", b"\x00\xff")])
+def test_the_secret_goes_out_as_its_bytes(secret: Any, sent: bytes) -> None:
+    step = started(options(auth_secret=secret)).receive(reply(auth_required=True))
+    assert step == Send(b"AUTH\n" + len(sent).to_bytes(4, "big") + sent)
+
+
+@pytest.mark.rule("SEC-4")
+def test_auth_is_not_sent_where_it_is_not_required() -> None:
+    assert started(options(auth_secret="hush")).receive(reply(auth_required=False)) == Send(SUB)
+
+
+@pytest.mark.rule("SEC-4")
+def test_the_reply_to_auth_is_kept() -> None:
+    under_test = at(State.AUTHENTICATING)
+    under_test.receive(AUTH_REPLY)
+    assert under_test.auth_reply == session.AuthReply(identity="me", identity_url="http://x", permission_count=2)
+
+
+@pytest.mark.rule("SEC-4")
+def test_the_reply_of_a_real_nsqd_to_auth_is_kept() -> None:
+    data = golden("auth_reply")
+    first = 4 + int.from_bytes(data[:4], "big")
+    second = first + 4 + int.from_bytes(data[first : first + 4], "big")
+    under_test = started(options(auth_secret="hush"))
+    under_test.receive(Frame(0, data[8:first]))
+    assert under_test.receive(Frame(0, data[first + 8 : second])) == Send(SUB)
+    assert under_test.auth_reply is not None
+    assert under_test.auth_reply.identity == "golden"
+    assert under_test.auth_reply.permission_count == 1
+
+
+@pytest.mark.parametrize("body", [b'{"identity":5,"identity_url":null,"permission_count":"many"}', b"{}"])
+def test_an_odd_reply_to_auth_does_no_harm(body: bytes) -> None:
+    under_test = at(State.AUTHENTICATING)
+    under_test.receive(Frame(0, body))
+    assert under_test.auth_reply == session.AuthReply()
+
+
+@pytest.mark.parametrize("body", [b"OK", b"", b"[]", b"nope"])
+def test_a_reply_to_auth_that_is_no_object_is_unexpected(body: bytes) -> None:
+    with pytest.raises(errors.UnexpectedFrame, match="AUTH"):
+        at(State.AUTHENTICATING).receive(Frame(0, body))
+
+
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("error_auth_failed", errors.AuthFailedError),
+        ("error_unauthorized_none", errors.UnauthorizedError),
+        ("error_auth_first", errors.AuthFirstError),
+    ],
+)
+def test_what_a_real_nsqd_says_of_a_bad_secret_is_typed(name: str, error: type[Exception]) -> None:
+    data = golden(name)
+    last = data[4 + int.from_bytes(data[:4], "big") :]
+    with pytest.raises(error):
+        at(State.AUTHENTICATING).receive(Frame(1, last[8:]))
+
+
+@pytest.mark.rule("SEC-4")
+def test_the_secret_shows_nowhere() -> None:
+    opts = options(auth_secret="hush-hush")
+    under_test = started(opts)
+    step = under_test.receive(reply(auth_required=True))
+    shown = [repr(step), repr(under_test), repr(opts), str(step)]
+    with pytest.raises(errors.UnexpectedFrame) as caught:
+        under_test.receive(OK_FRAME)
+    shown += [str(caught.value), repr(caught.value)]
+    assert "hush-hush" not in "".join(shown)
+
+
+# -- frames that do not belong
+
+
+@pytest.mark.rule("ERR-2")
+@pytest.mark.parametrize("state", HANDSHAKE)
+@pytest.mark.parametrize("code", ["E_INVALID", "E_FIN_FAILED", "E_UNHEARD_OF"])
+def test_an_error_frame_ends_the_handshake_and_names_the_nsqd(state: State, code: str) -> None:
+    with pytest.raises(errors.NsqdError) as caught:
+        at(state).receive(Frame(1, f"{code} told so".encode()))
+    assert (caught.value.code, caught.value.text, caught.value.address) == (code, "told so", ADDRESS)
+
+
+@pytest.mark.parametrize("state", HANDSHAKE)
+def test_a_message_in_the_handshake_is_unexpected(state: State) -> None:
+    with pytest.raises(errors.UnexpectedFrame, match="node7:4150") as caught:
+        at(state).receive(Frame(2, bytes(26)))
+    assert "frame type 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("state", [State.SECURING, State.COMPRESSING, State.SUBSCRIBING])
+@pytest.mark.parametrize("body", [b"", b"ok", b"OK ", b"CLOSE_WAIT", b"{}", b"x" * 1000])
+def test_anything_but_ok_where_ok_is_due_is_unexpected(state: State, body: bytes) -> None:
+    with pytest.raises(errors.UnexpectedFrame, match=r"OK was due") as caught:
+        at(state).receive(Frame(0, body))
+    assert len(str(caught.value)) < 300
+
+
+def test_a_bad_reply_to_identify_names_the_nsqd() -> None:
+    with pytest.raises(errors.IdentifyError, match="node7:4150"):
+        started().receive(Frame(0, b"nope"))
