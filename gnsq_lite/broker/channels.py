@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -226,24 +226,17 @@ class Channel:
 
     def scan(self, now: float) -> None:
         """Requeue what has timed out and release what was deferred, as of *now*."""
-        for message in self._due(self._timeouts, self.in_flight, now):
-            del self.in_flight[message.id]
-            self.timeout_count += 1
-            client = message.client
-            if client is not None and self.clients.get(client.client_id) is client:
-                client.in_flight_count -= 1
-            message.client = None
-            self._enqueue(message)
-        for message in self._due(self._delays, self.deferred, now):
-            del self.deferred[message.id]
-            self._enqueue(message)
-
-    @staticmethod
-    def _due(heap: list[tuple[float, int, Message]], held: dict[bytes, Message], now: float) -> Iterator[Message]:
-        while heap and heap[0][0] <= now:
-            deadline, _, message = heappop(heap)
-            if held.get(message.id) is message and message.deadline == deadline:
-                yield message
+        if self._timeouts and self._timeouts[0][0] <= now:
+            for message in _due(self._timeouts, self.in_flight, now):
+                self.timeout_count += 1
+                client = message.client
+                if client is not None and self.clients.get(client.client_id) is client:
+                    client.in_flight_count -= 1
+                message.client = None
+                self._enqueue(message)
+        if self._delays and self._delays[0][0] <= now:
+            for message in _due(self._delays, self.deferred, now):
+                self._enqueue(message)
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
@@ -316,3 +309,14 @@ class Channel:
     def remains(self) -> list[Message]:
         """Return all messages that are not finished, as nsqd would write them to disk when it exits."""
         return [*self.queue, *self.in_flight.values(), *self.deferred.values()]
+
+
+def _due(heap: list[tuple[float, int, Message]], held: dict[bytes, Message], now: float) -> list[Message]:
+    """Take what is due by *now* off *heap* and out of *held*; entries of answered messages are stale."""
+    due = []
+    while heap and heap[0][0] <= now:
+        deadline, _, message = heappop(heap)
+        if held.get(message.id) is message and message.deadline == deadline:
+            del held[message.id]
+            due.append(message)
+    return due

@@ -16,16 +16,18 @@ from typing import Any, TypeVar
 
 from gnsq_lite.broker import stats
 from gnsq_lite.broker.faults import Faults
+from gnsq_lite.broker.http import HTTPFaults
 from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.thread import LoopThread
-from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, OptionError
 
 _T = TypeVar("_T")
 _log = logging.getLogger("gnsq_lite.broker")
 _running: weakref.WeakSet[Broker] = weakref.WeakSet()
+_abandoned: list[Broker] = []
 
 
 class Node:
@@ -34,6 +36,7 @@ class Node:
     def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
         self._broker, self._nsqd = broker, nsqd
         self.faults = Faults(broker.call, nsqd)
+        self.http_faults = HTTPFaults(broker.call, lambda: nsqd.app)
 
     @property
     def tcp_address(self) -> tuple[str, int]:
@@ -64,9 +67,12 @@ class Node:
         """Stop it as SIGTERM stops nsqd; :meth:`restart` takes up its messages."""
         self._broker.call(self._nsqd.stop)
 
-    def kill(self) -> None:
-        """Stop it with every connection reset, as a crash does; :meth:`restart` takes up its messages."""
-        self._broker.call(lambda: self._nsqd.stop(abrupt=True))
+    def kill(self, *, stay_registered: bool = False) -> None:
+        """Stop it with every connection reset, as a crash does; :meth:`restart` takes up its messages.
+
+        With *stay_registered* lookups go on naming it, for ``inactive_producer_timeout`` seconds.
+        """
+        self._broker.call(lambda: self._nsqd.stop(abrupt=True, stay_registered=stay_registered))
 
     def restart(self) -> None:
         """Start it again on the same ports, with the topics, channels and unfinished messages it had."""
@@ -84,6 +90,42 @@ class Node:
     def drop_connections(self) -> None:
         """Reset every client connection, as a broken network does."""
         self._broker.call(self._nsqd.drop_connections)
+
+
+class LookupdNode:
+    """One nsqlookupd of a broker, as its owner sees it.  The methods may be called from any thread or greenlet."""
+
+    def __init__(self, broker: Broker, lookupd: Lookupd) -> None:
+        self._broker, self._lookupd = broker, lookupd
+        self.http_faults = HTTPFaults(broker.call, lambda: lookupd.app)
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of its HTTP API."""
+        return f"{self._broker.host}:{self._lookupd.http_port}"
+
+    @property
+    def tcp_address(self) -> str:
+        """``host:port`` where nsqds register."""
+        return f"{self._broker.host}:{self._lookupd.tcp_port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens."""
+        return self._broker.alive and self._lookupd.running
+
+    def stop(self) -> None:
+        """Stop it; the broker's own nsqds count as registered with it when it is back."""
+        self._broker.call(self._lookupd.stop)
+
+    def restart(self) -> None:
+        """Start it again on the same ports."""
+
+        def restart() -> None:
+            self._lookupd.stop()
+            self._lookupd.start()
+
+        self._broker.call(restart)
 
 
 class Broker:
@@ -110,7 +152,6 @@ class Broker:
         nsqds: int = 1,
         lookupd: bool = True,
         lookupds: int = 1,
-        clock: Clock = SYSTEM_CLOCK,
         **options: Any,
     ) -> None:
         for name, value in (("nsqds", nsqds), ("lookupds", lookupds)):
@@ -124,14 +165,14 @@ class Broker:
         self.options = BrokerOptions(**options)
         count = lookupds if lookupd else 0
         self._lookupds = [
-            Lookupd(self.options, clock, host, _port(lookupd_http_port, n), _port(lookupd_tcp_port, n))
+            Lookupd(self.options, SYSTEM_CLOCK, host, _port(lookupd_http_port, n), _port(lookupd_tcp_port, n))
             for n in range(count)
         ]
         nodes = [
             Nsqd(
                 n,
                 dataclasses.replace(self.options, node_id=(self.options.node_id + n) % 1024),
-                clock,
+                SYSTEM_CLOCK,
                 host,
                 (_port(tcp_port, n), _port(http_port, n)),
                 self._lookupds,
@@ -140,6 +181,7 @@ class Broker:
         ]
         self._nsqds = nodes
         self.nodes = [Node(self, nsqd) for nsqd in nodes]
+        self.lookupds = [LookupdNode(self, lookupd) for lookupd in self._lookupds]
         self._thread = LoopThread()
         self._pid = 0
 
@@ -200,6 +242,11 @@ class Broker:
             raise ClosedError("the broker is not running")
         return self._thread.call(function)
 
+    def sockets(self) -> list[Any]:
+        """Return every socket it has open."""
+        parts: list[Lookupd | Nsqd] = [*self._lookupds, *self._nsqds]
+        return [sock for part in parts for sock in part.sockets()]
+
     # -- where it is ------------------------------------------------------------------------------------------------
 
     @property
@@ -235,17 +282,17 @@ class Broker:
     @property
     def lookupd_http_address(self) -> str:
         """``host:port`` of the first nsqlookupd's HTTP API.  Raises IndexError without one."""
-        return self.lookupd_http_addresses[0]
+        return self.lookupds[0].http_address
 
     @property
     def lookupd_http_addresses(self) -> list[str]:
         """``host:port`` of every nsqlookupd's HTTP API."""
-        return [f"{self.host}:{lookupd.http_port}" for lookupd in self._lookupds]
+        return [lookupd.http_address for lookupd in self.lookupds]
 
     @property
     def lookupd_tcp_address(self) -> str:
         """``host:port`` where a real nsqd can register with the first nsqlookupd."""
-        return f"{self.host}:{self._lookupds[0].tcp_port}"
+        return self.lookupds[0].tcp_address
 
 
 def _port(first: int, number: int) -> int:
@@ -257,4 +304,19 @@ def _stop_all() -> None:
         broker.stop()
 
 
+def _abandon() -> None:
+    """In a forked child: close the child's copies of all sockets, so that the parent's broker is not kept open by it.
+
+    The objects stay alive in ``_abandoned``: their hub's thread is not in this process, and must not be touched.
+    """
+    for broker in list(_running):
+        for sock in broker.sockets():
+            native = getattr(sock, "_sock", sock)  # of a gevent socket: its own detach() would touch the hub
+            os.close(native.detach())
+        _abandoned.append(broker)
+    _running.clear()
+
+
 atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon)

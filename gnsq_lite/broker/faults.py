@@ -82,7 +82,9 @@ class Script:
             session.respond(*rule.reply)
         elif answer is not None and rule.delay and rule.end is None:
             session.respond(0, answer)
-        if rule.end is not None:
+        if rule.end == "close" and rule.reply is not None:
+            session.close()
+        elif rule.end is not None:
             session.cut(rule.end)
 
     # -- output -----------------------------------------------------------------------------------------------------
@@ -121,12 +123,14 @@ class Script:
     def _next_piece(self, session: Session) -> None:
         outbox: deque[tuple[float, bytes]] = session.outbox
         now = session.server.topics.now()
-        while outbox and outbox[0][0] <= now and not session.closed:
+        while outbox and outbox[0][0] <= now:
             session.link.send(outbox.popleft()[1])
             if self.piece:
                 break
-        if outbox and not session.closed:
+        if outbox:
             session.server.after(max(outbox[0][0] - now, 0.0), lambda: self._next_piece(session))
+        elif session.closed:
+            session.link.close()
 
 
 class Faults:
@@ -154,7 +158,7 @@ class Faults:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def answer(self, verb: str, reply: bytes, *, error: bool = True, close: bool = True, times: int | None = 1) -> None:
-        """Answer *verb* ("PUB"; "*": any) with *reply* and do nothing else; *error*: in an error frame; then *close*."""
+        """Answer *verb* ("PUB"; "*": any) with *reply*, do nothing else; *error*: in an error frame; then *close*."""
         self._rule(verb, times, reply=(1 if error else 0, reply), end="close" if error and close else None)
 
     def answer_frame(self, verb: str, kind: int, data: bytes, *, times: int | None = 1) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import html
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import gevent
+import gevent.pool
 import gevent.socket
 from gevent.pywsgi import WSGIServer
 
 from gnsq_lite.broker import gojson
-from gnsq_lite.broker.tcp import listen
+from gnsq_lite.broker.listener import listen
 
 _REASONS = {
     200: "OK",
@@ -29,6 +32,7 @@ _REASONS = {
 }
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _JSON = "application/json; charset=utf-8"
+_MOST_CONNECTIONS = 1000
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -99,6 +103,70 @@ Answer = object  # str and bytes are sent as text, None as nothing, anything els
 Handler = Callable[[Request], Answer]
 
 
+@dataclass
+class Fault:
+    """A wrong or a late answer, for tests; without a body it is only late."""
+
+    path: str
+    status: int = 200
+    body: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = (("Content-Type", _JSON),)
+    delay: float = 0.0
+    repeat: int = 1
+    times: int | None = None
+
+    def strikes(self, path: str) -> bool:
+        """Whether it is for *path*; counts down ``times``."""
+        if self.path not in ("*", path) or self.times == 0:
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return True
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body, ``repeat`` times."""
+        for _ in range(self.repeat):
+            yield self.body or b""
+
+
+class HTTPFaults:
+    """Makes one HTTP API misbehave.  Any thread may call; ``path`` is like "/lookup", or "*" for any."""
+
+    def __init__(self, call: Callable[[Callable[[], Any]], Any], app: Callable[[], App]) -> None:
+        self._call, self._app = call, app
+
+    def _add(self, fault: Fault) -> None:
+        self._call(lambda: self._app().faults.append(fault))
+
+    def _forget(self) -> None:
+        self._app().faults.clear()
+
+    def answer(
+        self,
+        path: str = "*",
+        *,
+        status: int = 500,
+        body: bytes = b'{"message":"INTERNAL_ERROR"}',
+        headers: tuple[tuple[str, str], ...] = (("Content-Type", _JSON),),
+        delay: float = 0.0,
+        times: int | None = None,
+    ) -> None:
+        """Answer with *status*, *headers* and *body*, whatever is asked."""
+        self._add(Fault(path, status, body, headers, delay, 1, times))
+
+    def delay(self, seconds: float, path: str = "*", *, times: int | None = None) -> None:
+        """Answer rightly, but *seconds* late."""
+        self._add(Fault(path, delay=seconds, times=times))
+
+    def flood(self, path: str = "*", *, chunk: bytes = b" " * 65536, chunks: int = 1 << 20) -> None:
+        """Answer 200 with a body of *chunks* times *chunk*."""
+        self._add(Fault(path, 200, chunk, repeat=chunks))
+
+    def clear(self) -> None:
+        """Answer as usual again."""
+        self._call(self._forget)
+
+
 class App:
     """A WSGI application: a table of routes, with nsqd's answers for everything else."""
 
@@ -107,6 +175,7 @@ class App:
         self._routes: dict[str, dict[str, Handler]] = {}
         self._plain: set[Handler] = set()
         self.before: Callable[[Request], tuple[int, str, bytes] | None] = lambda request: None
+        self.faults: list[Fault] = []
 
     def add(self, method: str, path: str, handler: Handler, *, plain: bool = False) -> None:
         """Serve *path*; one that ends in "/:opt" takes any last part.  *plain*: errors are text too."""
@@ -116,6 +185,12 @@ class App:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ)
+        fault = next((fault for fault in self.faults if fault.strikes(request.path)), None)
+        if fault is not None:
+            gevent.sleep(fault.delay)
+            if fault.body is not None:
+                start_response(f"{fault.status} {_REASONS.get(fault.status, 'Fault')}", list(fault.headers))
+                return fault.chunks()
         special = self.before(request)
         headers = [("Server", self._server_name)]
         if special is not None:
@@ -192,7 +267,8 @@ class HTTPListener:
         self.port: int = real.getsockname()[1]
         self._socket = gevent.socket.socket(real.family, real.type, fileno=real.detach())
         tls: dict[str, Any] = {} if context is None else {"ssl_context": context}
-        self._server = WSGIServer(self._socket, app, log=None, error_log=None, **tls)
+        pool = gevent.pool.Pool(_MOST_CONNECTIONS)
+        self._server = WSGIServer(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
         self._server.start()
 
     def sockets(self) -> list[Any]:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request
+from gnsq_lite.broker.listener import TCPListener
 from gnsq_lite.broker.lookupd_tcp import LookupdClient
 from gnsq_lite.broker.nsqd_http import topic_and_channel
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
-from gnsq_lite.broker.tcp import Connection, TCPListener
+from gnsq_lite.broker.tcp import Connection
 from gnsq_lite.broker.topics import is_valid_name
 from gnsq_lite.clock import Clock
 

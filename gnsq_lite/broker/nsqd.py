@@ -11,13 +11,14 @@ import gevent
 from gnsq_lite.broker.auth import Authorizer
 from gnsq_lite.broker.faults import Script
 from gnsq_lite.broker.http import HTTPListener
+from gnsq_lite.broker.listener import TCPListener
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
 from gnsq_lite.broker.lookupd_tcp import RemotePeer
 from gnsq_lite.broker.nsqd_http import nsqd_app
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.tcp import Connection, TCPListener
+from gnsq_lite.broker.tcp import Connection
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
@@ -60,6 +61,7 @@ class Nsqd:
         self._peers: list[DirectPeer | RemotePeer] = []
         self._saved: Saved = {}
         self._context = server_context(options)
+        self.app = nsqd_app(self, encrypted=False)
         self._sessions: dict[Connection, Session] = {}
         self._next_client = 0
         self._to_flush: list[Session] = []
@@ -104,10 +106,11 @@ class Nsqd:
         if self._context is not None:
             self._https = HTTPListener(self._host, self.https_port, nsqd_app(self), self._context)
             self.https_port = self._https.port
-        self._http = HTTPListener(self._host, self.http_port, nsqd_app(self, encrypted=False))
+        self._http = HTTPListener(self._host, self.http_port, self.app)
         self.http_port = self._http.port
 
     def _introduce(self) -> None:
+        self._unregister()
         peer = own_peer(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
         introduction = {key: value for key, value in peer.as_json().items() if key != "remote_address"}
@@ -117,8 +120,10 @@ class Nsqd:
     def _names(self) -> list[tuple[str, str]]:
         return self.topics.names()
 
-    def stop(self, *, abrupt: bool = False) -> None:
+    def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
         """Stop listening and close every connection; *abrupt* resets them, as a killed process does.
+
+        With *stay_registered* the lookupds still name it, as after a power cut.
 
         The topics' messages are kept for :meth:`start`: what was in flight or deferred is then ready again.
         """
@@ -134,6 +139,10 @@ class Nsqd:
         for session in list(self._sessions.values()):
             session.close()
         self._close_listeners()
+        if not stay_registered:
+            self._unregister()
+
+    def _unregister(self) -> None:
         for peer in self._peers:
             peer.leave()
         self._peers = []

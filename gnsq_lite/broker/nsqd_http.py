@@ -23,8 +23,7 @@ def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
     app = App("gnsq_lite broker (in memory)")
     api = _Api(nsqd)
     if not encrypted and nsqd.options.tls_required is True:
-        refusal = f'{{"message": "TLS_REQUIRED", "https_port": {nsqd.https_port}}}'.encode()
-        app.before = lambda request: (403, "application/json; charset=utf-8", refusal)
+        app.before = lambda request: (403, "application/json; charset=utf-8", _tls_required(nsqd.https_port))
     app.add("GET", "/ping", lambda request: "OK", plain=True)
     app.add("GET", "/info", api.info)
     app.add("GET", "/stats", api.stats)
@@ -43,6 +42,10 @@ def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
     app.add("GET", "/config/:opt", api.config)
     app.add("PUT", "/config/:opt", api.config)
     return app
+
+
+def _tls_required(https_port: int) -> bytes:
+    return f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}'.encode()
 
 
 def topic_and_channel(request: Request) -> tuple[str, str]:

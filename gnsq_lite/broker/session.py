@@ -71,6 +71,8 @@ class Session(Consumer):
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client and carry out the commands in them."""
+        if self._halted:
+            self._heard_at = self.server.topics.now()  # its commands wait for us, not we for them
         self._reader.feed(data)
         self._go_on()
 
@@ -245,7 +247,8 @@ class Session(Consumer):
             return
         self.flush()
         self.lost()
-        self.link.close()
+        if not self.outbox:  # else the last of it closes the link
+            self.link.close()
 
     def disconnect(self) -> None:
         """Close: the channel is being deleted, or the node stops."""
@@ -254,6 +257,7 @@ class Session(Consumer):
     def cut(self, manner: str) -> None:
         """End the connection for a fault: "close" or "reset", with nothing more sent."""
         self._out.clear()
+        self.outbox.clear()
         self._out_size = 0
         self.lost()
         if manner == "reset":

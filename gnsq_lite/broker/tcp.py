@@ -1,4 +1,4 @@
-"""Sockets of the broker: a connection that never waits, driven by the loop of the broker's thread.
+"""A connection of the broker that never waits, driven by the loop of the broker's thread.
 
 Reads and writes happen in the loop's callbacks: no greenlet per connection or message.  What is sent in one turn of the
 loop goes out in one write.
@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import gevent
 from gevent.monkey import get_original
 
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
@@ -25,7 +24,6 @@ _READ_SIZE = 1 << 16
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
 _LINGER = 1.0
 _READ, _WRITE = 1, 2
-_ACCEPTS_PER_TURN = 64
 
 
 class Receiver(Protocol):
@@ -42,94 +40,6 @@ class Receiver(Protocol):
 
     def lost(self) -> None:
         """The connection is gone."""
-
-
-def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
-    """Return a listening, non-blocking socket.  Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = RealSocket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(backlog)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
-    """Return a new connection and its peer's address, or None if there is none."""
-    try:
-        taken, address = listener.accept()
-    except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-        return None
-    if type(taken) is not RealSocket:  # a patched process wraps it for a hub we do not want
-        taken = RealSocket(fileno=taken.detach())
-    taken.setblocking(False)
-    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    host, port = address[:2]
-    return taken, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class TCPListener:
-    """Accepts connections in the calling thread's loop and keeps count of them."""
-
-    def __init__(self, host: str, port: int, limit: int, opened: Callable[[Connection], None]) -> None:
-        self.context: ssl.SSLContext | None = None
-        self.refuse = False
-        self.connections: dict[Connection, None] = {}
-        self._limit, self._opened = limit, opened
-        self._socket = listen(host, port)
-        self.port: int = self._socket.getsockname()[1]
-        self._loop: Any = gevent.get_hub().loop
-        self._accepts = self._loop.io(self._socket.fileno(), _READ)
-        self._accepts.start(self._accept)
-        self._open = True
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            if not self._open:
-                return
-            try:
-                taken = accept(self._socket)
-            except OSError:
-                return  # out of file descriptors: the peer waits in the backlog
-            if taken is None:
-                return
-            connection = Connection(*taken, self._loop, self.context, self._closed)
-            if self.refuse or len(self.connections) >= self._limit:
-                connection.reset()
-                continue
-            self.connections[connection] = None
-            self._opened(connection)
-
-    def _closed(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
-
-    def sockets(self) -> list[socket.socket]:
-        """Return every open socket, for a forked child to close."""
-        return [self._socket, *[connection.socket for connection in self.connections]]
-
-    def reset_all(self) -> None:
-        """Reset every connection."""
-        for connection in list(self.connections):
-            connection.reset()
-
-    def stop_accepting(self) -> None:
-        """Close the port."""
-        if self._open:
-            self._open = False
-            self._accepts.stop()
-            self._accepts.close()
-            self._socket.close()
-
-    def close(self) -> None:
-        """Close the port and every connection."""
-        self.stop_accepting()
-        for connection in list(self.connections):
-            connection.drop()
 
 
 class Connection:
@@ -200,6 +110,9 @@ class Connection:
                 self._decrypt(self._tls, data)
         except (CodecError, ssl.SSLError, OSError):
             self.drop()
+        except BaseException:
+            self.drop()  # a bug of the broker: the loop reports it, and the client is not left to wait
+            raise
 
     def decode(self, data: bytes) -> None:
         """Decompress *data*, where that was agreed, and hand it on."""
@@ -284,7 +197,11 @@ class Connection:
         if self._codec is not None:
             data = self._codec.encode(data)
         if self._tls is not None:
-            self._tls.write(data)
+            try:
+                self._tls.write(data)
+            except ssl.SSLError:
+                self.drop()
+                return
             data = self._tls.outgoing()
         self._transmit(data)
 
