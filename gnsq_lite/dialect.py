@@ -145,13 +145,13 @@ class PlainDialect:
 
     def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
         """Round robin."""
-        refuse_youzan_only(request)
         if not endpoints:
             raise NotSent("no nsqd can be reached")
         return endpoints[next(self._turn) % len(endpoints)]
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """PUB, MPUB or DPUB."""
+        refuse_youzan_only(request)
         if request.batch:
             return commands.multipublish(request.topic, request.bodies)
         if request.defer:

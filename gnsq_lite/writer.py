@@ -195,7 +195,7 @@ class Writer:
             request = PublishRequest(
                 topic=topic,
                 bodies=(body,),
-                defer=_positive(defer) if defer else 0.0,
+                defer=_positive(defer, "defer") if defer else 0.0,
                 key=_key(key),
                 partition=partition,
                 trace_id=trace_id,
@@ -349,9 +349,9 @@ def parts(bodies: Sequence[bytes], most: int) -> Iterable[list[bytes]]:
     yield part
 
 
-def _positive(seconds: Any) -> float:
+def _positive(seconds: Any, name: str = "timeout") -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
-        raise OptionError("timeout", seconds, "must be more than 0 seconds")
+        raise OptionError(name, seconds, "must be more than 0 seconds")
     return float(seconds)
 
 

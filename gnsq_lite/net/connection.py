@@ -357,6 +357,10 @@ class Connection:
         if self._stream is not None:
             self._stream.abandon()
 
+    def has_ended(self) -> bool:
+        """Look whether nsqd has closed the connection while nobody read; in the loop's thread."""
+        return self._stream is None or self._stream.has_ended()
+
     def unsent(self) -> int:
         """Bytes nsqd has not taken yet."""
         return self._stream.unsent if self._stream is not None else 0

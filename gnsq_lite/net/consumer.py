@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
@@ -304,7 +304,7 @@ class Consumer:
         except Exception as error:
             log.exception("giving up %r failed; it is requeued", message.id)
             self._call_hook("on_failure", message, error)
-            answer = message.requeue
+            answer: Callable[[], None] = message.requeue
         else:
             self.given_up += 1
             answer = message.finish

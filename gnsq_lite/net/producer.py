@@ -43,13 +43,17 @@ log = logging.getLogger("gnsq_lite.writer")
 _CHECK_EVERY = 1.0
 _NEVER = float("inf")
 
+#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
+_STALE = 0.001
+
 
 class Peer:
     """One nsqd of a Writer: its connection while there is one, and what it has not answered yet, in order."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.connection: Connection | None = None
+        #: The connection, while the peer is in ``Producer.ready``; None otherwise.
+        self.connection: Any = None
         self.pending: deque[Publication] = deque()
         self.error: NSQError | None = None
         self.task: Any = None
@@ -119,9 +123,14 @@ class Producer:
         else:
             self._turn = turn = (self._turn + 1) % len(ready)
             peer = ready[turn]
+        connection = peer.connection
+        if not peer.pending and self.clock.now() - connection.read_at > _STALE and connection.has_ended():
+            self.ready.remove(peer)  # its greenlet will find out in a moment; the message need not be lost with it
+            self.submit_again(publication)
+            return
         peer.pending.append(publication)
         publication.sent = True
-        peer.connection.send(publication.data)  # type: ignore[union-attr]
+        connection.send(publication.data)
 
     def _gather(self, publication: Publication) -> None:
         """Keep single messages until the end of the turn: those to one topic go as one MPUB."""
@@ -280,12 +289,17 @@ class Producer:
                 if publication.done():
                     continue
                 if publication.deadline <= now:
-                    self._settle(publication, error=publication.expired())
+                    self._settle(publication, error=publication.expired(self._why()))
                 else:
                     soonest = min(soonest, publication.deadline)
         self.waiting = deque(p for p in self.waiting if not p.done())
         if soonest < _NEVER:
             self._watch(soonest)
+
+    def _why(self) -> str:
+        """Say why no nsqd can be reached, as far as it is known."""
+        known = [str(peer.error) for peer in self.peers.values() if peer.error is not None]
+        return f": {'; '.join(known[:3])}" if known else ""
 
     def _tick(self) -> None:
         while True:

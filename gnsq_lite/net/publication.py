@@ -91,8 +91,8 @@ class Publication(Completion):
         if greenlet is not None:
             greenlet.switch()
 
-    def expired(self) -> NotSent | PublishTimeout:
-        """Return the error for a deadline that has passed."""
+    def expired(self, why: str) -> NotSent | PublishTimeout:
+        """Return the error for a deadline that has passed; *why* no nsqd could be reached."""
         if self.sent:
             return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
-        return NotSent(f"no nsqd took the publish to {self.topic} within {self.timeout:g} s")
+        return NotSent(f"no nsqd could be reached for the publish to {self.topic} within {self.timeout:g} s{why}")

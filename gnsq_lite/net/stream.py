@@ -109,6 +109,21 @@ class Stream:
             self._waiting = None
             waiting.switch()
 
+    def has_ended(self) -> bool:
+        """Look, without waiting, whether the peer has closed; then this side closes too."""
+        if self.closed is not None:
+            return True
+        try:
+            if self._sock.recv(1, socket.MSG_PEEK):
+                return False
+            error = ConnectionLost(self.address, "connection closed by nsqd")
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as failed:
+            error = lost(self.address, failed)
+        self.close(error)
+        return True
+
     # -- writing
 
     def write(self, data: bytes) -> None:
@@ -273,6 +288,8 @@ class Stream:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
+            self._readable.close()
+            self._writable.close()
             self._sock.close()
 
 

@@ -1,0 +1,74 @@
+"""The group of commands, and how errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.version import __version__
+
+#: Command -> (module, one line of help).  The module has ``command``, a click.Command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
+    "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and prove that nothing was lost."),
+}
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gnsq-lite")
+@click.option("--patch", is_flag=True, help="Monkey-patch with gevent before anything is imported.")
+def main(patch: bool) -> None:
+    """NSQ from the command line.  `gnsq-lite COMMAND --help` tells more.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code; errors are one line on standard error."""
+    try:
+        result = main.main(args=arguments, prog_name="gnsq-lite", standalone_mode=False)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except OptionError as error:
+        print(f"gnsq-lite: {error}", file=sys.stderr)
+        return USAGE
+    except NSQError as error:
+        print(f"gnsq-lite: {error}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:  # the reader of our output has gone; that is no failure of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,177 @@
+"""``gnsq-lite demo``: the main job on real input, with a proof that nothing was lost."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from gnsq_lite import Message, Reader, Requeue, Writer
+from gnsq_lite.broker import Broker
+from gnsq_lite.cli.output import Progress, console
+
+#: Messages of one MPUB.
+BATCH = 200
+#: One line in this many fails once, so that a retry is seen.
+FAILS = 5000
+
+
+@dataclass
+class Tally:
+    """What was seen on one side; the checksum does not depend on order."""
+
+    count: int = 0
+    checksum: int = 0
+    seen: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, number: int, record: bytes) -> bool:
+        """Count *record* once by its number; return False for one that was here before."""
+        digest = int.from_bytes(hashlib.blake2b(record, digest_size=8).digest(), "big")
+        with self.lock:
+            if number in self.seen:
+                return False
+            self.seen.add(number)
+            self.count += 1
+            self.checksum = (self.checksum + digest) % 2**64
+            return True
+
+
+def standard_library() -> Iterator[bytes]:
+    """Yield the lines of Python's own standard library, its top-level modules."""
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        yield from path.read_bytes().splitlines()
+
+
+def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yield numbered records: the number makes each line unique, and none empty."""
+    for number, line in enumerate(itertools.islice(lines, limit)):
+        yield number, b"%d\t%b" % (number, line.rstrip(b"\r\n"))
+
+
+class Handler:
+    """Notes each line once; sends one in FAILS back, the first time it comes."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.retries = 0
+        self.doubles = 0
+
+    def __call__(self, message: Message) -> None:
+        """Handle one line."""
+        number = int(message.body.partition(b"\t")[0])
+        if number % FAILS == FAILS - 1 and message.attempts == 1:
+            self.retries += 1
+            raise Requeue(0.0, backoff=False)
+        if not self.tally.add(number, message.body):
+            self.doubles += 1
+
+
+def publish_all(writer: Writer, topic: str, source: Iterable[tuple[int, bytes]], sent: Tally) -> None:
+    """Publish the records in batches."""
+    numbered = iter(source)
+    while batch := list(itertools.islice(numbered, BATCH)):
+        writer.multipublish(topic, [record for _, record in batch])
+        for number, record in batch:
+            sent.add(number, record)
+
+
+def wait_for_all(sent: Tally, handler: Handler, progress: Progress, timeout: float) -> None:
+    """Return when all that was sent was handled, or when nothing more has come for *timeout* seconds."""
+    last, since = -1, time.monotonic()
+    while (done := handler.tally.count) < sent.count:
+        if done != last:
+            last, since = done, time.monotonic()
+        elif time.monotonic() - since > timeout:
+            return
+        progress.show(published=sent.count, handled=done)
+        time.sleep(0.05)
+
+
+def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
+    """Print what happened; return whether nothing was lost."""
+    handled = handler.tally
+    whole = sent.count == handled.count and sent.checksum == handled.checksum
+    rows: list[tuple[str, Any]] = [
+        ("lines published", f"{sent.count:,}"),
+        ("lines handled", f"{handled.count:,}"),
+        ("throughput", f"{handled.count / max(seconds, 1e-9):,.0f} lines/s"),
+        ("retries", handler.retries),
+        ("seen twice", handler.doubles),
+        ("checksum", f"{sent.checksum:016x} published, {handled.checksum:016x} handled"),
+        ("result", "nothing was lost" if whole else f"LOST {sent.count - handled.count} lines"),
+    ]
+    for name, value in rows:
+        console.print(f"{name + ':':17}{value}", style=None if whole or name != "result" else "bold red", markup=False)
+    return whole
+
+
+@click.command("demo")
+@click.argument("file", type=click.File("rb"), required=False)
+@click.option("--nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
+@click.option("--lookupd", metavar="HOST:PORT", help="Find the nsqd through this nsqlookupd (HTTP address).")
+@click.option("--topic", help="Topic to use; by default a new ephemeral one on your nsqd, 'demo' on the embedded one.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
+@click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Handlers at once.")
+def command(
+    file: BinaryIO | None,
+    nsqd: str | None,
+    lookupd: str | None,
+    topic: str | None,
+    limit: int | None,
+    max_in_flight: int,
+    concurrency: int,
+) -> int:
+    """Publish the lines of FILE ('-' is standard input), consume them, and prove that nothing was lost.
+
+    Without FILE: the sources of Python's standard library.  Without --nsqd: an nsqd and an nsqlookupd embedded in this
+    process, in memory.
+    """
+    sent, handler = Tally(), Handler()
+    with ExitStack() as stack:
+        where: dict[str, Any] = {}
+        if nsqd is None:
+            broker = stack.enter_context(Broker())
+            nsqd, lookupd = broker.nsqd_tcp_address, broker.lookupd_http_address
+            console.print(f"embedded nsqd at {nsqd}, nsqlookupd at {lookupd}; all in memory", markup=False)
+        topic = topic or f"demo-{int(time.time())}"
+        where = {"lookupd_http_addresses": lookupd} if lookupd else {"nsqd_tcp_addresses": nsqd}
+        writer = stack.enter_context(Writer(nsqd))
+        progress = stack.enter_context(Progress("demo"))
+        source = records(file if file is not None else standard_library(), limit)
+        first = list(itertools.islice(source, 1))
+        if not first:
+            print("gnsq-lite demo: there are no lines to publish", file=sys.stderr)
+            return 1
+        started = time.monotonic()
+        publish_all(writer, topic, first, sent)  # makes the topic, so that nsqlookupd knows it
+        reader = Reader(
+            topic,
+            "demo",
+            handler,
+            max_in_flight=max_in_flight,
+            concurrency=concurrency,
+            lookupd_poll_interval=1.0,
+            max_attempts=0,
+            **where,
+        )
+        with reader:
+            publishing = threading.Thread(target=publish_all, args=(writer, topic, source, sent))
+            publishing.start()
+            while publishing.is_alive():
+                progress.show(published=sent.count, handled=handler.tally.count)
+                publishing.join(0.1)
+            wait_for_all(sent, handler, progress, timeout=30.0)
+            seconds = time.monotonic() - started
+    return 0 if summary(sent, handler, seconds) else 1

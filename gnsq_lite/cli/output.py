@@ -1,0 +1,55 @@
+"""What people see: colour and live progress on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+#: Standard output.  Off a terminal: no colour, no cursor movement, no wrapping.
+console = Console(highlight=False, soft_wrap=True)
+
+#: Standard error.
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Progress:
+    """Counts that grow, with their rates; a live line on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, title: str, *, every: float = 2.0) -> None:
+        self._title, self._every = title, every
+        self._live: Live | None = None
+        self._began = time.monotonic()
+        self._printed = self._began
+
+    def __enter__(self) -> Progress:
+        if errors.is_terminal:
+            self._live = Live(Text(""), console=errors, refresh_per_second=8, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, **counts: int) -> None:
+        """Show the counts as they are now."""
+        now = time.monotonic()
+        elapsed = max(now - self._began, 1e-9)
+        line = "  ".join(f"{name} {count:,} ({count / elapsed:,.0f}/s)" for name, count in counts.items())
+        if self._live is not None:
+            self._live.update(Text(f"{self._title}  {line}"))
+        elif now - self._printed >= self._every:
+            self._printed = now
+            errors.print(f"{self._title}: {line}", markup=False)
+
+
+def echo(text: Any) -> None:
+    """Print one plain line."""
+    console.print(str(text), markup=False)

@@ -1,0 +1,364 @@
+"""The Writer against an embedded and a real nsqd."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import gevent
+import pytest
+
+from gnsq_lite import Writer, errors
+from gnsq_lite.broker import Broker
+from tests.conftest import MakeBroker
+from tests.servers import ServerHandle
+
+QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
+
+
+@pytest.fixture
+def embedded() -> Iterator[Broker]:
+    with Broker(lookupd=False) as broker:
+        yield broker
+
+
+def depth(broker: ServerHandle, topic: str) -> int:
+    return int(broker.stats(topic).get("depth", 0))
+
+
+@pytest.mark.rule("PUB-1")
+def test_publish_returns_when_nsqd_has_the_message(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address) as writer:
+        assert writer.publish(topic, b"one") is None
+        assert depth(broker, topic) == 1
+        writer.multipublish(topic, [b"two", b"three"])
+        assert depth(broker, topic) == 3
+        writer.publish(topic, b"later", defer=0.001)
+        assert writer.stats().published == 4
+
+
+@pytest.mark.rule("PUB-1")
+def test_a_server_that_refuses_a_publish_raises_its_own_error(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(max_msg_size=100)
+    with Writer(broker.tcp_address, **QUICK) as writer:
+        with pytest.raises(errors.BadMessageError, match="too big") as caught:
+            writer.publish(topic, b"x" * 200)
+        assert caught.value.address == broker.tcp_address
+        writer.publish(topic, b"small")  # the Writer lives on
+        assert depth(broker, topic) == 1
+
+
+def test_one_bad_publish_does_not_hurt_those_behind_it(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(max_msg_size=100)
+    with Writer(broker.tcp_address, **QUICK) as writer:
+        writer.publish(topic, b"first")
+        sent = [writer.publish_nowait(topic, b"x" * (200 if n == 3 else 10)) for n in range(10)]
+        outcomes = []
+        for publication in sent:
+            try:
+                outcomes.append(publication.result())
+            except errors.NsqdError as error:
+                outcomes.append(type(error))
+        assert outcomes == [None] * 3 + [errors.BadMessageError] + [None] * 6
+        assert depth(broker, topic) == 10
+
+
+@pytest.mark.rule("WIRE-8")
+@pytest.mark.parametrize(
+    ("topic_name", "body", "error"),
+    [
+        ("t", "text", errors.BodyTypeError),
+        ("t", b"", errors.InvalidBody),
+        ("t", b"x" * (1024 * 1024 + 1), errors.MessageTooLarge),
+        ("t\n", b"x", errors.InvalidName),
+        ("a b", b"x", errors.InvalidName),
+        ("", b"x", errors.InvalidName),
+        ("t" * 65, b"x", errors.InvalidName),
+        (b"t", b"x", errors.InvalidName),
+    ],
+)
+def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(
+    embedded: Broker, topic_name: str, body: bytes, error: type[Exception]
+) -> None:
+    with Writer(embedded.nsqd_tcp_address) as writer:
+        with pytest.raises(error):
+            writer.publish(topic_name, body)
+        with pytest.raises(error):
+            writer.publish_nowait(topic_name, body)
+        with pytest.raises(error):
+            writer.multipublish(topic_name, [b"good", body])
+        writer.publish("good", b"x")
+    assert [t["topic_name"] for t in embedded.node.stats()["topics"]] == ["good"]
+
+
+def test_bad_arguments_say_what_is_wrong(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address) as writer:
+        with pytest.raises(errors.BodyTypeError, match=r"\.encode\(\)"):
+            writer.publish("t", "text")  # type: ignore[arg-type]
+        for seconds in (-1.0, 0.0, float("nan"), True):
+            with pytest.raises(errors.OptionError, match="timeout"):
+                writer.publish("t", b"x", timeout=seconds)
+        with pytest.raises(errors.OptionError, match="defer"):
+            writer.publish("t", b"x", defer=-1.0)
+        with pytest.raises(errors.OptionError, match="key"):
+            writer.publish("t", b"x", key="k")
+        with pytest.raises(errors.InvalidBody):
+            writer.multipublish("t", [])
+
+
+def test_bad_options_fail_at_construction() -> None:
+    for wrong in ({"publish_timeout": 0}, {"retries": -1}, {"max_msg_size": 0}, {"compression": "lz4"}, {"retrys": 1}):
+        with pytest.raises(errors.OptionError):
+            Writer("127.0.0.1:4150", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(errors.OptionError, match="did you mean 'retries'"):
+        Writer("127.0.0.1:4150", retrys=1)  # type: ignore[call-arg]
+    for address in ("127.0.0.1:0", "127.0.0.1:65536", "http://127.0.0.1:4150", ":", "a@b:1"):
+        with pytest.raises(errors.OptionError):
+            Writer(address)
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.rule("WIRE-8")
+def test_a_batch_larger_than_nsqd_takes_is_split(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(max_body_size=2000)
+    with Writer(broker.tcp_address, max_body_size=2000) as writer:
+        writer.multipublish(topic, [b"x" * 100] * 50)
+    assert depth(broker, topic) == 50
+
+
+def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        with Writer(address, **QUICK) as writer:
+            began = time.monotonic()
+            with pytest.raises(errors.NotSent, match=r"within 0\.3 s"):
+                writer.publish("t", b"x", timeout=0.3)
+            assert 0.25 < time.monotonic() - began < 3
+
+
+def test_a_host_that_does_not_resolve_is_named() -> None:
+    seen: list[str] = []
+    with Writer("no-such-host.invalid:4150", **QUICK) as writer:
+        with pytest.raises(errors.NotSent) as caught:
+            writer.publish("t", b"x", timeout=1.0)
+        seen.append(str(caught.value))
+    assert "no-such-host.invalid" in seen[0]
+
+
+@pytest.mark.rule("CONN-5")
+def test_a_peer_that_says_nothing_is_given_up() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with Writer("127.0.0.1:%d" % silent.getsockname()[1], handshake_timeout=0.2, **QUICK) as writer:
+            with pytest.raises(errors.NotSent, match="handshake"):
+                writer.publish("t", b"x", timeout=1.0)
+
+
+def test_a_port_that_speaks_http_is_named_as_such(broker: ServerHandle) -> None:
+    with Writer(broker.http_address, **QUICK) as writer, pytest.raises(errors.ProtocolError, match="HTTP"):
+        writer.publish("t", b"x", timeout=5.0)
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_connection_lost_after_sending_leaves_the_outcome_unknown(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address, **QUICK) as writer:
+        writer.publish("t", b"first")
+        embedded.faults.disconnect_on("PUB")
+        with pytest.raises(errors.OutcomeUnknown, match="outcome is unknown"):
+            writer.publish("t", b"second")
+        writer.publish("t", b"third")
+        assert writer.stats().unknown == 1
+
+
+@pytest.mark.rule("PUB-2")
+def test_with_retries_a_publish_of_unknown_outcome_is_sent_again(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address, retries=2, **QUICK) as writer:
+        writer.publish("t", b"first")
+        embedded.faults.disconnect_on("PUB")
+        writer.publish("t", b"second")
+    assert embedded.node.stats()["topics"][0]["depth"] >= 2
+
+
+def test_an_answer_that_never_comes_is_a_timeout_and_later_answers_stay_in_order(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address, **QUICK) as writer:
+        writer.publish("t", b"first")
+        embedded.faults.delay(0.4, "PUB", times=1)
+        with pytest.raises(errors.PublishTimeout, match=r"within 0\.1 s"):
+            writer.publish("t", b"slow", timeout=0.1)
+        embedded.faults.clear()
+        writer.publish("t", b"good")
+        with pytest.raises(errors.BadMessageError):
+            embedded.faults.answer("PUB", b"E_BAD_MESSAGE no", close=True)
+            writer.publish("t", b"refused")
+
+
+@pytest.mark.rule("PUB-3")
+def test_an_idle_writer_answers_heartbeats(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker()
+    with Writer(broker.tcp_address, heartbeat_interval=1.0) as writer:
+        writer.publish(topic, b"one")
+        time.sleep(3.5)  # nsqd hangs up after two intervals without a word
+        writer.publish(topic, b"two")
+        assert writer.stats().reconnects == 0
+
+
+@pytest.mark.rule("PUB-3")
+def test_an_idle_writer_survives_a_restart_of_nsqd(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address, **QUICK) as writer:
+        writer.publish(topic, b"one")
+        broker.stop()
+        broker.restart()
+        writer.publish(topic, b"two")
+        assert writer.stats().reconnects >= 1
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_dead_nsqd_is_skipped_and_used_again_later(make_broker: MakeBroker, topic: str) -> None:
+    first, second = make_broker(), make_broker()
+    with Writer([first.tcp_address, second.tcp_address], **QUICK) as writer:
+        for _ in range(10):
+            writer.publish(topic, b"x")
+        wait_for(lambda: len(writer.stats().connections) == 2)
+        for _ in range(10):
+            writer.publish(topic, b"x")
+        assert depth(first, topic) >= 5
+        assert depth(second, topic) >= 5
+        second.stop()
+        wait_for(lambda: len(writer.stats().connections) == 1)
+        before = depth(first, topic)
+        for _ in range(10):
+            writer.publish(topic, b"x")
+        assert depth(first, topic) == before + 10
+        second.restart()
+        wait_for(lambda: len(writer.stats().connections) == 2)
+        before = depth(second, topic)
+        for _ in range(10):
+            writer.publish(topic, b"x")
+        assert depth(second, topic) == before + 5
+
+
+def test_it_may_be_shared_by_threads_and_greenlets(broker: ServerHandle, topic: str) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for number in range(50):
+                writer.publish(topic, b"%d" % number)
+        except BaseException as error:
+            failures.append(error)
+
+    with Writer(broker.tcp_address) as writer:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        greenlets = [gevent.spawn(work) for _ in range(4)]
+        gevent.joinall(greenlets)
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert depth(broker, topic) == 400
+
+
+def test_other_greenlets_run_while_one_waits_for_its_answer(embedded: Broker) -> None:
+    embedded.faults.delay(0.3, "PUB", times=1)
+    ticks: list[float] = []
+
+    def tick() -> None:
+        for _ in range(10):
+            gevent.sleep(0.02)
+            ticks.append(time.monotonic())
+
+    with Writer(embedded.nsqd_tcp_address) as writer:
+        ticking = gevent.spawn(tick)
+        writer.publish("t", b"slow")
+        assert len(ticks) >= 8
+        ticking.join()
+
+
+def test_a_greenlet_killed_while_it_publishes_hurts_nobody(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address) as writer:
+        writer.publish("t", b"first")
+        embedded.faults.delay(0.2, "PUB", times=1)
+        waiting = gevent.spawn(writer.publish, "t", b"second")
+        gevent.sleep(0.05)
+        waiting.kill()
+        writer.publish("t", b"third")
+        with gevent.Timeout(5):
+            writer.flush()
+    assert embedded.node.stats()["topics"][0]["depth"] == 3
+
+
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_each_publish_of_many_at_once_gets_its_own_outcome(make_broker: MakeBroker, topic: str, coalesce: bool) -> None:
+    broker = make_broker()
+    with Writer(broker.tcp_address, coalesce=coalesce) as writer:
+        sent = [writer.publish_nowait(topic, b"%d" % n) for n in range(500)]
+        assert [p.result() for p in sent] == [None] * 500
+        assert all(p.done() for p in sent)
+        assert writer.stats().pending == 0
+        assert writer.stats().published == 500
+    assert depth(broker, topic) == 500
+
+
+def test_flush_waits_for_every_outcome(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address) as writer:
+        sent = [writer.publish_nowait(topic, b"x") for _ in range(100)]
+        writer.flush()
+        assert all(p.done() for p in sent)
+
+
+def test_close_waits_for_outcomes_and_then_refuses(broker: ServerHandle, topic: str) -> None:
+    writer = Writer(broker.tcp_address)
+    sent = [writer.publish_nowait(topic, b"x") for _ in range(100)]
+    writer.close()
+    writer.close()
+    assert [p.result() for p in sent] == [None] * 100
+    with pytest.raises(errors.ClosedError):
+        writer.publish(topic, b"late")
+
+
+def test_what_cannot_be_sent_by_the_close_is_settled_not_lost() -> None:
+    writer = Writer("127.0.0.1:1", **QUICK)
+    publication = writer.publish_nowait("t", b"x")
+    writer.close(timeout=0.1)
+    with pytest.raises(errors.NotSent):
+        publication.result(1.0)
+
+
+def test_the_backlog_of_publish_nowait_is_bounded() -> None:
+    with Writer("127.0.0.1:1", max_pending=1000, publish_timeout=0.2, **QUICK) as writer:
+        for _ in range(10):
+            writer.publish_nowait("t", b"x" * 100)
+        with pytest.raises(errors.BacklogFull, match="nothing was sent"):
+            writer.publish_nowait("t", b"x")
+        time.sleep(0.5)  # the deadlines pass and the room is free again
+        writer.publish_nowait("t", b"x")
+
+
+def test_publishing_works_in_a_forked_child(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address) as writer:
+        writer.publish(topic, b"parent")
+        child = os.fork()
+        if child == 0:
+            try:
+                writer.publish(topic, b"child", timeout=10.0)
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        writer.publish(topic, b"parent again")
+        assert writer.stats().reconnects == 0
+    assert depth(broker, topic) == 3
+
+
+def wait_for(condition: object, timeout: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
