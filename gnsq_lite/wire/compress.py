@@ -30,8 +30,9 @@ class Codec(Protocol):
     def decompress(self, data: bytes) -> Iterator[bytes]:
         """Yield what *data* and the bytes held so far decompress to.
 
-        Run it to its end: the codec goes on from there.  Raises DecompressionError, after what came before the fault;
-        every later call raises it again.
+        Run it to its end: the codec goes on from there.  Raises DecompressionError, after what came before the fault
+        (of snappy chunks that fail their checksum, those decompressed in one go with it are lost too); every later
+        call raises it again.
         """
 
 
@@ -147,10 +148,15 @@ class SnappyCodec:
             return
         at = batch_at = expected = 0
         while True:
-            end = self._chunk_end(whole, at)
             kind = whole[at] if at < len(whole) else _IDENTIFIER
-            is_data = end <= len(whole) and kind in (_COMPRESSED, _PLAIN)
-            length = _plain_length(whole, at, end) if is_data else 0
+            try:
+                end = self._chunk_end(whole, at)
+                is_data = end <= len(whole) and kind in (_COMPRESSED, _PLAIN)
+                length = _plain_length(whole, at, end) if is_data else 0
+            except DecompressionError:
+                if at > batch_at:
+                    yield _decompress_batch(whole[batch_at:at], expected)
+                raise
             if at > batch_at and (not is_data or expected + length > _BATCH):
                 yield _decompress_batch(whole[batch_at:at], expected)
                 batch_at, expected = at, 0

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsq_lite.errors import DecompressionError, OptionError
+from gnsq_lite.wire.compress import MAX_PIECE, Codec, DeflateCodec, SnappyCodec, make_codec
+from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
+from tests.unit.wire.golden import golden
+from tests.unit.wire.snappy_by_hand import STREAM_ID, chunk, compressed, masked_crc, plain, varint
+
+MAKERS: list[Callable[[], Codec]] = [SnappyCodec, DeflateCodec]
+both = pytest.mark.parametrize("make", MAKERS, ids=["snappy", "deflate"])
+
+NOISE = random.Random(7).randbytes(200_000)
+#: Small and large, compressible and not, and one that fills the largest chunk to the byte.
+PARTS = [b"x", b"OK" * 40, NOISE[:300], b"", bytes(65536), NOISE[:65537]]
+
+
+def stream(codec: Codec, parts: Iterable[bytes]) -> bytes:
+    return b"".join(codec.compress(part) for part in parts)
+
+
+def run(codec: Codec, reads: Iterable[bytes]) -> bytes:
+    return b"".join(piece for data in reads for piece in codec.decompress(data))
+
+
+def fails(codec: Codec, data: bytes) -> tuple[bytes, DecompressionError]:
+    """What comes out before the error, and the error."""
+    out: list[bytes] = []
+    with pytest.raises(DecompressionError) as caught:
+        out.extend(codec.decompress(data))
+    return b"".join(out), caught.value
+
+
+# -- both codecs
+
+
+@pytest.mark.rule("SEC-2")
+@both
+def test_what_one_side_compresses_the_other_reads(make: Callable[[], Codec]) -> None:
+    writer, reader = make(), make()
+    for part in PARTS:  # each part can be read at once: it was flushed
+        assert run(reader, [writer.compress(part)]) == part
+
+
+@pytest.mark.rule("SEC-3")
+@both
+def test_every_cut_gives_the_same_bytes(make: Callable[[], Codec]) -> None:
+    parts = [b"first", NOISE[:100], b"aaaa" * 50, b"last"]
+    data = stream(make(), parts)
+    for at in range(len(data) + 1):
+        assert run(make(), [data[:at], data[at:]]) == b"".join(parts)
+
+
+@pytest.mark.rule("SEC-3")
+@both
+def test_a_byte_at_a_time_gives_the_same_bytes(make: Callable[[], Codec]) -> None:
+    data = stream(make(), PARTS)
+    start = time.process_time()
+    assert run(make(), (data[at : at + 1] for at in range(len(data)))) == b"".join(PARTS)
+    assert time.process_time() - start < 10  # about 0.1 s; joining what is held at each byte takes far longer
+
+
+@both
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(st.binary(max_size=300), max_size=5), cuts=st.lists(st.integers(0, 3000), max_size=6))
+def test_any_data_in_any_split_comes_out_as_it_went_in(
+    make: Callable[[], Codec], parts: list[bytes], cuts: list[int]
+) -> None:
+    data = stream(make(), parts)
+    edges = sorted({0, len(data), *(point % (len(data) + 1) for point in cuts)})
+    reads = [data[a:b] for a, b in itertools.pairwise(edges)]
+    assert run(make(), reads) == b"".join(parts)
+
+
+@pytest.mark.rule("SEC-2")
+@both
+def test_a_body_of_five_megabytes_passes(make: Callable[[], Codec]) -> None:
+    body = (NOISE * 26)[:5_000_000]
+    data = make().compress(body)
+    reader = make()
+    pieces = [piece for at in range(0, len(data), 65536) for piece in reader.decompress(data[at : at + 65536])]
+    assert b"".join(pieces) == body
+    assert max(map(len, pieces)) <= MAX_PIECE
+
+
+@pytest.mark.rule("SEC-2")
+@both
+def test_a_bomb_takes_no_memory(make: Callable[[], Codec]) -> None:
+    writer = make()
+    data = b"".join(writer.compress(bytes(4_000_000)) for _ in range(12))
+    tracemalloc.start()
+    try:
+        total = 0
+        for piece in make().decompress(data):
+            assert 0 < len(piece) <= MAX_PIECE
+            total += len(piece)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert total == 48_000_000
+    assert peak < 8 * MAX_PIECE
+
+
+@both
+def test_output_is_made_only_when_it_is_asked_for(make: Callable[[], Codec]) -> None:
+    data = make().compress(bytes(3 * MAX_PIECE) + b"end")
+    pieces = make().decompress(data)
+    first = next(pieces)
+    assert first == bytes(len(first))
+    assert (first + b"".join(pieces))[-3:] == b"end"
+
+
+@both
+@pytest.mark.parametrize("size", [MAX_PIECE - 1, MAX_PIECE, MAX_PIECE + 1, 2 * MAX_PIECE])
+def test_output_around_the_size_of_a_piece_is_whole(make: Callable[[], Codec], size: int) -> None:
+    writer, reader = make(), make()
+    assert len(run(reader, [writer.compress(bytes(size))])) == size
+    assert run(reader, [writer.compress(b"next")]) == b"next"
+
+
+@both
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_noise_gives_bytes_or_a_decompression_error(make: Callable[[], Codec], data: bytes) -> None:
+    try:
+        run(make(), [data])
+    except DecompressionError:
+        pass
+
+
+@both
+def test_a_codec_that_has_failed_stays_failed(make: Callable[[], Codec]) -> None:
+    codec = make()
+    _, first = fails(codec, b"\x07 this is neither")
+    for again in (b"", make().compress(b"good")):
+        assert fails(codec, again) == (b"", first)
+
+
+@both
+def test_a_stream_that_is_cut_short_gives_what_is_whole_and_waits(make: Callable[[], Codec]) -> None:
+    data = stream(make(), [b"whole", NOISE[:90]])
+    for end in range(len(data)):
+        assert (b"whole" + NOISE[:90]).startswith(run(make(), [data[:end]]))
+
+
+@both
+def test_nothing_in_means_nothing_out(make: Callable[[], Codec]) -> None:
+    assert make().compress(b"") == b""
+    assert run(make(), [b"", b""]) == b""
+
+
+@pytest.mark.rule("SEC-2")
+@pytest.mark.rule("SEC-3")
+@pytest.mark.parametrize("algorithm", ["snappy", "deflate"])
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 50, 10_000])
+def test_the_streams_of_a_real_nsqd_are_read(algorithm: str, step: int) -> None:
+    sent = golden(f"{algorithm}_stream")
+    decoder = FrameDecoder(1 << 20, lambda owner, timestamp, attempts, message_id, body: body)
+    identified = None
+    codec = make_codec(algorithm)  # type: ignore[arg-type]
+    messages: list[bytes] = []
+    frames: list[Frame] = []
+    for at in range(0, len(sent), step):
+        data = sent[at : at + step]
+        if identified is None:
+            identified = decoder.feed_one(data)
+            data = decoder.take_pending() if identified else b""
+        for piece in codec.decompress(data):
+            found, others = decoder.feed(piece)
+            messages += found
+            frames += others
+    assert identified is not None
+    assert frames == [OK_FRAME, HEARTBEAT_FRAME, OK_FRAME]
+    assert messages == [b"first", b"second" * 100]
+
+
+def test_codecs_are_made_by_name() -> None:
+    assert isinstance(make_codec("snappy"), SnappyCodec)
+    made = make_codec("deflate", 3)
+    assert isinstance(made, DeflateCodec)
+    assert made.level == 3
+    with pytest.raises(OptionError, match="compression"):
+        make_codec("gzip")  # type: ignore[arg-type]
+
+
+# -- DEFLATE
+
+
+@pytest.mark.rule("SEC-2")
+def test_deflate_is_raw_and_flushed() -> None:
+    codec = DeflateCodec(6)
+    first, second = codec.compress(b"one"), codec.compress(b"two")
+    assert zlib.decompressobj(-15).decompress(first + second) == b"onetwo"
+    assert first.endswith(b"\x00\x00\xff\xff")
+    assert second.endswith(b"\x00\x00\xff\xff")
+
+
+@pytest.mark.parametrize("level", range(10))
+def test_every_level_is_read(level: int) -> None:
+    assert run(DeflateCodec(), [DeflateCodec(level).compress(NOISE[:999])]) == NOISE[:999]
+
+
+@pytest.mark.parametrize("level", [-1, 10, 6.0, True, None])
+def test_another_level_is_refused(level: object) -> None:
+    with pytest.raises(OptionError, match="deflate_level"):
+        DeflateCodec(level)  # type: ignore[arg-type]
+
+
+def test_deflate_with_a_zlib_head_is_refused() -> None:
+    assert "DEFLATE" in str(fails(DeflateCodec(), zlib.compress(b"hello" * 100))[1])
+
+
+def test_a_deflate_stream_may_end_but_nothing_may_follow() -> None:
+    packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+    ended = packer.compress(b"the end") + packer.flush()
+    codec = DeflateCodec()
+    assert run(codec, [ended, b""]) == b"the end"
+    assert "after the end" in str(fails(codec, b"x")[1])
+    out, error = fails(DeflateCodec(), ended + b"x")
+    assert out == b"the end"
+    assert "after the end" in str(error)
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_a_flipped_bit_in_deflate_never_escapes_as_another_error(at: int, bit: int) -> None:
+    data = bytearray(DeflateCodec().compress(b"some text, some text " * 20 + NOISE[:200]))
+    data[at % len(data)] ^= 1 << bit
+    try:
+        run(DeflateCodec(), [bytes(data)])
+    except DecompressionError:
+        pass
+
+
+# -- snappy's framing
+
+
+@pytest.mark.rule("SEC-2")
+def test_a_snappy_stream_begins_with_its_identifier_once() -> None:
+    codec = SnappyCodec()
+    first, second = codec.compress(b"one"), codec.compress(b"two")
+    assert first == STREAM_ID + plain(b"one")
+    assert second == plain(b"two")
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [plain(b"data")],
+        [compressed(b"data")],
+        [STREAM_ID, plain(b"da"), STREAM_ID, compressed(b"ta")],
+        [plain(b""), plain(b"data")],
+        [plain(b"da"), plain(b""), plain(b"ta")],
+        [plain(b"da"), compressed(b""), plain(b"ta")],
+        [compressed(b""), compressed(b""), plain(b"data")],
+        [chunk(0xFE, b""), plain(b"da"), chunk(0xFE, b"padding"), plain(b"ta"), chunk(0x80, bytes(100_000))],
+        [chunk(0xFD, bytes(2**24 - 1)), plain(b"data")],
+    ],
+    ids=range(9),
+)
+def test_every_form_of_chunk_is_read_whole_and_cut(chunks: list[bytes]) -> None:
+    data = STREAM_ID + b"".join(chunks)
+    assert run(SnappyCodec(), [data]) == b"data"
+    for at in [*range(60), *range(len(data) - 30, len(data))]:
+        assert run(SnappyCodec(), [data[:at], data[at:]]) == b"data"
+
+
+def test_what_may_be_skipped_is_not_held() -> None:
+    codec = SnappyCodec()
+    list(codec.decompress(STREAM_ID + chunk(0x80, bytes(5_000_000))[:-1]))
+    assert len(codec._held) == 0
+    assert run(codec, [b"\0" + plain(b"data")]) == b"data"
+
+
+@pytest.mark.rule("SEC-2")
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (plain(b"x"), "no snappy stream"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x00OK", "no snappy stream"),
+        (b"\x80\x00\x00\x00", "no snappy stream"),
+        (b"\xff\x05\x00\x00sNaPp", "identifier"),
+        (b"\xff\x07\x00\x00sNaPpYY", "identifier"),
+        (b"\xff\x06\x00\x00sNaPpX", "identifier"),
+        (b"\xff\x06\x00\x00s\x00", "identifier"),
+        (STREAM_ID + b"\xff\x06\x00\x00snappy", "identifier"),
+        (STREAM_ID + chunk(0x02, b"12345"), "reserved type 0x02"),
+        (STREAM_ID + b"\x7f\x00\x00\x00", "reserved type 0x7f"),
+        (STREAM_ID + chunk(0x00, b"123"), "size is 3"),
+        (STREAM_ID + chunk(0x01, b""), "size is 0"),
+        (STREAM_ID + chunk(0x00, b"1234"), "without a length"),
+        (STREAM_ID + chunk(0x00, b"1234\x80"), "without a length"),
+        (STREAM_ID + chunk(0x00, b"1234\xff\xff\xff\xff\x0f"), "2 MiB"),
+        (STREAM_ID + chunk(0x00, masked_crc(b"") + varint(65537) + b"\0\0"), "65537 bytes"),
+        (STREAM_ID + plain(bytes(65537)), "65537 bytes"),
+        (STREAM_ID + b"\x00\xff\xff\xff", "size is 16777215"),
+        (STREAM_ID + chunk(0x01, b"\0\0\0\0data"), "corrupt"),
+        (STREAM_ID + chunk(0x01, b"\0\0\0\0"), "corrupt"),
+        (STREAM_ID + chunk(0x00, masked_crc(b"data") + varint(5) + b"\x0cdata"), "corrupt"),
+        (STREAM_ID + chunk(0x00, masked_crc(b"data") + varint(3) + b"\x0cdata"), "corrupt"),
+        (STREAM_ID + chunk(0x00, masked_crc(b"data") + varint(4) + b"\x09\xff"), "corrupt"),
+    ],
+)
+def test_what_is_no_snappy_stream_is_refused(data: bytes, why: str) -> None:
+    out, error = fails(SnappyCodec(), data)
+    assert out == b""
+    assert why in str(error)
+
+
+def test_a_chunk_of_the_largest_size_is_read() -> None:
+    for make in (plain, compressed):
+        data = STREAM_ID + make(NOISE[:65536]) + plain(b"next")
+        assert run(SnappyCodec(), [data[:70_000], data[70_000:]]) == NOISE[:65536] + b"next"
+
+
+def test_good_chunks_before_a_bad_one_come_out_first() -> None:
+    out, _ = fails(SnappyCodec(), STREAM_ID + plain(b"good") + chunk(0x02, b""))
+    assert out == b"good"
+
+
+def test_a_hostile_chunk_size_is_refused_on_its_head() -> None:
+    fails(SnappyCodec(), STREAM_ID + b"\x01\x00\x00\x02")
+
+
+@settings(max_examples=300, deadline=None)
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7), split=st.integers(0, 10_000))
+def test_a_flipped_bit_in_snappy_never_changes_what_comes_out(at: int, bit: int, split: int) -> None:
+    parts = [b"one one one one one one", NOISE[:50], b"three" * 9]
+    data = bytearray(stream(SnappyCodec(), parts))
+    data[at % len(data)] ^= 1 << bit
+    cut = split % len(data)
+    out = b""
+    codec = SnappyCodec()
+    try:
+        for read in (bytes(data[:cut]), bytes(data[cut:])):
+            for piece in codec.decompress(read):
+                out += piece
+    except DecompressionError:
+        pass
+    # A flip can turn a chunk into one that is skipped, or a stream into one that waits; no byte is ever wrong.
+    allowed = {b""}
+    for part in parts:
+        allowed |= {before + part for before in allowed}
+    assert out in allowed
