@@ -1,0 +1,38 @@
+"""NSQ for Spark: ``format("nsq")``, batch and streaming, source and sink.
+
+The promise: a message is finished (FIN) only after it is durable in a file that a restarted query finds (PIPE-2).  A
+batch that runs again has the same rows (PIPE-3), so a sink that is idempotent by batch id sees each message once; any
+other sink sees it at least once.
+
+Needs ``pip install "gnsq_lite[spark]"`` and a Java 17.  This module itself imports neither Spark nor Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gnsq_lite.spark.batch import drop_snapshot, snapshots
+    from gnsq_lite.spark.session import session
+    from gnsq_lite.spark.source import NsqDataSource
+
+__all__ = ["NsqDataSource", "drop_snapshot", "session", "snapshots"]
+
+_HOMES = {
+    "NsqDataSource": "gnsq_lite.spark.source",
+    "session": "gnsq_lite.spark.session",
+    "snapshots": "gnsq_lite.spark.batch",
+    "drop_snapshot": "gnsq_lite.spark.batch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use; raises MissingExtra or OldSpark where Spark cannot be had."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    from gnsq_lite.spark.compat import require_pyspark
+
+    require_pyspark()
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,207 @@
+"""The thread that makes received messages durable, and only then finishes them (PIPE-2).
+
+The Reader's I/O thread appends to a queue and goes on reading; this thread takes all that is there, writes it as one
+Arrow batch, waits for the disk, and sends the FINs.  While it waits for the disk the next messages arrive.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import AlreadyAnswered
+from gnsq_lite.message import Message
+from gnsq_lite.spark import schema
+from gnsq_lite.spark.dedup import Recent
+from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.receiver import Receiver
+from gnsq_lite.spark.spool import Spool, SpoolError
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Messages of one write at the most.
+MOST_AT_ONCE = 10_000
+#: Writes that may fail in a row, with a pause between them, before the query is told.
+MOST_FAILURES = 5
+#: Seconds an orderly stop may take.
+STOP_TIMEOUT = 8.0
+
+
+class SpoolFailed(SpoolError):
+    """The spool's disk refuses writes; no message was acknowledged that is not stored."""
+
+
+class Collector:
+    """Receives into a spool.  The spool belongs to this object; other threads use it under :attr:`lock`."""
+
+    def __init__(self, spool: Spool, receiver: Receiver, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.spool, self._receiver, self._options, self._clock = spool, receiver, options, clock
+        self.lock = threading.RLock()
+        self._recent = Recent(options.dedup_max_rows, options.retention, clock) if options.dedup else None
+        self._queue: deque[Message] = deque()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._paused = False
+        self._failures = 0
+        self._error: BaseException | None = None
+        #: Number of the last segment that a batch has.
+        self.handed = spool.meta.committed
+        self.stored = 0
+        #: Messages published up to this time are the backlog of AvailableNow and of a snapshot.
+        self.backlog_until_ns = 0
+        self.backlog_seen = clock.now()
+        self._most: int | None = None
+
+    def start(self, most: int | None = None) -> None:
+        """Begin; *most*: take only so many messages."""
+        self._most = most
+        if self._recent is not None:
+            self._recent.load(self.spool.stored())
+        self._thread = threading.Thread(target=self._run, name="gnsq_lite-spool", daemon=True)
+        self._thread.start()
+        self._receiver.start(self._take)
+
+    def _take(self, message: Message) -> None:
+        """In the I/O thread, per message."""
+        self._queue.append(message)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(0.2)
+            self._wake.clear()
+            while self._queue:
+                messages = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_AT_ONCE))]
+                try:
+                    self._store(messages)
+                except Exception as error:
+                    log.exception("the spool %s failed for good", self.spool.directory)
+                    self._error = error
+                    self._send_back(messages)
+                    return
+            if self._stopping.is_set():
+                return
+            self.relieve()
+
+    def _store(self, messages: list[Message]) -> None:
+        if self._most is not None and self.stored + len(messages) > self._most:
+            room = self._most - self.stored
+            self._send_back(messages[room:])
+            messages = messages[:room]
+            if not messages:
+                return
+        self._note_backlog(messages)
+        lanes = self._lanes(messages)
+        with self.lock:
+            try:
+                self.spool.append(lanes)
+            except OSError as error:
+                self._refused(error, messages)
+                return
+            self._failures = 0
+            if self._recent is not None:
+                for _, batch in lanes:
+                    self._recent.add(batch)
+            self.stored += len(messages)
+        self.finish(messages)
+        if not self._paused and self.waiting_bytes() > self._options.max_spool_bytes:
+            log.info(
+                "spool %s: %d bytes wait for a batch; receiving pauses", self.spool.directory, self.waiting_bytes()
+            )
+            self._paused = True
+            self._receiver.pause()
+
+    def _lanes(self, messages: list[Message]) -> list[tuple[int, pa.RecordBatch]]:
+        """Return the rows to store per topic partition, in order, without those that are stored already."""
+        youzan = self._options.include_youzan
+        lanes: dict[int, list[Message]] = {}
+        if messages[0].partition is None:
+            lanes[-1] = messages
+        else:
+            for message in messages:
+                lanes.setdefault(-1 if message.partition is None else message.partition, []).append(message)
+        batches = [(partition, schema.to_batch(lane, youzan)) for partition, lane in lanes.items()]
+        if self._recent is None:
+            return batches
+        fresh = [(partition, self._recent.fresh(batch)) for partition, batch in batches]
+        return [(partition, batch) for partition, batch in fresh if batch.num_rows]
+
+    def _note_backlog(self, messages: Sequence[Message]) -> None:
+        if any(message.timestamp_ns <= self.backlog_until_ns for message in messages):
+            self.backlog_seen = self._clock.now()
+
+    def finish(self, messages: Sequence[Message]) -> None:
+        """Send FIN for messages that are stored."""
+        for message in messages:
+            try:
+                message.finish()
+            except AlreadyAnswered:
+                continue
+
+    def _refused(self, error: OSError, messages: list[Message]) -> None:
+        """The disk is full, or the like: nothing was stored, so nothing is finished; nsqd keeps the messages."""
+        self._failures += 1
+        log.warning("spool %s refuses writes (%d in a row): %s", self.spool.directory, self._failures, error)
+        self._send_back(messages)
+        if self._failures >= MOST_FAILURES:
+            raise SpoolFailed(
+                f"spool {self.spool.directory} refuses writes: {error}; nothing is lost, the messages stay in nsqd"
+            ) from error
+        self._receiver.pause()
+        self._stopping.wait(0.1 * 2**self._failures)
+        if not self._paused:
+            self._receiver.resume()
+
+    def _send_back(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                message.requeue(0.0, backoff=False)
+            except AlreadyAnswered:
+                continue
+
+    # -- for the query
+
+    def check(self) -> None:
+        """Raise what ended collecting, if anything did."""
+        if self._error is not None:
+            raise self._error
+        self._receiver.check()
+
+    def is_connected(self) -> bool:
+        """Whether some nsqd is subscribed to."""
+        return self._receiver.is_connected()
+
+    def waiting_bytes(self) -> int:
+        """Bytes no batch has yet.  Never the uncommitted ones: a commit comes only with the next batch."""
+        with self.lock:
+            return self.spool.bytes_after(self.handed)
+
+    def hand_over(self, number: int) -> None:
+        """Note that a batch has the segments up to *number*."""
+        self.handed = max(self.handed, number)
+        self._wake.set()
+
+    def relieve(self) -> None:
+        """Receive again once there is room."""
+        if self._paused and self.waiting_bytes() <= 0.8 * self._options.max_spool_bytes:
+            self._paused = False
+            self._receiver.resume()
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop receiving, store and finish what is here, and close the spool; nothing stays in flight."""
+        self._receiver.stop(timeout)
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        with self.lock:
+            self.spool.close()

@@ -1,0 +1,69 @@
+"""The few calls the spool makes to a file system, in one place: a test replaces them to crash, or to fill the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+
+class Files:
+    """The real file system.  Every method either has its effect or raises OSError."""
+
+    def create(self, path: Path) -> int:
+        """Create *path* for appending and return its descriptor; it must not exist yet."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+
+    def append(self, fd: int, data: bytes) -> None:
+        """Write all of *data*."""
+        view = memoryview(data)
+        while len(view):
+            written = os.write(fd, view)
+            if written == 0:
+                raise OSError(errno.EIO, "the file took no bytes")
+            view = view[written:]
+
+    def sync(self, fd: int) -> None:
+        """Return when the file's content has reached the disk."""
+        os.fdatasync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the file to *size* bytes."""
+        os.ftruncate(fd, size)
+
+    def close(self, fd: int) -> None:
+        """Close the descriptor."""
+        os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give *source* the name *target*, at once and whole."""
+        os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give *source* the further name *target*; raises FileExistsError where somebody was first."""
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove *path*; one that is gone already is no error."""
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in the directory have reached the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def replace_text(self, path: Path, text: str) -> None:
+        """Set the content of *path*, durably: after a crash it is the old one or the new one."""
+        fresh = path.with_name(path.name + ".new")
+        self.unlink(fresh)
+        fd = self.create(fresh)
+        try:
+            self.append(fd, text.encode())
+            self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(fresh, path)
+        self.sync_directory(path.parent)

@@ -1,0 +1,64 @@
+"""Offsets of the streaming source.
+
+An offset is a JSON object with its keys in a fixed order: Spark compares the text.  ``seg`` is the number of the last
+segment (or, with receiver=executors, ``epoch`` that of the last epoch) a batch has; ``spool`` tells a spool from one
+that took its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnsq_lite.spark.spool import SpoolError
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A position: *number* segments, or epochs, of the spool *spool* are done."""
+
+    spool: str
+    number: int
+    unit: str = "seg"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what Spark stores."""
+        return {"v": 1, "spool": self.spool, self.unit: self.number}
+
+
+def parse_offset(raw: Mapping[str, Any], unit: str = "seg") -> Offset:
+    """Return the offset Spark gives back.  Raises SpoolError for one that is not this source's."""
+    if raw.get("v") != 1 or not isinstance(raw.get(unit), int) or not isinstance(raw.get("spool"), str):
+        raise SpoolError(
+            f"the checkpoint's offset {dict(raw)!r} is not one of this source with receiver="
+            f"{'driver' if unit == 'seg' else 'executors'}: use another checkpointLocation"
+        )
+    return Offset(raw["spool"], raw[unit], unit)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a micro-batch may have at the most."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    def tightened(self, limit: Any) -> Limits:
+        """Return the stricter of these limits and a Spark ReadLimit (ReadMaxRows, ReadMaxBytes, others: none)."""
+        rows = [one for one in (self.rows, getattr(limit, "max_rows", None)) if one is not None]
+        size = [one for one in (self.bytes, getattr(limit, "max_bytes", None)) if one is not None]
+        return Limits(min(rows, default=None), min(size, default=None))
+
+    def cut(self, sizes: list[tuple[int, int, int]]) -> int | None:
+        """Return the number of the last of *sizes* (number, rows, bytes) that fits; at least the first is taken."""
+        last: int | None = None
+        rows = size = 0
+        for number, more_rows, more_bytes in sizes:
+            rows += more_rows
+            size += more_bytes
+            too_many = self.rows is not None and rows > self.rows
+            if last is not None and (too_many or (self.bytes is not None and size > self.bytes)):
+                break
+            last = number
+        return last

@@ -1,0 +1,304 @@
+"""Spark's string options -> frozen dataclasses; unknown names refused, secrets never shown.
+
+Spark hands every option over as text under a case-insensitive name.  The fields below are the only declaration: their
+camelCase form is the option's name, and type, default, range and documentation come with them.  Durations are
+milliseconds here (``...Ms``), as everywhere in Spark; sizes take a suffix (``64k``, ``16m``, ``1g``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import ConnectionOptions, TLSOptions, check_ranges, parse_address
+
+_T = TypeVar("_T")
+
+#: Names Spark itself puts among the options of a source or a sink; they are not ours to judge.
+SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
+
+_SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
+_SECRET = re.compile(r"secret|password|token", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def opt(
+    default: Any, doc: str, *, low: float | None = None, high: float | None = None, kind: str = "", shown: bool = True
+) -> Any:
+    """Declare an option: *kind* ``"bytes"`` takes size suffixes; ``shown=False`` keeps it out of reprs."""
+    return field(default=default, repr=shown, metadata={"doc": doc, "low": low, "high": high, "kind": kind})
+
+
+def camel(name: str) -> str:
+    """Return the option's name in Spark of the field *name*."""
+    if name in _SPECIAL:
+        return _SPECIAL[name]
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """What the source and the sink share."""
+
+    nsqd_tcp_addresses: tuple[str, ...] = opt((), "comma-separated host:port of nsqds")
+    lookupd_http_addresses: tuple[str, ...] = opt((), "comma-separated host:port of nsqlookupds")
+    nsq: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, metadata={"doc": "connection options, given as nsq.NAME", "kind": ""}
+    )
+    dialect: Literal["auto", "nsq", "youzan"] = opt("auto", "which NSQ: told by its IDENTIFY reply, or by name")
+
+    def check_addresses(self) -> None:
+        """Raise OptionError where no address, or one that is none, is given."""
+        if not self.nsqd_tcp_addresses and not self.lookupd_http_addresses:
+            raise OptionError("nsqdTCPAddresses", (), "give nsqdTCPAddresses or lookupdHTTPAddresses")
+        for address in self.nsqd_tcp_addresses:
+            parse_address(address, default_port=4150, option="nsqdTCPAddresses")
+        for address in self.lookupd_http_addresses:
+            parse_address(address, default_port=4161, option="lookupdHTTPAddresses")
+
+    def client_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments a Reader or a Writer takes for addresses, TLS, AUTH and the rest (PIPE-4)."""
+        return {
+            "nsqd_tcp_addresses": list(self.nsqd_tcp_addresses),
+            "lookupd_http_addresses": list(self.lookupd_http_addresses),
+            "dialect": self.dialect,
+            **self.nsq,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(CommonOptions):
+    """Options of the source, batch and streaming."""
+
+    topic: str = opt("", "topic to read; required")
+    channel: str = opt("", "channel to read; required; one query per channel and spool")
+    spool_dir: str = opt("", "directory for received messages; required; visible to the executors unless inline")
+    spool_transfer: Literal["shared", "inline"] = opt(
+        "shared", "shared: tasks read spoolDir; inline: the driver sends the rows with the tasks"
+    )
+    receiver: Literal["driver", "executors"] = opt(
+        "driver", "driver: one receiver beside the query; executors: tasks receive, for more than one machine's worth"
+    )
+    receivers: int = opt(2, "receiver=executors: tasks that receive at once", low=1, high=4096)
+    epoch_ms: int = opt(1000, "receiver=executors: how long a task receives", low=50, high=3_600_000)
+    max_offsets_per_trigger: int | None = opt(None, "most rows of a micro-batch", low=1)
+    max_bytes_per_trigger: int | None = opt(None, "most spooled bytes of a micro-batch", low=1, kind="bytes")
+    min_partitions: int = opt(1, "tasks a full batch of maxOffsetsPerTrigger rows is cut into", low=1, high=4096)
+    fail_on_data_loss: bool = opt(
+        True, "end the query when acknowledged rows are gone: spool replaced, segment missing"
+    )
+    starting_offsets: str = opt("earliest", "a channel has no other position than its own: only 'earliest'")
+    max_in_flight: int = opt(2500, "messages nsqd may have under way to the receiver", low=1, high=1_000_000)
+    connections_per_nsqd: int = opt(1, "receivers side by side, each with its own maxInFlight", low=1, high=64)
+    msg_timeout_ms: int | None = opt(None, "time nsqd waits for FIN; None: nsqd's own", low=1000, high=86_400_000)
+    segment_max_records: int | None = opt(
+        None, "rows of a segment; None: 50000, or maxOffsetsPerTrigger / minPartitions where that is less", low=1
+    )
+    segment_max_bytes: int = opt(16 << 20, "bytes of a segment", low=4096, high=1 << 30, kind="bytes")
+    max_spool_bytes: int = opt(
+        1 << 30, "bytes that wait for a batch before the receiver pauses", low=4096, kind="bytes"
+    )
+    dedup: bool = opt(True, "drop messages nsqd sends again though they are spooled already")
+    dedup_max_rows: int = opt(2_000_000, "newest rows that are searched for an id sent again", low=1)
+    spool_retention_ms: int | None = opt(
+        None, "how long committed segments stay for dedup; None: twice the message timeout", low=0
+    )
+    idle_timeout_ms: int = opt(2000, "AvailableNow and batch: silence after which the backlog counts as read", low=10)
+    connect_timeout_ms: int = opt(30_000, "AvailableNow and batch: time without any nsqd before it is an error", low=10)
+    lock_wait_ms: int = opt(10_000, "how long to wait for another holder of the spool to go", low=0)
+    include_youzan: bool = opt(False, "adds the columns partition, internalId, traceId, ext")
+    ordered: bool = opt(False, "Youzan: read an ordered topic in order (SUB_ORDERED)")
+    partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions; none: all")
+    max_messages: int | None = opt(None, "batch: most messages of a snapshot", low=1)
+    max_wait_ms: int = opt(60_000, "batch: longest time a snapshot is filled", low=10)
+    snapshot: str = opt("", "batch: name of a snapshot to make, or to read again where it exists")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for name in ("topic", "channel", "spool_dir"):
+            if not getattr(self, name):
+                raise OptionError(camel(name), "", "is required")
+        self.check_addresses()
+        if self.starting_offsets.lower() != "earliest":
+            why = "must be 'earliest': a channel keeps its own position, there is no other to start from"
+            raise OptionError("startingOffsets", self.starting_offsets, why)
+        if self.snapshot and not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", self.snapshot):
+            raise OptionError("snapshot", self.snapshot, "must be letters, digits, '_', '-' and '.'")
+        if self.receiver == "executors" and self.spool_transfer == "inline":
+            raise OptionError("spoolTransfer", "inline", "receiver=executors needs a spoolDir all executors share")
+
+    @property
+    def rows_per_segment(self) -> int:
+        """Rows at which a segment is closed; a rate limit is kept by whole segments, so they must fit it."""
+        if self.segment_max_records is not None:
+            return self.segment_max_records
+        if self.max_offsets_per_trigger is None:
+            return 50_000
+        return max(1, min(50_000, self.max_offsets_per_trigger // self.min_partitions))
+
+    @property
+    def retention(self) -> float:
+        """Seconds committed segments are kept."""
+        if self.spool_retention_ms is not None:
+            return self.spool_retention_ms / 1000
+        return 2 * (self.msg_timeout_ms or 60_000) / 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions(CommonOptions):
+    """Options of the sink, batch and streaming."""
+
+    topic: str = opt("", "topic to publish to; or give each row its own in a column 'topic'")
+    mpub_size: int = opt(1000, "messages of one MPUB", low=1, high=100_000)
+    mpub_max_bytes: int = opt(4 << 20, "bytes of one MPUB (nsqd's --max-body-size)", low=1024, kind="bytes")
+    max_message_bytes: int = opt(1 << 20, "bytes of one body (nsqd's --max-msg-size)", low=1, kind="bytes")
+    pipeline: int = opt(4, "MPUBs under way at once", low=1, high=256)
+    on_null_body: Literal["error", "skip"] = opt("error", "what a null or empty body does; nsqd takes neither")
+    marker_dir: str = opt("", "directory for progress markers: a task tried again goes on where it stopped")
+    max_retries: int = opt(5, "times a failed MPUB is sent again", low=0, high=1000)
+    publish_timeout_ms: int = opt(30_000, "time nsqd may take to answer", low=10, high=3_600_000)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        self.check_addresses()
+
+
+def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
+    """Return *cls* made of Spark's options.
+
+    Raises:
+        OptionError: a name nobody knows (the nearest one is in the text), a value out of range or of another type.
+    """
+    names = {camel(spec.name).lower(): spec.name for spec in dataclasses.fields(cls) if spec.name != "nsq"}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    kinds = {spec.name: spec.metadata["kind"] for spec in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    connection: dict[str, str] = {}
+    for key, text in raw.items():
+        low = key.lower()
+        if low.startswith("nsq."):
+            connection[key[4:]] = text
+        elif low in names:
+            values[names[low]] = convert(camel(names[low]), text, hints[names[low]], kinds[names[low]])
+        elif low not in SPARK_NAMES and not low.startswith("__"):
+            raise _unknown(key, [camel(name) for name in names.values()])
+    values["nsq"] = connection_arguments(connection)
+    try:
+        return cls(**values)
+    except OptionError as error:
+        why = re.sub(r"between (\S+) and None", r"at least \1", error.why)
+        raise OptionError(camel(error.name), error.value, why) from None
+
+
+def _unknown(key: str, known: list[str]) -> OptionError:
+    if key.lower() == "path":
+        return OptionError("path", "<path>", "format('nsq') takes no path; name the topic with option('topic', ...)")
+    folded = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.0)
+    hint = f"did you mean {folded[near[0]]}?" if near else "see the documentation of format('nsq')"
+    return OptionError(key, "<hidden>", f"is no option of format('nsq'); {hint}")
+
+
+def convert(name: str, text: str, hint: Any, kind: str = "") -> Any:
+    """Return *text* as the type *hint*; raise OptionError where it is none."""
+    if get_origin(hint) is Literal:
+        for choice in get_args(hint):
+            if text.strip().lower() == choice:
+                return choice
+        raise OptionError(name, text, f"must be one of {', '.join(get_args(hint))}")
+    members = [member for member in get_args(hint) if member is not type(None)]
+    if get_origin(hint) is tuple:
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        return tuple(convert(name, word, members[0]) for word in words)
+    if hint not in (int, bool, str, float) and members:
+        hint = next((plain for plain in (bool, int, float, str) if plain in members), str)
+    if hint is bool:
+        if text.strip().lower() not in ("true", "false"):
+            raise OptionError(name, text, "must be true or false")
+        return text.strip().lower() == "true"
+    if hint is int:
+        return _whole(name, text, kind)
+    if hint is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise OptionError(name, text, "must be a number") from None
+    return text
+
+
+def _whole(name: str, text: str, kind: str) -> int:
+    text = text.strip()
+    if kind == "bytes":
+        size = _SIZE.fullmatch(text)
+        if size is None:
+            raise OptionError(name, text, "must be a number of bytes, such as 65536, 64k, 16m or 1g")
+        return int(size[1]) * _UNITS[size[2].lower()]
+    if not re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
+        raise OptionError(name, text, "must be a whole number")
+    return int(text)
+
+
+def _connection_names() -> dict[str, tuple[type[Any], str, bool]]:
+    """Lower-case option name -> (dataclass, field, whether milliseconds)."""
+    names: dict[str, tuple[type[Any], str, bool]] = {}
+    for spec in dataclasses.fields(ConnectionOptions):
+        if spec.name in ("tls", "extra_identify", "msg_timeout"):
+            continue
+        in_ms = spec.name.endswith(("_timeout", "_interval"))
+        names[camel(spec.name) + ("Ms" if in_ms else "")] = (ConnectionOptions, spec.name, in_ms)
+    for spec in dataclasses.fields(TLSOptions):
+        names[camel("tls_" + spec.name)] = (TLSOptions, spec.name, False)
+    return names
+
+
+#: ``nsq.`` options: name -> (dataclass, field, whether milliseconds).
+CONNECTION_NAMES = _connection_names()
+
+
+def connection_arguments(raw: Mapping[str, str]) -> dict[str, Any]:
+    """Return keyword arguments of Reader and Writer from the ``nsq.`` options.  Raises OptionError."""
+    folded = {name.lower(): name for name in CONNECTION_NAMES}
+    result: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
+    wants_tls: bool | None = None
+    for key, text in raw.items():
+        low = key.lower()
+        if low in ("tls", "tlsv1"):
+            wants_tls = convert("nsq.tls", text, bool)
+            continue
+        if low not in folded:
+            error = _unknown(key, [*CONNECTION_NAMES, "tls"])
+            raise OptionError("nsq." + key, "<hidden>", error.why.replace("mean ", "mean nsq."))
+        cls, name, in_ms = CONNECTION_NAMES[folded[low]]
+        value = _field_value("nsq." + folded[low], text, get_type_hints(cls)[name], in_ms)
+        (tls if cls is TLSOptions else result)[name] = value
+    if wants_tls is False and tls:
+        raise OptionError("nsq.tls", "false", "is contradicted by another nsq.tls option")
+    if wants_tls or tls:
+        result["tls"] = TLSOptions(**tls)
+    ConnectionOptions(**result)  # ranges and contradictions, in the planner instead of in the receiver
+    return result
+
+
+def _field_value(name: str, text: str, hint: Any, in_ms: bool) -> Any:
+    try:
+        value = convert(name, text, float if in_ms else hint)
+    except OptionError as error:
+        if _SECRET.search(name):
+            raise OptionError(name, "<hidden>", error.why) from None
+        raise
+    if in_ms and value != -1:
+        return value / 1000
+    return value
+
+
+def redacted(raw: Mapping[str, str]) -> dict[str, str]:
+    """Return the options as they may be logged: secrets hidden."""
+    return {key: "*********(redacted)" if _SECRET.search(key) else text for key, text in raw.items()}

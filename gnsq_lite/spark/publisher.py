@@ -1,0 +1,209 @@
+"""Publishes Arrow batches: MPUBs pipelined over a Writer that the worker process keeps between tasks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite import Writer
+from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.errors import InvalidBody, NotSent, NSQError, OptionError, OutcomeUnknown, PubFailedError
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.spark.mpub import Payload, bodies_of, checked_bodies, payloads
+from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.wire import commands
+from gnsq_lite.wire.names import check_topic
+
+#: Rows looked at in one go: their joined bodies are in memory once more.
+_SLICE = 20_000
+#: Seconds before a failed MPUB is sent again: first, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+class PayloadWriter(Writer):
+    """A Writer that takes MPUB payloads as they are, without looking at each message again."""
+
+    def send(self, payload: Payload, timeout: float) -> Publication:
+        """Queue a payload and return its outcome to come.  Raises ClosedError."""
+        core = self._core
+        if core is None or core.closing:
+            core = self._start()
+        deadline = core.clock.now() + timeout
+        if core.routed:
+            request = PublishRequest(topic=payload.topic, bodies=bodies_of(payload.data), batch=True)
+            publication = self._requested(core, request, timeout, deadline)
+        else:
+            data = commands.multipublish_head(payload.topic) + payload.data
+            publication = Publication(core.loop, payload.topic, data, payload.count, timeout, deadline)
+        self._submit(core, publication)
+        return publication
+
+
+_writers: dict[tuple[int, str], PayloadWriter] = {}
+_writers_lock = threading.Lock()
+
+
+def shared_writer(options: SinkOptions) -> PayloadWriter:
+    """Return this process's Writer for *options*: connections outlive tasks, their heartbeats answered meanwhile."""
+    key = (os.getpid(), repr(sorted(options.client_arguments().items(), key=str)))
+    with _writers_lock:
+        writer = _writers.get(key)
+        if writer is None:
+            arguments = options.client_arguments()
+            arguments.setdefault("reconnect_delay", 0.25)
+            arguments.setdefault("max_reconnect_delay", 5.0)
+            nsqds = arguments.pop("nsqd_tcp_addresses") or None
+            writer = _writers[key] = PayloadWriter(
+                nsqds,
+                max_msg_size=options.max_message_bytes,
+                max_body_size=max(options.mpub_max_bytes, options.max_message_bytes + 8),
+                **arguments,
+            )
+        return writer
+
+
+class Sink:
+    """Publishes one task's rows, in order.  *skip* rows are passed over: an earlier attempt published them."""
+
+    def __init__(
+        self,
+        writer: PayloadWriter,
+        options: SinkOptions,
+        *,
+        skip: int = 0,
+        on_progress: Callable[[int], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._writer, self._options, self._skip, self._sleep = writer, options, skip, sleep
+        self._on_progress = on_progress
+        self._window: deque[tuple[Payload, Publication, int]] = deque()
+        self._seen = self._settled = 0
+        #: Rows nsqd has taken, those that were skipped included; and what was sent anew.
+        self.done = skip
+        self.published = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Publish all rows and return how many.
+
+        Raises:
+            InvalidBody, MessageTooLarge, InvalidName, OptionError: a row nsqd would refuse; it and its batch were not
+                sent, earlier batches of the task were.
+            NSQError: nsqd refused, or could not be reached, after all retries.
+        """
+        for batch in batches:
+            for at in range(0, batch.num_rows, _SLICE):
+                self._write_slice(batch.slice(at, _SLICE))
+        while self._window:
+            self._settle()
+        self._note()
+        return self.published
+
+    def _write_slice(self, batch: pa.RecordBatch) -> None:
+        begins = self._seen
+        self._seen += batch.num_rows
+        if self._seen <= self._skip:
+            return
+        if begins < self._skip:
+            batch = batch.slice(self._skip - begins)
+            begins = self._skip
+        row = begins
+        for topic, part in runs(batch, self._options.topic):
+            row += part.num_rows
+            self._write_run(topic, part, row)
+
+    def _write_run(self, topic: str, batch: pa.RecordBatch, row_after: int) -> None:
+        """Publish rows of one topic; *row_after* are the task's rows with the last of them."""
+        options = self._options
+        bodies, mask = checked_bodies(batch.column("body"), options.max_message_bytes, options.on_null_body)
+        defers = batch.column("defer") if "defer" in batch.schema.names else None
+        if defers is not None and pc.any(pc.greater(pc.fill_null(defers.cast(pa.float64()), 0.0), 0.0)).as_py():
+            self._write_deferred(topic, bodies, defers if mask is None else defers.filter(mask))
+            self.done = row_after
+            return
+        pieces = list(payloads(topic, bodies, options.mpub_size, options.mpub_max_bytes))
+        left = len(bodies)
+        for piece in pieces:
+            left -= piece.count
+            # Skipped rows leave no trace in a payload: progress counts them with the run's last one.
+            done = row_after if not left else (row_after - left if mask is None else 0)
+            self._push(piece, done)
+        if not pieces and not self._window:
+            self.done = row_after
+
+    def _write_deferred(self, topic: str, bodies: pa.Array, defers: pa.Array) -> None:
+        """DPUB has no batch form: one by one, pipelined."""
+        while self._window:
+            self._settle()
+        timeout = self._options.publish_timeout_ms / 1000
+        waiting: deque[Any] = deque()
+        for body, defer in zip(bodies.to_pylist(), defers.to_pylist(), strict=True):
+            seconds = float(defer or 0.0)
+            waiting.append(self._writer.publish_nowait(topic, body, defer=max(0.0, seconds), timeout=timeout))
+            if len(waiting) >= 1000:
+                waiting.popleft().result()
+        for publication in waiting:
+            publication.result()
+        self.published += len(bodies)
+
+    def _push(self, payload: Payload, done: int) -> None:
+        while len(self._window) >= self._options.pipeline:
+            self._settle()
+        publication = self._writer.send(payload, self._options.publish_timeout_ms / 1000)
+        self._window.append((payload, publication, done))
+
+    def _settle(self) -> None:
+        """Wait for the oldest MPUB; send it again where that may help."""
+        payload, publication, done = self._window.popleft()
+        for attempt in range(self._options.max_retries + 1):
+            try:
+                publication.result()
+                break
+            except (NotSent, OutcomeUnknown, PubFailedError) as error:
+                if attempt == self._options.max_retries:
+                    raise
+                self._pause(error, attempt)
+                publication = self._writer.send(payload, self._options.publish_timeout_ms / 1000)
+        self.published += payload.count
+        if done:
+            self.done = done
+            self._settled += 1
+            if self._settled % self._options.pipeline == 0:
+                self._note()
+
+    def _pause(self, error: NSQError, attempt: int) -> None:
+        if not isinstance(error, NotSent):  # NotSent has waited out its time already
+            self._sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
+
+    def _note(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.done)
+
+
+def runs(batch: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield (topic, rows) for neighbouring rows of one topic, in order.
+
+    Raises OptionError where a row has no topic; InvalidName for a topic nsqd would refuse.
+    """
+    if "topic" not in batch.schema.names:
+        if not default:
+            raise OptionError("topic", "", "set the option topic, or give the rows a column 'topic'")
+        check_topic(default)
+        yield default, batch
+        return
+    names = batch.column("topic").to_pylist()
+    at = 0
+    for index in range(1, len(names) + 1):
+        if index == len(names) or names[index] != names[at]:
+            topic = names[at] or default
+            if not topic:
+                raise InvalidBody("a row's topic is null and there is no option topic")
+            check_topic(topic)
+            yield topic, batch.slice(at, index - at)
+            at = index

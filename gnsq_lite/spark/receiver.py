@@ -1,0 +1,115 @@
+"""Where a source's messages come from: the library's own Reader, held behind a small protocol.
+
+The receiver hands over every message unanswered; whoever has made it durable finishes it.  TLS, AUTH, compression,
+discovery, reconnects, heartbeats and Youzan's partitions are the Reader's (PIPE-4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gnsq_lite import Reader
+from gnsq_lite.errors import ClosedError
+from gnsq_lite.message import Message
+from gnsq_lite.spark.options import SourceOptions
+
+#: Called in the I/O thread with each message; it must not wait.
+OnMessage = Callable[[Message], None]
+
+
+class Receiver(Protocol):
+    """Delivers messages that somebody else answers."""
+
+    def start(self, on_message: OnMessage) -> None:
+        """Begin to receive; returns at once."""
+
+    def pause(self) -> None:
+        """Ask for no more messages; what is under way still comes."""
+
+    def resume(self) -> None:
+        """Ask for messages again."""
+
+    def is_connected(self) -> bool:
+        """Whether some nsqd is subscribed to."""
+
+    def check(self) -> None:
+        """Raise what ended the receiver for good, if anything did."""
+
+    def stop(self, timeout: float) -> None:
+        """Stop in order: CLS, wait until what is here was answered, at most *timeout* seconds; then disconnect."""
+
+
+class ReaderReceiver:
+    """One Reader, or several side by side where the disk is too slow for one window (connectionsPerNsqd)."""
+
+    def __init__(
+        self, options: SourceOptions, partitions: tuple[int, ...] | None = None, most: int | None = None
+    ) -> None:
+        self._arguments = reader_arguments(options, partitions)
+        if most is not None:
+            self._arguments["max_in_flight"] = max(1, min(most, options.max_in_flight))
+        self._topic, self._channel = options.topic, options.channel
+        self._count = options.connections_per_nsqd
+        self._readers: list[Reader] = []
+
+    def start(self, on_message: OnMessage) -> None:
+        """Connect."""
+
+        def take(message: Message) -> None:
+            message.enable_async()
+            on_message(message)
+
+        for _ in range(self._count):
+            reader = Reader(self._topic, self._channel, take, **self._arguments)
+            self._readers.append(reader)
+            reader.start(block=False)
+
+    def pause(self) -> None:
+        """RDY 0."""
+        for reader in self._readers:
+            reader.pause()
+
+    def resume(self) -> None:
+        """RDY again."""
+        for reader in self._readers:
+            reader.resume()
+
+    def is_connected(self) -> bool:
+        """Whether some Reader has a connection."""
+        return any(reader.stats().connections for reader in self._readers)
+
+    def check(self) -> None:
+        """Raise what ended a Reader: TLS that was not granted, a refused secret."""
+        for reader in self._readers:
+            try:
+                reader.join(timeout=0)
+            except ClosedError:
+                continue
+
+    def stop(self, timeout: float) -> None:
+        """Close every Reader in order; nothing stays in flight."""
+        for reader in self._readers:
+            reader.close(timeout)
+
+
+def reader_arguments(options: SourceOptions, partitions: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Return a Reader's keyword arguments for these options."""
+    arguments: dict[str, Any] = {
+        "handler_pool": "inline",
+        "max_in_flight": options.max_in_flight,
+        "max_attempts": 0,
+        "backoff": False,
+        "handle_signals": False,
+        "reconnect_delay": 0.5,
+        "max_reconnect_delay": 15.0,
+        "lookupd_poll_interval": 15.0,
+        "ordered": options.ordered,
+        **options.client_arguments(),
+    }
+    wanted = options.partitions if partitions is None else partitions
+    if wanted:
+        arguments["partitions"] = list(wanted)
+    if options.msg_timeout_ms is not None:
+        arguments["msg_timeout"] = options.msg_timeout_ms / 1000
+    return arguments

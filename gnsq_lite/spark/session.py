@@ -1,0 +1,32 @@
+"""A Spark session with the source registered, or an error that says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gnsq_lite.spark.compat import require_java, require_pyspark
+
+
+def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mapping[str, str] | None = None) -> Any:
+    """Return the running SparkSession, or a new one, with ``format("nsq")`` registered.
+
+    Raises:
+        MissingExtra, OldSpark, JavaMissing: with what to install.
+    """
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    from gnsq_lite.spark.source import NsqDataSource
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        require_java()
+        builder = SparkSession.builder.appName(app_name)
+        if master is not None:
+            builder = builder.master(master)
+        for key, value in (conf or {}).items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+    spark.dataSource.register(NsqDataSource)
+    return spark

@@ -1,0 +1,159 @@
+"""The sink: each task publishes its rows with MPUB and returns when nsqd has all of them.
+
+At least once: a task that Spark runs again publishes again, unless markerDir lets it go on where it stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.spark.compat import stream_arrow_writer
+from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.spark.progress import Marker, TaskKey, current_task, remove_markers
+from gnsq_lite.spark.publisher import Sink, shared_writer
+from gnsq_lite.wire.names import check_topic
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Columns the sink understands, and the Spark types each may have.
+WRITABLE = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "defer": ("double", "float", "int", "bigint", "smallint", "tinyint"),
+}
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task reports: rows published, and the query where it is a streaming one."""
+
+    rows: int
+    query: str = ""
+
+
+def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overwrite: bool) -> None:
+    """Raise OptionError for columns or a mode the sink cannot take; before anything is sent."""
+    if overwrite:
+        raise OptionError("mode", "overwrite", "a queue cannot be overwritten: use mode('append')")
+    names = dict(fields)
+    if "body" not in names:
+        raise OptionError("body", ", ".join(names), "the rows need a column 'body' (BINARY or STRING)")
+    for name, kind in fields:
+        if name not in WRITABLE:
+            raise OptionError(name, kind, "the sink knows the columns body, topic and defer; select those")
+        if kind not in WRITABLE[name] and not kind.startswith("decimal"):
+            raise OptionError(name, kind, f"must be one of {', '.join(WRITABLE[name])}")
+    if "topic" not in names and not options.topic:
+        raise OptionError("topic", "", "set the option topic, or give the rows a column 'topic'")
+    if options.topic:
+        check_topic(options.topic)
+
+
+def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Published:
+    """Publish a task's rows; in the task."""
+    task = current_task()
+    marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
+    sink = Sink(
+        shared_writer(options),
+        options,
+        skip=marker.read() if marker is not None else 0,
+        on_progress=marker.write if marker is not None else None,
+    )
+    sink.write(batches)
+    return Published(sink.published, task.query if isinstance(task, TaskKey) else "")
+
+
+class NsqArrowWriter(DataSourceArrowWriter):
+    """Batch: ``df.write.format("nsq").mode("append").save()``."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish one task's rows."""
+        return publish(self._options, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """All tasks are done."""
+        log.info("published %d rows", sum(message.rows for message in messages if message is not None))
+
+    def abort(self, messages: list[Any]) -> None:
+        """Some task failed for good; what others published stays published."""
+        rows = sum(message.rows for message in messages if message is not None)
+        log.warning("the job failed; %d rows of finished tasks are published and stay so", rows)
+
+
+class StreamCommits:
+    """What the streaming writers do when a batch has ended."""
+
+    _options: SinkOptions
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """The batch is done: its markers, and older ones, are of no more use."""
+        queries = {message.query for message in messages if message is not None and message.query}
+        if self._options.marker_dir:
+            for query in queries:
+                remove_markers(Path(self._options.marker_dir), query, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Some task failed for good; the restarted query runs the batch again, from the markers where there are any."""
+        rows = sum(message.rows for message in messages if message is not None)
+        log.warning("batch %d failed; %d rows of it are published", batchId, rows)
+
+
+class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):
+    """Streaming where PySpark (4.0) hands rows over one by one: the same promise, less speed."""
+
+    def __init__(self, options: SinkOptions, names: Sequence[str]) -> None:
+        self._options, self._names = options, list(names)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish one task's rows."""
+        return publish(self._options, batched(iterator, self._names))
+
+
+def batched(rows: Iterator[Any], names: Sequence[str], size: int = 5000) -> Iterator[pa.RecordBatch]:
+    """Yield rows as RecordBatches of *size*."""
+    waiting: list[Any] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) == size:
+            yield _as_batch(waiting, names)
+            waiting = []
+    if waiting:
+        yield _as_batch(waiting, names)
+
+
+def _as_batch(rows: list[Any], names: Sequence[str]) -> pa.RecordBatch:
+    columns = []
+    for index, name in enumerate(names):
+        values = [row[index] for row in rows]
+        if name == "body":
+            values = [
+                value.encode() if isinstance(value, str) else None if value is None else bytes(value)
+                for value in values
+            ]
+        columns.append(pa.array(values, {"body": pa.binary(), "topic": pa.string(), "defer": pa.float64()}[name]))
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def stream_writer(options: SinkOptions, names: Sequence[str]) -> DataSourceStreamWriter:
+    """Return the streaming writer this PySpark can use: Arrow batches from 4.1 on."""
+    base = stream_arrow_writer()
+    if base is None:
+        return NsqStreamRowWriter(options, names)
+    from gnsq_lite.spark.sink_arrow import NsqStreamArrowWriter
+
+    return NsqStreamArrowWriter(options)

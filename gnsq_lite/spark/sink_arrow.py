@@ -1,0 +1,22 @@
+"""The streaming sink for PySpark 4.1 and later, which hands Arrow batches over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.spark.sink import StreamCommits, publish
+
+
+class NsqStreamArrowWriter(StreamCommits, DataSourceStreamArrowWriter):
+    """Streaming: ``df.writeStream.format("nsq").start()``."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish one task's rows."""
+        return publish(self._options, iterator)

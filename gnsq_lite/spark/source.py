@@ -1,0 +1,86 @@
+"""``format("nsq")``: registers with ``spark.dataSource.register(NsqDataSource)`` (PIPE-1)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from gnsq_lite.spark import schema as columns
+from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
+
+
+class NsqDataSource(DataSource):
+    """NSQ as a source and a sink, batch and streaming.
+
+    Options: :class:`~gnsq_lite.spark.options.SourceOptions`, :class:`~gnsq_lite.spark.options.SinkOptions`.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._raw = dict(options.items())
+        # One load(), one snapshot: this object is pickled into every later call.
+        self._snapshot = str(uuid.uuid4())
+
+    @classmethod
+    def name(cls) -> str:
+        """Return ``"nsq"``."""
+        return "nsq"
+
+    def schema(self) -> str:
+        """Return the source's columns; checks the options, so a mistake shows at ``load()``."""
+        return columns.ddl(parse(SourceOptions, self._raw).include_youzan)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Return the batch reader."""
+        from gnsq_lite.spark.batch import NsqBatchReader
+
+        options = self._checked(schema)
+        return NsqBatchReader(options, options.snapshot or self._snapshot)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        """Return the streaming reader; it does nothing until Spark asks it for an offset."""
+        options = self._checked(schema)
+        if options.receiver == "executors":
+            from gnsq_lite.spark.epochs import NsqEpochReader
+
+            return NsqEpochReader(options)
+        from gnsq_lite.spark.stream import NsqStreamReader
+
+        return NsqStreamReader(options)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        """Return the batch writer."""
+        from gnsq_lite.spark.sink import NsqArrowWriter, check_columns
+
+        options = parse(SinkOptions, self._raw)
+        check_columns(_fields(schema), options, overwrite)
+        return NsqArrowWriter(options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the streaming writer."""
+        from gnsq_lite.spark.sink import check_columns, stream_writer
+
+        options = parse(SinkOptions, self._raw)
+        check_columns(_fields(schema), options, overwrite)
+        return stream_writer(options, [name for name, _ in _fields(schema)])
+
+    def _checked(self, schema: Any) -> SourceOptions:
+        options = parse(SourceOptions, self._raw)
+        columns.check_schema(_fields(schema), options.include_youzan)
+        return options
+
+    def __repr__(self) -> str:
+        return f"NsqDataSource({redacted(self._raw)})"
+
+
+def _fields(schema: Any) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -1,0 +1,302 @@
+"""The streaming source with its receiver beside the query (receiver=driver).
+
+Spark makes a reader object twice and pickles one of them into the tasks, so the constructor does nothing; the first
+driver-side call opens the spool and starts receiving, in the one process Spark keeps for the query.  Tasks only read
+segment files.  An offset is a segment number; ``(start, end]`` never changes its rows (PIPE-3).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.spark import segments
+from gnsq_lite.spark.collector import Collector
+from gnsq_lite.spark.compat import available_now_mixin
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
+from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
+from gnsq_lite.spark.schema import arrow_schema
+from gnsq_lite.spark.segments import Segment
+from gnsq_lite.spark.spool import DataLoss, Spool, locate, read_meta
+
+log = logging.getLogger("gnsq_lite.spark")
+
+_AvailableNow: Any = available_now_mixin()
+
+
+@dataclass
+class SegmentPartition(InputPartition):
+    """A task's share: segments by path, or with their bytes where nothing is shared (spoolTransfer=inline)."""
+
+    directory: str
+    parts: list[tuple[Segment, bytes | None]]
+
+    def __repr__(self) -> str:
+        return f"SegmentPartition({[segment.name for segment, _ in self.parts]})"
+
+
+class NsqStreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
+    """Driver side: receives, spools, plans.  Task side: :meth:`read`."""
+
+    #: The file system calls of the spool; a fault test puts others here.
+    files: type[Files] = Files
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._collector: Collector | None = None
+        self._available_now = False
+        self._last: Offset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_collector": None}
+
+    # -- driver side
+
+    def _started(self) -> Collector:
+        if self._collector is None:
+            ignore_sigterm()
+            options = self._options
+            spool = open_spool(Path(options.spool_dir), options, self.files())
+            self._collector = Collector(spool, self._make_receiver(), options)
+            self._collector.start()
+        self._collector.check()
+        return self._collector
+
+    def _make_receiver(self) -> Receiver:
+        return ReaderReceiver(self._options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the position of the last committed segment: a new query takes over what the spool still holds."""
+        spool = self._started().spool
+        self._last = Offset(spool.meta.uuid, spool.meta.committed)
+        return self._last.as_dict()
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """Seal what was received and return how far a batch from *start* may go.
+
+        PySpark before 4.2 passes nothing; the position is remembered then.
+        """
+        collector = self._started()
+        begin = self._base(collector, parse_offset(start) if start is not None else self._last)
+        options = self._options
+        limits = Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger).tightened(limit)
+        end = self._end(collector, begin, limits)
+        if end is None and self._available_now:
+            end = self._wait_for_backlog(collector, begin, limits)
+        if end is not None:
+            collector.hand_over(end)
+        self._last = Offset(begin.spool, begin.number if end is None else end)
+        return self._last.as_dict()
+
+    def _base(self, collector: Collector, start: Offset | None) -> Offset:
+        """Return *start* as a position in this spool; raise DataLoss where it is not one."""
+        spool = collector.spool
+        here = Offset(spool.meta.uuid, spool.meta.committed)
+        if start is None:
+            return here
+        if start.spool != spool.meta.uuid:
+            self._lost(
+                f"spool {spool.directory} is not the one of this query's checkpoint ({start.spool}, now"
+                f" {spool.meta.uuid}): rows that were acknowledged and not processed are gone"
+            )
+            return here
+        if start.number > spool.newest:
+            self._lost(
+                f"spool {spool.directory} ends at segment {spool.newest}; the checkpoint is at {start.number}: it was"
+                " replaced by an older copy"
+            )
+            with collector.lock:
+                spool.advance(start.number)
+        return start
+
+    def _lost(self, why: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{why}; set failOnDataLoss=false to go on without them")
+        log.error("%s; failOnDataLoss=false: going on", why)
+
+    def _end(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
+        with collector.lock:
+            collector.spool.roll()
+            sealed = [s for s in collector.spool.segments if s.number > begin.number]
+            newest = collector.spool.newest
+        if not sealed and newest > begin.number:
+            return newest  # committed by an earlier query on this spool: located, or lost, in partitions()
+        return limits.cut([(s.number, s.rows, s.size) for s in sealed])
+
+    def _wait_for_backlog(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
+        """AvailableNow: wait for rows until the backlog counts as read; None: it does."""
+        idle, patience = self._options.idle_timeout_ms / 1000, self._options.connect_timeout_ms / 1000
+        begun = time.monotonic()
+        connected_at: float | None = None
+        while True:
+            collector.check()
+            end = self._end(collector, begin, limits)
+            if end is not None:
+                return end
+            now = time.monotonic()
+            if connected_at is None and collector.is_connected():
+                connected_at = now
+            if connected_at is not None and now - max(collector.backlog_seen, connected_at) >= idle:
+                return None
+            if connected_at is None and now - begun >= patience:
+                where = ", ".join(self._options.nsqd_tcp_addresses or self._options.lookupd_http_addresses)
+                raise ConnectError(where, f"no nsqd with topic {self._options.topic} within {patience:g} s")
+            time.sleep(0.02)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the newest position, for the query's progress; None before the first batch."""
+        if self._collector is None:
+            return None
+        spool = self._collector.spool
+        return Offset(spool.meta.uuid, spool.newest).as_dict()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what the backlog is: all that was published up to now, by nsqd's clock."""
+        collector = self._started()
+        collector.backlog_until_ns = time.time_ns()
+        collector.backlog_seen = time.monotonic()
+        self._available_now = True
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch: the same for the same offsets, whenever it is asked (PIPE-3)."""
+        collector = self._started()
+        options, spool = self._options, collector.spool
+        last = parse_offset(end)
+        if last.spool != spool.meta.uuid:
+            self._base(collector, last)
+            return []
+        first = parse_offset(start)
+        begin = first.number if first.spool == spool.meta.uuid else spool.meta.committed
+        collector.hand_over(last.number)
+        self._last = last
+        found = self._located(collector, begin, last.number)
+        groups = segments.grouped([s for s, _ in found], options.rows_per_segment, options.segment_max_bytes)
+        paths = {segment.number: path for segment, path in found}
+        inline = options.spool_transfer == "inline"
+        return [
+            SegmentPartition(
+                str(spool.directory),
+                [(s, paths[s.number].read_bytes() if inline else None) for s in group],
+            )
+            for group in groups
+        ]
+
+    def _located(self, collector: Collector, begin: int, end: int) -> list[tuple[Segment, Path]]:
+        with collector.lock:
+            if self._options.fail_on_data_loss:
+                return collector.spool.between(begin, end)
+            return locate(collector.spool.directory, begin, end, complete=False)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Note that Spark needs the segments up to *end* no more."""
+        collector = self._started()
+        last = parse_offset(end)
+        if last.spool == collector.spool.meta.uuid:
+            with collector.lock:
+                collector.spool.commit(last.number)
+
+    def stop(self) -> None:
+        """Stop receiving; nothing stays in flight.  Bounded: the process must end even where something hangs."""
+        collector, self._collector = self._collector, None
+        if collector is not None:
+            guard = exit_after(20.0)
+            try:
+                collector.stop()
+            finally:
+                guard.set()
+
+    # -- task side
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows, from files or from the bytes that came along."""
+        assert_partition(partition)
+        return read_segments(partition, self._options.include_youzan, self._options.fail_on_data_loss)
+
+
+def assert_partition(partition: Any) -> None:
+    """Raise TypeError for a partition of another source."""
+    if not isinstance(partition, SegmentPartition):
+        raise TypeError(f"not a partition of this source: {partition!r}")
+
+
+def read_segments(partition: Any, include_youzan: bool, complete: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition in batches Spark takes fastest.
+
+    Raises:
+        DataLoss, SegmentDamaged: rows are missing, and *complete* asks for all of them.
+    """
+    batches: list[pa.RecordBatch] = []
+    for segment, data in partition.parts:
+        try:
+            batches += _batches(Path(partition.directory), segment, data)
+        except (DataLoss, segments.SegmentDamaged):
+            if complete:
+                raise
+            log.exception("failOnDataLoss=false: going on without segment %d", segment.number)
+    yield from segments.coalesced(batches, arrow_schema(include_youzan))
+
+
+def _batches(directory: Path, segment: Segment, data: bytes | None) -> list[pa.RecordBatch]:
+    if data is not None:
+        return segments.read(pa.py_buffer(data), segment)
+    for place in (directory, directory / "done"):
+        try:
+            return segments.read_file(place / segment.name, segment)
+        except FileNotFoundError:
+            continue
+    hint = "" if read_meta(directory) else "; is spoolDir visible on this executor? Otherwise set spoolTransfer=inline"
+    raise DataLoss(f"segment {directory}/{segment.name} is not there{hint}")
+
+
+def open_spool(directory: Path, options: SourceOptions, files: Files) -> Spool:
+    """Return the opened spool of *options*."""
+    spool = Spool(
+        directory,
+        topic=options.topic,
+        channel=options.channel,
+        rows_per_segment=options.rows_per_segment,
+        bytes_per_segment=options.segment_max_bytes,
+        retention=options.retention,
+        files=files,
+    )
+    spool.open(options.lock_wait_ms / 1000)
+    return spool
+
+
+def ignore_sigterm() -> None:
+    """In Spark's source process only: outlive the SIGTERM Spark stops it with, so that ``stop()`` is called.
+
+    The process ends by the end of its socket, which Spark closes at the same time.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    runner = spec is not None and spec.name.endswith("python_streaming_source_runner")
+    if runner and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def exit_after(seconds: float) -> threading.Event:
+    """End Spark's source process in *seconds* unless the returned event is set: it must not outlive its query."""
+    done = threading.Event()
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name.endswith("python_streaming_source_runner"):
+
+        def guard() -> None:
+            if not done.wait(seconds):
+                os._exit(1)
+
+        threading.Thread(target=guard, name="gnsq_lite-exit", daemon=True).start()
+    return done
