@@ -74,11 +74,11 @@ def test_an_unanswered_message_comes_back_after_its_time(make_broker: MakeBroker
     server = make_broker(msg_timeout=0.4)
     server.prepare(topic, "c")
     client = _consumer(connect, server, topic)
+    start = time.monotonic()
     server.publish(topic, b"x")
     first = client.message()
-    start = time.monotonic()
     second = client.message()
-    assert time.monotonic() - start >= 0.3
+    assert time.monotonic() - start >= 0.39
     assert (second.id, second.attempts) == (first.id, 2)
     assert server.stats(topic, "c")["timeout_count"] == 1
 
@@ -177,11 +177,11 @@ def test_touch_extends_to_max_msg_timeout_and_no_further(make_broker: MakeBroker
     server = make_broker(msg_timeout=1.0, max_msg_timeout=1.5)
     server.prepare(topic, "c")
     client = _consumer(connect, server, topic)
+    start = time.monotonic()
     server.publish(topic, b"x")
     message = client.message()
-    start = time.monotonic()
     again = None
-    while again is None and time.monotonic() - start < 8:
+    while again is None and time.monotonic() - start < 12:
         client.touch(message)
         try:
             again = client.message(0.4)
@@ -189,7 +189,7 @@ def test_touch_extends_to_max_msg_timeout_and_no_further(make_broker: MakeBroker
             continue
     assert again is not None
     assert again.attempts == 2
-    assert 1.4 <= time.monotonic() - start < 6
+    assert 1.49 <= time.monotonic() - start < 10
 
 
 def test_attempts_count_up(broker: ServerHandle, connect: Connect, topic: str) -> None:
@@ -224,19 +224,19 @@ def test_what_a_lost_client_had_in_flight_comes_back_when_its_time_is_over_and_n
     make_broker: MakeBroker, connect: Connect, topic: str, how: str
 ) -> None:
     # nsqd/channel.go, RemoveClient @v1.3.0: the client goes, its messages stay in flight.
-    server = make_broker(msg_timeout=0.8)
+    server = make_broker(msg_timeout=1.0)
     server.prepare(topic, "c")
     lost = _consumer(connect, server, topic)
-    server.publish(topic, b"x")
     start = time.monotonic()
+    server.publish(topic, b"x")
     assert lost.message().attempts == 1
     heir = _consumer(connect, server, topic)
     getattr(lost, how)()
-    assert heir.is_silent(0.4)
+    assert heir.is_silent(0.3)
     found = server.stats(topic, "c")
     assert (found["client_count"], found["in_flight_count"], found["depth"]) == (1, 1, 0)
     message = heir.message()
-    assert time.monotonic() - start >= 0.7
+    assert time.monotonic() - start >= 0.99
     assert (message.body, message.attempts) == (b"x", 2)
     assert server.stats(topic, "c")["timeout_count"] == 1
 
