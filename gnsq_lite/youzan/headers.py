@@ -1,0 +1,70 @@
+"""Ext headers: a JSON object beside the body (YZ-15), with the tag and the trace id among its keys (YZ-16).
+
+Refused here is what the server would take and then trip over, or answer in a way that breaks the connection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_TAG, MAX_UINT64, RESERVED, TAG_KEY, TRACE_ID_KEY
+
+# internal/ext/ext.go:20; the server does not check it, its own client does
+_TAG = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
+
+
+def check_tag(tag: object, option: str = "tag") -> str:
+    """Return *tag*: 1 to 100 letters, digits, ``_`` and ``-``.  Raises OptionError."""
+    if isinstance(tag, str) and len(tag) <= MAX_TAG and _TAG(tag):
+        return tag
+    raise OptionError(option, tag, f"must be 1 to {MAX_TAG} letters, digits, '_' or '-'")
+
+
+def check_trace_id(trace_id: object) -> int:
+    """Return *trace_id*, an unsigned 64-bit number.  Raises OptionError."""
+    if isinstance(trace_id, bool) or not isinstance(trace_id, int) or not 0 <= trace_id <= MAX_UINT64:
+        raise OptionError("trace_id", trace_id, "must be a whole number of 0 to 2**64 - 1")
+    return trace_id
+
+
+def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> bytes:
+    """Return the JSON of *headers*, with *trace_id* under its key where one is given.
+
+    Raises OptionError for what is no JSON object of string keys, for a bad tag or trace id among the keys, for other
+    keys that start with ``##`` (the server's own), and for more than 65534 bytes.
+    """
+    if not isinstance(headers, Mapping):
+        raise OptionError("headers", headers, "must be a mapping of names to JSON values")
+    named = dict(headers)
+    for key in named:
+        if not isinstance(key, str):
+            raise OptionError("headers", key, "its keys must be str")
+        if key.startswith(RESERVED) and key not in (TRACE_ID_KEY, TAG_KEY):
+            raise OptionError("headers", key, f"names that start with {RESERVED!r} are the server's own")
+    if TAG_KEY in named:
+        check_tag(named[TAG_KEY], f"headers[{TAG_KEY!r}]")
+    if trace_id is not None:
+        named[TRACE_ID_KEY] = str(check_trace_id(trace_id))
+    elif TRACE_ID_KEY in named:
+        _check_trace_text(named[TRACE_ID_KEY])
+    try:
+        data = json.dumps(named, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:  # a UnicodeError is a ValueError
+        raise OptionError("headers", headers, f"cannot be written as JSON: {error}") from None
+    if len(data) > MAX_HEADER_BYTES:
+        raise OptionError("headers", f"<{len(data)} bytes of JSON>", f"must be at most {MAX_HEADER_BYTES} bytes")
+    return data
+
+
+def _check_trace_text(text: object) -> None:
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or int(text[:21]) > MAX_UINT64:
+        raise OptionError(TRACE_ID_KEY, text, "must be a str of decimal digits, at most 2**64 - 1")
+
+
+def has_trace_id(headers: Mapping[str, Any] | None) -> bool:
+    """Whether the server answers a PUB_EXT with these headers with a trace reply."""
+    return headers is not None and TRACE_ID_KEY in headers

@@ -1,0 +1,189 @@
+"""What follows a message's id in Youzan's frames, ids, and the reply to a traced publish (YZ-9, YZ-10, YZ-15).
+
+::
+
+    SUB                        body
+    SUB_ADVANCED, SUB_ORDERED  queue offset (8), raw size (4), body
+    an ext topic               ext version (1), then unless it is 0: length (2), JSON; after that as above
+
+Nothing in the frame tells which it is: it depends on the SUB that was sent and on extend_support in IDENTIFY
+(nsqd/message.go:191 @0.3.7-HA.1.13.0), so each connection keeps its :class:`Layout`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple
+
+from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.message import Answers, Message
+from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
+
+_ids = Struct(">QQ").unpack
+_tail = Struct(">qI").unpack_from
+_trace = Struct(">2sQQqI")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the messages of one connection are laid out after their ids."""
+
+    ext: bool = False
+    tail: bool = False
+
+
+class Content(NamedTuple):
+    """A message's parts after its id.  ``header`` is None where it has none; the places are None on a plain SUB."""
+
+    body: bytes
+    header: bytes | None = None
+    header_version: int = EXT_NONE
+    queue_offset: int | None = None
+    raw_size: int | None = None
+
+
+def decode_content(data: bytes, layout: Layout) -> Content:
+    """Return the parts of *data*, a message without its head.  Raises FrameError for fewer bytes than they say."""
+    at = 0
+    header: bytes | None = None
+    version = EXT_NONE
+    if layout.ext:
+        if not data:
+            raise FrameError("a message of an ext topic has no ext version")
+        version, at = data[0], 1
+        if version not in (EXT_NONE, EXT_TAG, EXT_JSON):
+            raise FrameError(f"unknown ext version {version}; was the topic changed while subscribed?")
+        if version != EXT_NONE:
+            start = 3
+            at = start + int.from_bytes(data[1:3], "big")
+            if len(data) < at:
+                raise FrameError(f"an ext header of {at - start} bytes in {max(len(data) - start, 0)}")
+            header = data[start:at]
+    if not layout.tail:
+        return Content(data[at:], header, version)
+    if len(data) < at + TAIL_LENGTH:
+        raise FrameError(f"{len(data) - at} bytes where the place in the queue takes {TAIL_LENGTH}")
+    offset, size = _tail(data, at)
+    return Content(data[at + TAIL_LENGTH :], header, version, offset, size)
+
+
+def internal_id_of(message_id: bytes) -> int:
+    """Return the server's own id: the first 8 of the 16 bytes (YZ-10).  Raises FrameError for another length."""
+    return split_id(message_id)[0]
+
+
+def split_id(message_id: bytes) -> tuple[int, int]:
+    """Return (internal id, trace id) of a message's id (YZ-10).  Raises FrameError for another length than 16."""
+    if len(message_id) != 16:
+        raise FrameError(f"a message id of {len(message_id)} bytes; it has 16")
+    internal, trace = _ids(message_id)
+    return internal, trace
+
+
+def partition_of_id(internal_id: int) -> int:
+    """Return the partition that made the id: in cluster mode its upper bits, 0 from a server alone."""
+    return internal_id >> PARTITION_SHIFT
+
+
+class YouzanMessage(Message):
+    """A message from Youzan's nsqd.
+
+    Attributes:
+        internal_id: The server's id; in cluster mode unique within the topic, rising within a partition.
+        trace_id: What the publisher gave for tracing, else 0.
+        partition: The partition it came from.
+        queue_offset, raw_size: Its place in the partition's queue and its size there; None on a plain SUB.
+        header_bytes: The ext header as it came; None without one.
+    """
+
+    __slots__ = ("_headers", "header_bytes", "internal_id", "partition", "queue_offset", "raw_size", "trace_id")
+
+    def __init__(
+        self,
+        connection: Answers,
+        timestamp_ns: int,
+        attempts: int,
+        id: bytes,
+        content: Content,
+        partition: int | None = None,
+    ) -> None:
+        super().__init__(connection, timestamp_ns, attempts, id, content.body)
+        self.internal_id: int
+        self.trace_id: int
+        self.internal_id, self.trace_id = split_id(id)
+        self.partition = partition_of_id(self.internal_id) if partition is None else partition
+        self.queue_offset, self.raw_size = content.queue_offset, content.raw_size
+        self.header_bytes = content.header
+        self._headers = _tag_header(content)
+
+    @property
+    def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
+        """The ext headers; None on a message without.
+
+        Empty where the publisher sent what is no JSON object: ``header_bytes`` has it.
+        """
+        if self._headers is None and self.header_bytes is not None:
+            self._headers = _parse_header(self.header_bytes)
+        return self._headers
+
+    @property
+    def tag(self) -> str | None:
+        """The tag it was dispatched by (YZ-16); None without one."""
+        tag = (self.headers or {}).get(TAG_KEY)
+        return tag if isinstance(tag, str) else None
+
+
+def _tag_header(content: Content) -> dict[str, Any] | None:
+    # Some old servers mark JSON as a tag: a tag has no brace.
+    if content.header_version != EXT_TAG or content.header is None or content.header.startswith(b"{"):
+        return None
+    return {TAG_KEY: content.header.decode("utf-8", "replace")}
+
+
+def _parse_header(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def message_factory(layout: Layout, partition: int | None) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
+    """Return what makes the messages of one connection; it raises FrameError for a malformed one."""
+    if not layout.ext and not layout.tail:
+
+        def make_plain(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
+            return YouzanMessage(connection, ns, attempts, id, Content(rest), partition)
+
+        return make_plain
+
+    def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
+        return YouzanMessage(connection, ns, attempts, id, decode_content(rest, layout), partition)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReceipt:
+    """Where a traced publish went (YZ-9): for MPUB_TRACE the first message's id and offset, and the size of all."""
+
+    internal_id: int
+    trace_id: int
+    queue_offset: int
+    raw_size: int
+
+    @property
+    def partition(self) -> int:
+        """The partition, as the internal id tells it in cluster mode."""
+        return partition_of_id(self.internal_id)
+
+
+def parse_trace_reply(data: bytes) -> PublishReceipt:
+    """Return what nsqd answered to a traced publish.  Raises ProtocolError for anything but that answer."""
+    if len(data) != _trace.size or not data.startswith(b"OK"):
+        raise ProtocolError(f"a traced publish was answered with {data[:40]!r}, {len(data)} bytes")
+    _, internal_id, trace_id, queue_offset, raw_size = _trace.unpack(data)
+    return PublishReceipt(internal_id, trace_id, queue_offset, raw_size)

@@ -1,0 +1,221 @@
+"""Commands are, byte for byte, those that Youzan's servers were seen to accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.errors import BodyTypeError, InvalidBody, InvalidName, MessageTooLarge, OptionError
+from gnsq_lite.youzan import commands
+from gnsq_lite.youzan.commands import StartOffset
+from gnsq_lite.youzan.headers import check_tag, encode_headers
+from tests.golden.youzan import conversation
+
+TRACE = 0x1122334455667788
+HEADER = b'{"k": "v"}'
+
+SENT: list[tuple[str, int, bytes]] = [
+    ("pub_ok", 1, commands.publish("gplain", b"hello", 0)),
+    ("pub_ok", 2, commands.publish("gplain", b"hello")),
+    ("mpub_ok", 1, commands.multipublish("gplain", [b"a", b"bc"], 0)),
+    ("pub_trace", 1, commands.publish_trace("gplain", b"traced", 0, TRACE)),
+    ("pub_trace_zero", 1, commands.publish_trace("gplain", b"traced", 1)),
+    ("mpub_trace", 1, commands.multipublish_trace("gplain", [b"one", b"two"], 0, [TRACE, 0])),
+    ("pub_ext", 1, commands.publish_ext("gext", b"body1", HEADER, 0)),
+    ("pub_ext_trace", 1, commands.publish_ext("gext", b"body1", encode_headers({}, 4660), 0)),
+    ("mpub_ext", 1, commands.multipublish_ext("gext", [b"a", b"b"], [HEADER, b""], 0)),
+    ("sub_plain", 1, commands.subscribe("gplain", "c1", 0)),
+    ("sub_advanced", 1, commands.subscribe_advanced("gplain", "c2", 0)),
+    ("sub_advanced_end", 1, commands.subscribe_advanced("gplain", "c3", 0, StartOffset.end())),
+    ("sub_advanced_count", 1, commands.subscribe_advanced("gplain", "c4", 0, StartOffset.at_message(1))),
+    ("sub_advanced_byte", 1, commands.subscribe_advanced("gplain", "c5", 0, StartOffset.at_byte(0))),
+    ("sub_advanced_time", 1, commands.subscribe_advanced("gplain", "c6", 0, StartOffset.at_time(1_000_000_000.9))),
+    ("sub_ordered", 1, commands.subscribe_ordered("gordered", "c1", 0)),
+    ("error_sub_order", 1, commands.subscribe_order("gordered", "c1", 0)),
+]
+
+
+@pytest.mark.rule("YZ-3")
+@pytest.mark.rule("YZ-4")
+@pytest.mark.rule("YZ-9")
+@pytest.mark.rule("YZ-15")
+@pytest.mark.rule("YZ-17")
+@pytest.mark.parametrize(("name", "turn", "command"), SENT)
+def test_each_command_is_what_a_real_server_accepted(name: str, turn: int, command: bytes) -> None:
+    assert conversation(name).sent[turn] == command
+
+
+def test_a_topic_is_made_with_its_partition_and_kind() -> None:
+    assert commands.create_topic("t", 0) == b"INTERNAL_CREATE_TOPIC t 0 false\n"
+    assert commands.create_topic("t", 3, extend=True) == b"INTERNAL_CREATE_TOPIC t 3 true\n"
+
+
+def test_a_subscription_without_a_partition_names_none() -> None:
+    assert commands.subscribe("t", "c") == b"SUB t c\n"
+
+
+NAMED: list[Callable[[str], bytes]] = [
+    lambda topic: commands.subscribe(topic, "c", 0),
+    lambda topic: commands.subscribe_ordered(topic, "c", 0),
+    lambda topic: commands.subscribe_order(topic, "c", 0),
+    lambda topic: commands.subscribe_advanced(topic, "c", 0),
+    lambda topic: commands.publish(topic, b"x", 0),
+    lambda topic: commands.multipublish(topic, [b"x"], 0),
+    lambda topic: commands.publish_trace(topic, b"x", 0),
+    lambda topic: commands.multipublish_trace(topic, [b"x"], 0),
+    lambda topic: commands.publish_ext(topic, b"x", b"{}", 0),
+    lambda topic: commands.multipublish_ext(topic, [b"x"], [b"{}"], 0),
+    lambda topic: commands.create_topic(topic, 0),
+]
+
+
+@pytest.mark.parametrize("make", NAMED)
+@pytest.mark.parametrize("name", ["t\n", "a b", "", "x" * 65, b"t"])
+def test_a_bad_topic_is_refused_before_bytes_exist(make: Callable[[Any], bytes], name: Any) -> None:
+    with pytest.raises(InvalidName):
+        make(name)
+
+
+BODIED: list[Callable[[Any], bytes]] = [
+    lambda body: commands.publish("t", body, 0),
+    lambda body: commands.multipublish("t", [body], 0),
+    lambda body: commands.publish_trace("t", body, 0),
+    lambda body: commands.multipublish_trace("t", [body], 0),
+    lambda body: commands.publish_ext("t", body, b"{}", 0),
+    lambda body: commands.multipublish_ext("t", [body], [b"{}"], 0),
+]
+
+
+@pytest.mark.parametrize("make", BODIED)
+def test_a_bad_body_is_refused_before_bytes_exist(make: Callable[[Any], bytes]) -> None:
+    with pytest.raises(BodyTypeError, match="encode"):
+        make("text")
+    with pytest.raises(InvalidBody, match="empty"):
+        make(b"")
+
+
+@pytest.mark.parametrize("partition", [-1, 255, True, "0", 0.0])
+def test_a_partition_out_of_range_is_refused(partition: Any) -> None:
+    for make in (lambda p: commands.publish("t", b"x", p), lambda p: commands.subscribe("t", "c", p)):
+        with pytest.raises(OptionError, match="0 to 254"):
+            make(partition)
+    assert commands.check_partition(254) == 254
+
+
+@pytest.mark.parametrize("trace_id", [-1, 2**64, True, "5", None])
+def test_a_trace_id_out_of_range_is_refused(trace_id: Any) -> None:
+    with pytest.raises(OptionError, match="trace_id"):
+        commands.publish_trace("t", b"x", 0, trace_id)
+    assert b"\xff" * 8 + b"x" in commands.publish_trace("t", b"x", 0, 2**64 - 1)
+
+
+def test_a_batch_needs_as_many_trace_ids_and_headers_as_bodies() -> None:
+    with pytest.raises(InvalidBody, match="2 bodies and 1 trace_ids"):
+        commands.multipublish_trace("t", [b"a", b"b"], 0, [1])
+    with pytest.raises(InvalidBody, match="1 bodies and 2 headers"):
+        commands.multipublish_ext("t", [b"a"], [b"", b""], 0)
+    one_for_all = commands.multipublish_trace("t", [b"a", b"b"], 0, 7)
+    assert one_for_all == commands.multipublish_trace("t", [b"a", b"b"], 0, [7, 7])
+
+
+def test_a_single_publish_without_a_header_is_refused_because_nsqd_would_refuse_it() -> None:
+    with pytest.raises(OptionError, match="JSON object"):
+        commands.publish_ext("t", b"x", b"")
+
+
+@pytest.mark.parametrize(
+    ("make", "value"),
+    [
+        (StartOffset.at_message, 0),
+        (StartOffset.at_message, 2**63),
+        (StartOffset.at_message, True),
+        (StartOffset.at_byte, -1),
+        (StartOffset.at_byte, 1.5),
+        (StartOffset.at_time, -1),
+        (StartOffset.at_time, float("nan")),
+        (StartOffset.at_time, float("inf")),
+        (StartOffset.at_time, "now"),
+        (lambda value: StartOffset("special", value), 0),
+        (lambda value: StartOffset(value, 0), "count"),
+    ],
+)
+def test_a_start_offset_the_server_would_refuse_is_refused(make: Callable[[Any], StartOffset], value: Any) -> None:
+    with pytest.raises(OptionError, match="start_offset"):
+        make(value)
+
+
+def test_a_start_offset_needs_a_partition() -> None:
+    with pytest.raises(OptionError, match="partition"):
+        commands.subscribe_advanced("t", "c", None, StartOffset.end())
+
+
+# -- headers --
+
+
+@pytest.mark.rule("YZ-16")
+def test_headers_are_json_with_the_trace_id_as_a_string_of_digits() -> None:
+    assert encode_headers({"a": 1, "b": ["中"]}) == '{"a":1,"b":["中"]}'.encode()
+    assert encode_headers({}, 2**64 - 1) == b'{"##trace_id":"18446744073709551615"}'
+    assert encode_headers({"##client_dispatch_tag": "tagA"}) == b'{"##client_dispatch_tag":"tagA"}'
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        "{}",
+        {1: 2},
+        {"a": object()},
+        {"a": float("nan")},
+        {"a": "\ud800"},
+        {"##other": "x"},
+        {"##client_dispatch_tag": "a b"},
+        {"##client_dispatch_tag": ""},
+        {"##trace_id": 4660},
+        {"##trace_id": "x"},
+        {"##trace_id": ""},
+        {"##trace_id": str(2**64)},
+        {"##trace_id": "٣"},
+        {"a": "x" * 65534},
+    ],
+)
+def test_headers_the_server_would_trip_over_are_refused(headers: Any) -> None:
+    with pytest.raises(OptionError):
+        encode_headers(headers)
+
+
+def test_headers_may_have_65534_bytes_and_no_more() -> None:
+    # nsqd takes 65535 and then fails to deliver the message: nobody ever gets it
+    assert len(encode_headers({"a": "x" * 65526})) == 65534
+    with pytest.raises(OptionError, match="65534"):
+        encode_headers({"a": "x" * 65527})
+    with pytest.raises(OptionError, match="65534"):
+        commands.publish_ext("t", b"x", b"x" * 65535)
+
+
+@pytest.mark.parametrize("tag", ["", "a b", "x" * 101, "tag\n", 5, None])
+def test_a_tag_is_up_to_100_letters(tag: Any) -> None:
+    with pytest.raises(OptionError):
+        check_tag(tag)
+    assert check_tag("x" * 100) == "x" * 100
+
+
+@given(
+    st.dictionaries(st.text(max_size=8), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5))
+)
+def test_any_headers_are_encoded_or_refused_with_the_one_error(headers: dict[str, Any]) -> None:
+    try:
+        data = encode_headers(headers)
+    except OptionError:
+        return
+    assert data.startswith(b"{")
+
+
+def test_a_batch_too_large_for_its_size_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsq_lite.wire.commands.MAX_INT32", 100)
+    with pytest.raises(MessageTooLarge):
+        commands.multipublish("t", [b"x" * 97], 0)

@@ -1,0 +1,113 @@
+"""Sharding keys map to partitions exactly as Youzan's Go and Java clients map them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.youzan.hashing import java_string_hash, murmur3_32, partition_of
+
+GO = [
+    (b"a", 0x3C2569B2),
+    (b"key1", 0x9B970125),
+    (b"order-123", 0xADAE14BD),
+    (b"12345", 0x13A51193),
+    ("中文".encode(), 0xDB267197),
+    (b"", 0),
+]
+
+
+@pytest.mark.rule("YZ-5")
+@pytest.mark.parametrize(("key", "expected"), GO)
+def test_murmur3_gives_what_the_go_client_gives(key: bytes, expected: int) -> None:
+    assert murmur3_32(key) == expected
+    assert partition_of(key, 7) == expected % 7
+
+
+def test_murmur3_with_a_seed_gives_the_published_vectors() -> None:
+    assert murmur3_32(b"", 1) == 0x514E28B7
+    assert murmur3_32(b"", 0xFFFFFFFF) == 0x81F16F39
+    assert murmur3_32(b"\xff\xff\xff\xff") == 0x76293B50
+    assert murmur3_32(b"\x21\x43\x65\x87", 0x5082EDEE) == 0x2362F9DE
+    assert murmur3_32(b"Hello, world!", 0x9747B28C) == 0x24884CBA
+
+
+def reference_murmur3(data: bytes) -> int:
+    """A second formulation: byte by byte, arithmetic instead of masks and shifts."""
+    modulus = 2**32
+
+    def rotate(value: int, bits: int) -> int:
+        high, low = divmod(value * 2**bits, modulus)
+        return low + high
+
+    h, word, filled = 0, 0, 0
+    for byte in data:
+        word += byte * 256**filled
+        filled += 1
+        if filled == 4:
+            mixed = rotate(word * 0xCC9E2D51 % modulus, 15) * 0x1B873593 % modulus
+            h = (rotate(h ^ mixed, 13) * 5 + 0xE6546B64) % modulus
+            word = filled = 0
+    if filled:
+        h ^= rotate(word * 0xCC9E2D51 % modulus, 15) * 0x1B873593 % modulus
+    h ^= len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        h = (h ^ h // 2**shift) * factor % modulus
+    return h ^ h // 2**16
+
+
+@given(st.binary(max_size=64))
+def test_murmur3_agrees_with_a_second_formulation(data: bytes) -> None:
+    assert murmur3_32(data) == reference_murmur3(data)
+
+
+JAVA = [
+    ("", 0),
+    ("a", 97),
+    ("hello", 99162322),
+    ("polygenelubricants", -(2**31)),
+    ("Aa", 2112),
+    ("BB", 2112),
+    ("中文", 646394),
+    ("\U0001f600", 1772899),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), JAVA)
+def test_java_hash_is_string_hashcode(text: str, expected: int) -> None:
+    assert java_string_hash(text) == expected
+
+
+@given(st.text(max_size=40), st.integers(1, 1000))
+def test_java_mapping_is_the_absolute_value_of_javas_remainder(key: str, partitions: int) -> None:
+    total = 0
+    units = key.encode("utf-16-le", "surrogatepass")
+    count = len(units) // 2
+    for at in range(count):
+        total += (units[2 * at] + 256 * units[2 * at + 1]) * 31 ** (count - 1 - at)
+    signed = (total + 2**31) % 2**32 - 2**31
+    remainder = signed - int(signed / partitions) * partitions  # Java's %: truncates towards zero
+    assert partition_of(key, partitions, "java") == abs(remainder)
+
+
+def test_go_and_java_disagree_so_a_topic_needs_one_of_them() -> None:
+    assert (partition_of("a", 8, "go"), partition_of("a", 8, "java")) == (0x3C2569B2 % 8, 97 % 8)
+    assert 0x3C2569B2 % 8 != 97 % 8
+
+
+@given(st.text(max_size=20), st.integers(1, 100), st.sampled_from(["go", "java"]))
+def test_text_and_its_utf8_are_the_same_key(key: str, partitions: int, mapping: str) -> None:
+    assert partition_of(key, partitions, mapping) == partition_of(key.encode(), partitions, mapping)
+
+
+def test_keys_that_cannot_be_mapped_are_refused() -> None:
+    with pytest.raises(OptionError, match="bytes or text"):
+        partition_of(5, 4)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="at least 1"):
+        partition_of("k", 0)
+    with pytest.raises(OptionError, match="UTF-8"):
+        partition_of(b"\xff", 4, "java")
+    with pytest.raises(OptionError, match="'go' or 'java'"):
+        partition_of("k", 4, "rust")  # type: ignore[arg-type]
