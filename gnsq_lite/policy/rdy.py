@@ -29,60 +29,21 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import Enum
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.policy.chance import Rng, pick, shuffled
 from gnsq_lite.policy.shares import even_shares
+from gnsq_lite.policy.window import Key, SetReady, Window
 
-Key = Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class SetReady:
-    """Send ``RDY count`` on the connection *key*."""
-
-    key: Key
-    count: int
+__all__ = ["Key", "ReadyAllocator", "SetReady"]
 
 
 class _Mode(Enum):
     FLOWING = "flowing"
     PAUSED = "paused"
     PROBING = "probing"
-
-
-class _Connection:
-    """What the allocator knows of one connection."""
-
-    __slots__ = (
-        "active",
-        "charge",
-        "counts_down",
-        "greeted",
-        "held",
-        "held_until",
-        "in_flight",
-        "key",
-        "left",
-        "limit",
-        "sent",
-        "since",
-        "window",
-    )
-
-    def __init__(self, key: Key, limit: int, counts_down: bool, now: float) -> None:
-        self.key, self.limit, self.counts_down = key, limit, counts_down
-        self.window = 0  # messages it may have in flight: the last RDY, but for servers that count down
-        self.sent = 0  # the last RDY
-        self.left = 0  # what is left of it at a server that counts down
-        self.in_flight = 0
-        self.held, self.held_until = 0, now  # messages still possible under a RDY that was taken back
-        self.charge = 0  # max(window, in_flight, held)
-        self.greeted = False  # RDY 1 was sent, before any other (RDY-1)
-        self.since = self.active = now  # begin of its turn; last sign that it is not idle
 
 
 class ReadyAllocator:
@@ -116,7 +77,7 @@ class ReadyAllocator:
         self._idle, self._low, self.settle = idle_timeout, low_ready_timeout, settle
         self._max = max(0, max_in_flight)
         self._mode = _Mode.FLOWING
-        self._connections: dict[Key, _Connection] = {}
+        self._connections: dict[Key, Window] = {}
         self._round: list[Key] = []  # who waits in this round, the next one last
         self._charged = 0  # sum of all charges
         self._owed = self._hungry = False  # someone has less than its share; has nothing at all
@@ -130,7 +91,7 @@ class ReadyAllocator:
         if key in self._connections:
             raise ValueError(f"connection {key!r} was added before")
         now = self._clock.now()
-        connection = self._connections[key] = _Connection(key, max(0, max_rdy_count), counts_down, now)
+        connection = self._connections[key] = Window(key, max(0, max_rdy_count), counts_down=counts_down, now=now)
         grown: list[SetReady] = []
         flowing = self._mode is _Mode.FLOWING and self._max >= len(self._connections)
         if flowing and connection.limit and self._charged < self._max:
@@ -163,26 +124,26 @@ class ReadyAllocator:
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
-        connection.active = self._clock.now()
-        connection.in_flight += count
+        connection.take(count, self._clock.now())
+        changes: list[SetReady] = []
         if connection.in_flight > connection.charge:
-            self._recharge(connection)
-        if not connection.counts_down:
-            return []
-        connection.left = max(0, connection.left - count)
-        return self._refresh(connection)
+            self._charged += connection.recharge()
+        if connection.counts_down:
+            connection.refresh(changes)
+        return changes
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
         """Take that *count* messages are out of flight: answered, or given up by nsqd.  O(1) unless :attr:`pending`."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
-        if self._turns and connection.in_flight >= connection.window:
+        if self._turns and connection.in_flight >= connection.size:
             connection.active = self._clock.now()  # it could not receive until now: that was not idleness
-        connection.in_flight = max(0, connection.in_flight - count)
-        connection.held = max(0, connection.held - count)
-        self._recharge(connection)
-        changes = self._refresh(connection) if connection.counts_down else []
+        connection.give(count)
+        self._charged += connection.recharge()
+        changes: list[SetReady] = []
+        if connection.counts_down:
+            connection.refresh(changes)
         if self._owed and self._charged < self._max:
             now = self._clock.now()
             # Who has nothing is served at once; who has a part gets the rest in few commands, not one per answer.
@@ -202,7 +163,7 @@ class ReadyAllocator:
         """
         now = self._clock.now()
         cut: list[SetReady] = []
-        ready = [c for c in self._connections.values() if c.window and c.limit]
+        ready = [c for c in self._connections.values() if c.size and c.limit]
         if self._mode is not _Mode.PROBING and ready:
             chosen = pick(self._rng, [c for c in ready if not c.in_flight] or ready)
             for connection in ready:
@@ -243,7 +204,7 @@ class ReadyAllocator:
     @property
     def total_ready(self) -> int:
         """The sum of RDY over all connections."""
-        return sum(connection.window for connection in self._connections.values())
+        return sum(connection.size for connection in self._connections.values())
 
     @property
     def total_in_flight(self) -> int:
@@ -252,7 +213,7 @@ class ReadyAllocator:
 
     def ready(self, key: Key) -> int:
         """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then."""
-        return self._connections[key].window
+        return self._connections[key].size
 
     def in_flight(self, key: Key) -> int:
         """Return the messages in flight of a connection."""
@@ -260,7 +221,7 @@ class ReadyAllocator:
 
     def is_starved(self) -> bool:
         """Return whether a connection has 85 % or more of its RDY in flight: few or no more will come (RDY-7)."""
-        return any(c.in_flight > 0 and c.in_flight >= 0.85 * c.window for c in self._connections.values())
+        return any(c.in_flight > 0 and c.in_flight >= 0.85 * c.size for c in self._connections.values())
 
     # -- decisions --------------------------------------------------------------------------------------------------
 
@@ -280,10 +241,10 @@ class ReadyAllocator:
         for connection in self._connections.values():
             if connection.held and now >= connection.held_until:
                 connection.held = 0
-                self._recharge(connection)
+                self._charged += connection.recharge()
             if connection.limit:
                 eligible.append(connection)
-            elif connection.window:
+            elif connection.size:
                 self._shrink(connection, 0, now, cut)
         self._next = None
         if self._mode is _Mode.FLOWING and self._max >= len(eligible):
@@ -300,35 +261,35 @@ class ReadyAllocator:
             self._wake_by(c.held_until for c in self._connections.values() if c.held)
         return cut + grown
 
-    def _share(self, now: float, eligible: list[_Connection], cut: list[SetReady], grown: list[SetReady]) -> None:
-        shares = even_shares(self._max, [c.limit for c in eligible], [c.window for c in eligible])
+    def _share(self, now: float, eligible: list[Window], cut: list[SetReady], grown: list[SetReady]) -> None:
+        shares = even_shares(self._max, [c.limit for c in eligible], [c.size for c in eligible])
         wanting = []
         for connection, share in zip(eligible, shares, strict=True):
-            if connection.window > share:
+            if connection.size > share:
                 self._shrink(connection, share, now, cut)
-            elif connection.window < share:
+            elif connection.size < share:
                 wanting.append((connection, share))
-        wanting.sort(key=lambda pair: pair[0].window)
+        wanting.sort(key=lambda pair: pair[0].size)
         for position, (connection, share) in enumerate(wanting):
             free = self._max - self._charged
             if free < 0:
                 break
             part = -(-free // (len(wanting) - position))
             self._grow(connection, min(share, connection.charge + part), now, grown)
-        self._owed = any(connection.window < share for connection, share in wanting)
-        self._hungry = any(connection.window == 0 for connection, _ in wanting)
+        self._owed = any(connection.size < share for connection, share in wanting)
+        self._hungry = any(connection.size == 0 for connection, _ in wanting)
 
     def _take_turns(
-        self, now: float, eligible: list[_Connection], budget: int, cut: list[SetReady], grown: list[SetReady]
+        self, now: float, eligible: list[Window], budget: int, cut: list[SetReady], grown: list[SetReady]
     ) -> None:
-        holders = sorted((c for c in eligible if c.window), key=lambda c: c.active, reverse=True)
+        holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)
         for connection in holders[budget:]:
             self._shrink(connection, 0, now, cut)
         del holders[budget:]
         for connection in holders:
-            if connection.window > 1:
+            if connection.size > 1:
                 self._shrink(connection, 1, now, cut)
-        waiting = [c for c in eligible if not c.window]
+        waiting = [c for c in eligible if not c.size]
         # What was given up before, and is not free before an answer, is for those that wait too.
         yielding = self._yielding(holders, len(waiting) - (budget - len(holders)), now)
         self._round = [key for key in self._round if any(c.key == key for c in waiting)]
@@ -346,24 +307,24 @@ class ReadyAllocator:
         if others > free:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
 
-    def _yielding(self, holders: list[_Connection], wanted: int, now: float) -> list[_Connection]:
+    def _yielding(self, holders: list[Window], wanted: int, now: float) -> list[Window]:
         """Return at most *wanted* connections whose turn is over: idle ones first, then those that had it longest."""
         over = [c for c in holders if now >= self._turn_ends(c, now)]
         over.sort(key=lambda c: (now < self._idle_ends(c, now), c.since))
         return over[: max(0, wanted)]
 
-    def _turn_ends(self, connection: _Connection, now: float) -> float:
+    def _turn_ends(self, connection: Window, now: float) -> float:
         idle_ends = self._idle_ends(connection, now)
         if self._mode is _Mode.PROBING:  # the message that is out decides, however long it takes
             return idle_ends
         return min(idle_ends, connection.since + self._low)
 
-    def _idle_ends(self, connection: _Connection, now: float) -> float:
-        if connection.in_flight >= connection.window:  # it cannot receive; asked again later
+    def _idle_ends(self, connection: Window, now: float) -> float:
+        if connection.in_flight >= connection.size:  # it cannot receive; asked again later
             return now + self._idle
         return connection.active + self._idle
 
-    def _next_in_round(self, waiting: list[_Connection]) -> _Connection:
+    def _next_in_round(self, waiting: list[Window]) -> Window:
         """Return whose turn it is.  A probe asks first for one to which nsqd can send: with nothing in flight."""
         if not self._round:
             self._round = shuffled(self._rng, [c.key for c in waiting])
@@ -378,47 +339,14 @@ class ReadyAllocator:
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
-    def _shrink(self, connection: _Connection, window: int, now: float, out: list[SetReady]) -> None:
-        if self.settle > 0:
-            connection.held = max(connection.held, connection.window)
-            connection.held_until = now + self.settle
-        connection.window = window
-        self._recharge(connection)
-        self._send(connection, out)
+    def _shrink(self, window: Window, size: int, now: float, out: list[SetReady]) -> None:
+        window.shrink(size, now, self.settle, out)
+        self._charged += window.recharge()
 
-    def _grow(self, connection: _Connection, window: int, now: float, out: list[SetReady]) -> None:
-        if window <= connection.window:
-            return
-        if not connection.window:
-            connection.since = connection.active = now
-        if not connection.greeted and window > 1:
-            out.append(SetReady(connection.key, 1))
-        connection.greeted = True
-        connection.window = window
-        self._recharge(connection)
-        self._send(connection, out)
-
-    def _send(self, connection: _Connection, out: list[SetReady]) -> None:
-        count = connection.window
-        if connection.counts_down:
-            count = max(0, count - connection.in_flight)
-            if count == connection.left:
-                return
-        connection.left = connection.sent = count
-        out.append(SetReady(connection.key, count))
-
-    def _refresh(self, connection: _Connection) -> list[SetReady]:
-        """Renew the RDY of a server that counts it down, when little of it is left (RDY-2)."""
-        out: list[SetReady] = []
-        little = connection.left == 0 or connection.left < 0.25 * connection.sent
-        if little and connection.window - connection.in_flight > connection.left:
-            self._send(connection, out)
-        return out
-
-    def _recharge(self, connection: _Connection) -> None:
-        charge = max(connection.window, connection.in_flight, connection.held)
-        self._charged += charge - connection.charge
-        connection.charge = charge
+    def _grow(self, window: Window, size: int, now: float, out: list[SetReady]) -> None:
+        if size > window.size:
+            window.grow(size, now, out)
+            self._charged += window.recharge()
 
     def _wake_by(self, times: Iterable[float]) -> None:
         for when in times:

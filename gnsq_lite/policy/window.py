@@ -1,0 +1,100 @@
+"""The window of one connection: how many messages it may have in flight, and what that costs the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+Key = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class SetReady:
+    """Send ``RDY count`` on the connection *key*."""
+
+    key: Key
+    count: int
+
+
+class Window:
+    """What the allocator knows of one connection.  The methods that take *out* append the RDY to send to it."""
+
+    __slots__ = (
+        "active",
+        "charge",
+        "counts_down",
+        "greeted",
+        "held",
+        "held_until",
+        "in_flight",
+        "key",
+        "left",
+        "limit",
+        "sent",
+        "since",
+        "size",
+    )
+
+    def __init__(self, key: Key, limit: int, *, counts_down: bool, now: float) -> None:
+        self.key, self.limit, self.counts_down = key, limit, counts_down
+        self.size = 0  # messages it may have in flight: the last RDY, but for servers that count down
+        self.sent = 0  # the last RDY
+        self.left = 0  # what is left of it at a server that counts down
+        self.in_flight = 0
+        self.held, self.held_until = 0, now  # messages that may still come under a RDY that was taken back
+        self.charge = 0  # what it costs the budget
+        self.greeted = False  # a RDY was sent, and RDY 1 first (RDY-1)
+        self.since = self.active = now  # begin of its turn; last sign that it is not idle
+
+    def recharge(self) -> int:
+        """Bring the charge up to date; return by how much it changed."""
+        charge = max(self.size, self.in_flight, self.held)
+        change = charge - self.charge
+        self.charge = charge
+        return change
+
+    def shrink(self, size: int, now: float, settle: float, out: list[SetReady]) -> None:
+        """Take RDY back; what it was stays charged for *settle* seconds."""
+        if settle > 0:
+            self.held, self.held_until = max(self.held, self.size), now + settle
+        self.size = size
+        self._send(out)
+
+    def grow(self, size: int, now: float, out: list[SetReady]) -> None:
+        """Give RDY: 1 first on a new connection."""
+        if not self.size:
+            self.since = self.active = now
+        if not self.greeted and size > 1:
+            out.append(SetReady(self.key, 1))
+        self.greeted = True
+        self.size = size
+        self._send(out)
+
+    def take(self, count: int, now: float) -> None:
+        """Take that *count* messages arrived."""
+        self.active = now
+        self.in_flight += count
+        self.left = max(0, self.left - count)
+
+    def give(self, count: int) -> None:
+        """Take that *count* messages are out of flight.
+
+        nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
+        """
+        self.in_flight = max(0, self.in_flight - count)
+        self.held = max(0, self.held - count)
+
+    def refresh(self, out: list[SetReady]) -> None:
+        """Renew the RDY of a server that counts it down, when little of it is left (RDY-2)."""
+        little = self.left == 0 or self.left < 0.25 * self.sent
+        if self.counts_down and little and self.size - self.in_flight > self.left:
+            self._send(out)
+
+    def _send(self, out: list[SetReady]) -> None:
+        count = self.size
+        if self.counts_down:  # what is in flight was taken from the count already
+            count = max(0, count - self.in_flight)
+            if count == self.left:
+                return
+        self.left = self.sent = count
+        out.append(SetReady(self.key, count))
