@@ -318,15 +318,22 @@ class ConnectionOptions:
         check_ranges(self)
         if self.compression not in (None, "snappy", "deflate"):
             raise OptionError("compression", self.compression, "must be None, 'snappy' or 'deflate'")
-        if self.output_buffer_size is not None and -1 < self.output_buffer_size < 64:
-            raise OptionError("output_buffer_size", self.output_buffer_size, "must be -1 or at least 64")
-        timeout = self.output_buffer_timeout
-        if timeout is not None and timeout != -1 and not 0.001 <= timeout <= 3600.0:
+        size, timeout = self.output_buffer_size, self.output_buffer_timeout
+        if size is not None and (not isinstance(size, int) or -1 < size < 64):
+            raise OptionError("output_buffer_size", size, "must be -1 or a whole number of at least 64")
+        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+        if timeout is not None and (not is_number or (timeout != -1 and not 0.001 <= timeout <= 3600.0)):
             raise OptionError("output_buffer_timeout", timeout, "must be -1 or between 0.001 and 3600.0")
         if self.tls is not None and not isinstance(self.tls, (TLSOptions, ssl.SSLContext)):
             raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
-        if self.auth_secret is not None and not isinstance(self.auth_secret, (str, bytes)):
-            raise OptionError("auth_secret", "<hidden>", "must be str or bytes")
+        if self.auth_secret is not None and (not isinstance(self.auth_secret, (str, bytes)) or not self.auth_secret):
+            raise OptionError("auth_secret", "<hidden>", "must be str or bytes and not empty; None: no AUTH")
+        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
+            text = getattr(self, name)
+            if not isinstance(text, str) and (text is not None or name == "user_agent"):
+                raise OptionError(name, text, "must be str")
+        if not isinstance(self.extra_identify, dict) or not all(isinstance(key, str) for key in self.extra_identify):
+            raise OptionError("extra_identify", self.extra_identify, "must be a dict with keys of str")
 
 
 def parse_address(text: str | Address, *, default_port: int, option: str) -> Address:
@@ -339,7 +346,9 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
         host, port = _split(text, default_port, option)
     else:
         raise OptionError(option, text, "must be 'host:port' or (host, port)")
-    if not host or any(c.isspace() or c in "/@?#" for c in host):
+    if "," in host:
+        raise OptionError(option, text, "is several addresses in one text; give a list")
+    if not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host):
         raise OptionError(option, text, "must name a host as 'host:port', without a scheme or spaces")
     if not 1 <= port <= 65535:
         raise OptionError(option, text, "the port must be between 1 and 65535")
@@ -358,8 +367,8 @@ def _split(text: str, default_port: int, option: str) -> Address:
         host, _, port_text = text.partition(":")
     if not port_text:
         return host, default_port
-    if not port_text.isascii() or not port_text.isdigit():
-        raise OptionError(option, text, "the port must be a number")
+    if not port_text.isascii() or not port_text.isdigit() or len(port_text) > 5:
+        raise OptionError(option, text, "the port must be a number between 1 and 65535")
     return host, int(port_text)
 
 

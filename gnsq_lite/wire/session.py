@@ -271,7 +271,7 @@ class Session:
         if not self._granted().auth_required:
             return self._subscribe_or_done()
         secret = self._options.auth_secret
-        if not secret:
+        if secret is None:
             why = "this nsqd requires AUTH; set auth_secret (nothing was sent but IDENTIFY)"
             raise AuthFirstError("E_AUTH_FIRST", why, self.address)
         self._move(Event.AUTH_SENT)

@@ -117,6 +117,7 @@ def test_a_batch_may_be_any_iterable() -> None:
     assert commands.check_bodies(body for body in (b"a", b"b")) == [b"a", b"b"]
 
 
+@pytest.mark.rule("WIRE-7")
 @pytest.mark.rule("WIRE-8")
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=20))
 def test_a_batch_reads_back_as_nsqd_reads_it(bodies: list[bytes]) -> None:

@@ -308,7 +308,7 @@ VALUES = st.recursive(
 KEYS = st.sampled_from([*NUMBERS, "tls_v1", "snappy", "deflate", "auth_required", "version", "other"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.binary(max_size=50), st.dictionaries(KEYS, VALUES).map(lambda d: json.dumps(d).encode())))
 def test_any_bytes_are_negotiated_or_an_identify_error(body: bytes) -> None:
     try:

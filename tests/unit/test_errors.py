@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite import errors
+from gnsq_lite.errors import ERROR_CODES, NonFatalError, NsqdError, NSQError, error_for
+
+CLASSES = sorted(
+    (value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, BaseException)),
+    key=lambda cls: cls.__name__,
+)
+
+#: What each parameter of a constructor may be.
+SAMPLES: dict[str, object] = {
+    "address": "nsqd7:4150",
+    "call": "receive",
+    "code": "E_INVALID",
+    "extra": "cli",
+    "kind": "topic",
+    "limit": 10,
+    "missing": "click",
+    "name": "an option",
+    "part": "the command line",
+    "partition": 3,
+    "size": 11,
+    "state": "closed",
+    "status": 404,
+    "text": "told so",
+    "topic": "clicks",
+    "url": "http://nsqd7:4151/stats",
+    "value": [1, "two"],
+    "why": "because",
+}
+
+
+def sample(cls: type[BaseException]) -> BaseException:
+    """An instance made from the parameters of its constructor, by name."""
+    if cls.__init__ in (Exception.__init__, OSError.__init__, ImportError.__init__):
+        return cls("what went wrong")
+    parameters = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "args", "kwargs")]
+    if not parameters:
+        return cls("what went wrong")
+    return cls(*(SAMPLES[name] for name in parameters))
+
+
+@pytest.mark.rule("ERR-3")
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_has_the_one_root_and_says_what_it_means(cls: type[BaseException]) -> None:
+    assert issubclass(cls, NSQError)
+    assert cls.__doc__
+    assert str(sample(cls))
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_survives_pickle(cls: type[BaseException], protocol: int) -> None:
+    error = sample(cls)
+    back = pickle.loads(pickle.dumps(error, protocol))
+    assert type(back) is cls
+    assert (back.args, str(back), vars(back)) == (error.args, str(error), vars(error))
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_can_be_copied(cls: type[BaseException]) -> None:
+    error = sample(cls)
+    for back in (copy.copy(error), copy.deepcopy(error)):
+        assert (type(back), back.args, str(back)) == (cls, error.args, str(error))
+
+
+def test_a_protocol_error_keeps_the_address_that_was_noted_on_it() -> None:
+    error = errors.FrameError("no frame")
+    assert str(error) == "no frame"
+    error.address = "nsqd7:4150"
+    assert str(error) == "nsqd7:4150: no frame"
+    assert str(pickle.loads(pickle.dumps(error))) == "nsqd7:4150: no frame"
+
+
+@pytest.mark.parametrize(
+    ("cls", "base"),
+    [
+        (errors.OptionError, ValueError),
+        (errors.InvalidName, ValueError),
+        (errors.InvalidBody, ValueError),
+        (errors.MessageTooLarge, ValueError),
+        (errors.BodyTypeError, TypeError),
+        (errors.NSQConnectionError, OSError),
+        (errors.MissingExtra, ImportError),
+    ],
+)
+def test_an_error_is_also_what_python_would_raise(cls: type[BaseException], base: type[BaseException]) -> None:
+    assert issubclass(cls, base)
+
+
+# -- error frames
+
+#: Every code that the specification, the protocol's walk-throughs, nsqd 1.3.0 and Youzan's nsqd name.
+_NSQ = """
+    E_INVALID E_BAD_PROTOCOL E_BAD_BODY E_BAD_TOPIC E_BAD_CHANNEL E_BAD_MESSAGE E_PUB_FAILED E_MPUB_FAILED E_DPUB_FAILED
+    E_SUB_FAILED E_IDENTIFY_FAILED E_AUTH_FIRST E_AUTH_FAILED E_AUTH_ERROR E_AUTH_DISABLED E_UNAUTHORIZED E_FIN_FAILED
+    E_REQ_FAILED E_TOUCH_FAILED
+"""
+_YOUZAN = """
+    E_FAILED_ON_NOT_LEADER E_FAILED_ON_NOT_WRITABLE E_TOPIC_NOT_EXIST E_SUB_ORDER_IS_MUST E_SUB_EXTEND_NEED
+    E_SUB_EXTEND_FORBIDDON E_SUB_CHANNEL_NOT_REGISTERED E_BAD_PARTITION E_BAD_EXT E_EXT_NOT_SUPPORT
+    E_INVALID_JSON_HEADER INVALID_TRACE_ID E_PUB_TOO_MUCH_WAITING E_CREATE_TOPIC_FAILED
+"""
+NSQ_CODES, YOUZAN_CODES = _NSQ.split(), _YOUZAN.split()
+
+
+@pytest.mark.rule("ERR-3")
+@pytest.mark.parametrize("code", NSQ_CODES + YOUZAN_CODES)
+def test_each_code_has_a_class_of_its_own(code: str) -> None:
+    error = error_for(f"{code} some text".encode(), "nsqd7:4150")
+    assert type(error) is ERROR_CODES[code]
+    assert type(error) is not NsqdError
+    assert [known for known, cls in ERROR_CODES.items() if cls is type(error)] == [code]
+    assert (error.code, error.text, error.address) == (code, "some text", "nsqd7:4150")
+    assert str(error).startswith(f"nsqd7:4150: {code} some text")
+    assert code in (type(error).__doc__ or "")
+
+
+@pytest.mark.rule("ERR-3")
+def test_there_is_no_class_for_a_code_that_nobody_sends() -> None:
+    assert sorted(ERROR_CODES) == sorted(NSQ_CODES + YOUZAN_CODES)
+
+
+@pytest.mark.rule("ERR-1")
+@pytest.mark.rule("ERR-2")
+@pytest.mark.parametrize("code", NSQ_CODES)
+def test_of_nsqds_own_errors_only_late_answers_leave_the_connection_open(code: str) -> None:
+    error = error_for(code.encode())
+    late = code in ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
+    assert error.closes_connection is not late
+    assert isinstance(error, NonFatalError) is late
+
+
+@pytest.mark.rule("YZ-7")
+def test_the_error_of_an_ordered_topic_says_what_to_change() -> None:
+    assert "ordered=True" in str(error_for(b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"))
+
+
+@pytest.mark.rule("ERR-3")
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        (b"", "", ""),
+        (b" ", "", ""),
+        (b"E_NEW_ONE told so", "E_NEW_ONE", "told so"),
+        (b"E_TOPIC_NOT_EXIST ", "E_TOPIC_NOT_EXIST", ""),  # Youzan sends the blank in any case
+        (b"E_INVALID", "E_INVALID", ""),
+        (b"E_INVALIDATED x", "E_INVALIDATED", "x"),
+        (b"E_INVALID\xff\xfe bytes", "E_INVALID\\xff\\xfe", "bytes"),
+        (b"E_INVALID line\none\r\x1b[2J\x00", "E_INVALID", "line\\none\\r\\x1b[2J\\x00"),
+        ("E_INVALID caf\u00e9 \u202e".encode(), "E_INVALID", "caf\u00e9 \\u202e"),
+    ],
+)
+def test_any_error_frame_gives_an_error_that_can_be_logged(body: bytes, code: str, text: str) -> None:
+    error = error_for(body)
+    assert (error.code, error.text) == (code, text)
+    assert str(error).isprintable()
+
+
+@pytest.mark.rule("ERR-3")
+@given(st.one_of(st.binary(max_size=60), st.text(max_size=30).map(str.encode)))
+def test_error_lookup_is_total(body: bytes) -> None:
+    error = error_for(body, "nsqd7:4150")
+    assert isinstance(error, NsqdError)
+    assert str(error).isprintable()
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

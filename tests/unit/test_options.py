@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import ssl
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite import options
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import BackoffOptions, ConnectionOptions, TLSOptions, format_address, parse_address
+
+CLASSES = sorted(
+    (
+        value
+        for name, value in vars(options).items()
+        if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == options.__name__
+    ),
+    key=lambda cls: cls.__name__,
+)
+RANGED = [
+    (cls, spec)
+    for cls in CLASSES
+    for spec in dataclasses.fields(cls)
+    if spec.metadata.get("low") is not None or spec.metadata.get("high") is not None
+]
+each_range = pytest.mark.parametrize(
+    ("cls", "spec"), RANGED, ids=[f"{cls.__name__}.{spec.name}" for cls, spec in RANGED]
+)
+
+#: What a field at the edge of its range asks of another.
+COMPANIONS: dict[tuple[str, str, str], dict[str, Any]] = {
+    ("BackoffOptions", "unit", "high"): {"longest": 86400.0},
+    ("RetryOptions", "requeue_delay", "high"): {"max_requeue_delay": 86400.0},
+    ("RetryOptions", "max_requeue_delay", "low"): {"requeue_delay": 0.0},
+    ("ReconnectOptions", "reconnect_delay", "high"): {"max_reconnect_delay": 86400.0},
+    ("ReconnectOptions", "max_reconnect_delay", "low"): {"reconnect_delay": 0.01},
+    ("WriterReconnectOptions", "reconnect_delay", "high"): {"max_reconnect_delay": 86400.0},
+    ("WriterReconnectOptions", "max_reconnect_delay", "low"): {"reconnect_delay": 0.01},
+}
+
+
+def edge(cls: type, spec: Any, side: str) -> tuple[Any, dict[str, Any]]:
+    return spec.metadata[side], COMPANIONS.get((cls.__name__, spec.name, side), {})
+
+
+@pytest.mark.rule("CFG-1")
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_the_defaults_are_valid_and_documented(cls: Any) -> None:
+    made = cls()
+    for spec in dataclasses.fields(cls):
+        assert spec.metadata.get("doc"), f"{cls.__name__}.{spec.name} has no documentation"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, dataclasses.fields(cls)[0].name, None)
+
+
+@pytest.mark.rule("CFG-1")
+@each_range
+@pytest.mark.parametrize("side", ["low", "high"])
+def test_the_ends_of_a_range_are_within_it_and_what_is_beyond_is_not(cls: Any, spec: Any, side: str) -> None:
+    value, companions = edge(cls, spec, side)
+    made = cls(**{spec.name: value, **companions})
+    assert getattr(made, spec.name) == value
+    step = 1 if isinstance(value, int) else 0.0001
+    beyond = value - step if side == "low" else value + step
+    with pytest.raises(OptionError) as caught:
+        cls(**{spec.name: beyond, **companions})
+    assert (caught.value.name, caught.value.value) == (spec.name, beyond)
+
+
+@pytest.mark.rule("CFG-1")
+@each_range
+@pytest.mark.parametrize("bad", [math.nan, "1", True, [1], b"1"])
+def test_what_is_no_number_is_refused_by_its_name(cls: Any, spec: Any, bad: object) -> None:
+    with pytest.raises(OptionError) as caught:
+        cls(**{spec.name: bad})
+    assert caught.value.name == spec.name
+
+
+WHOLE = [(cls, spec) for cls, spec in RANGED if "int" in str(spec.type).split(" | ")]
+
+
+@pytest.mark.rule("CFG-1")
+@pytest.mark.parametrize(("cls", "spec"), WHOLE, ids=[f"{cls.__name__}.{spec.name}" for cls, spec in WHOLE])
+def test_a_count_must_be_whole(cls: Any, spec: Any) -> None:
+    inside = spec.metadata["low"] + 0.5 if spec.metadata["low"] != -1 else 64.5
+    with pytest.raises(OptionError, match="whole"):
+        cls(**{spec.name: inside})
+
+
+# -- one by one
+
+
+@pytest.mark.rule("CFG-1")
+@pytest.mark.parametrize(
+    ("cls", "values", "name"),
+    [
+        (BackoffOptions, {"unit": 10.0, "longest": 9.9}, "longest"),
+        (BackoffOptions, {"strategy": "fibonacci"}, "strategy"),
+        (options.RetryOptions, {"requeue_delay": 10.0, "max_requeue_delay": 9.9}, "requeue_delay"),
+        (options.ReconnectOptions, {"reconnect_delay": 10.0, "max_reconnect_delay": 9.9}, "reconnect_delay"),
+        (TLSOptions, {"minimum_version": "TLSv1.1"}, "minimum_version"),
+        (TLSOptions, {"key_file": "key.pem"}, "key_file"),
+        (ConnectionOptions, {"compression": "gzip"}, "compression"),
+        (ConnectionOptions, {"compression": ["snappy"]}, "compression"),
+        (ConnectionOptions, {"heartbeat_interval": -1}, "heartbeat_interval"),
+        (ConnectionOptions, {"output_buffer_size": 0}, "output_buffer_size"),
+        (ConnectionOptions, {"output_buffer_size": 63}, "output_buffer_size"),
+        (ConnectionOptions, {"output_buffer_timeout": 0}, "output_buffer_timeout"),
+        (ConnectionOptions, {"output_buffer_timeout": 0.0009}, "output_buffer_timeout"),
+        (ConnectionOptions, {"output_buffer_timeout": 3600.1}, "output_buffer_timeout"),
+        (ConnectionOptions, {"output_buffer_timeout": math.nan}, "output_buffer_timeout"),
+        (ConnectionOptions, {"output_buffer_timeout": "1"}, "output_buffer_timeout"),
+        (ConnectionOptions, {"output_buffer_timeout": True}, "output_buffer_timeout"),
+        (ConnectionOptions, {"tls": True}, "tls"),
+        (ConnectionOptions, {"tls": "yes"}, "tls"),
+        (ConnectionOptions, {"auth_secret": 5}, "auth_secret"),
+        (ConnectionOptions, {"auth_secret": ""}, "auth_secret"),
+        (ConnectionOptions, {"auth_secret": b""}, "auth_secret"),
+        (ConnectionOptions, {"client_id": b"me"}, "client_id"),
+        (ConnectionOptions, {"hostname": 5}, "hostname"),
+        (ConnectionOptions, {"user_agent": None}, "user_agent"),
+        (ConnectionOptions, {"topology_region": 1}, "topology_region"),
+        (ConnectionOptions, {"topology_zone": 1}, "topology_zone"),
+        (ConnectionOptions, {"extra_identify": None}, "extra_identify"),
+        (ConnectionOptions, {"extra_identify": {1: 2}}, "extra_identify"),
+    ],
+)
+def test_what_contradicts_or_is_of_the_wrong_kind_is_refused(cls: Any, values: dict[str, Any], name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        cls(**values)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"output_buffer_size": -1},
+        {"output_buffer_size": 64},
+        {"output_buffer_timeout": -1},
+        {"output_buffer_timeout": None},
+        {"output_buffer_timeout": 0.001},
+        {"output_buffer_timeout": 3600},
+        {"tls": TLSOptions()},
+        {"tls": ssl.create_default_context()},
+        {"auth_secret": b"\x00"},
+        {"client_id": "", "hostname": ""},
+        {"extra_identify": {"desired_tag": "x"}},
+    ],
+    ids=str,
+)
+def test_what_nsqd_takes_is_taken(values: dict[str, Any]) -> None:
+    ConnectionOptions(**values)
+
+
+@pytest.mark.rule("SEC-4")
+def test_the_secret_is_in_no_repr_and_no_error() -> None:
+    assert "hush" not in repr(ConnectionOptions(auth_secret="hush"))
+    with pytest.raises(OptionError) as caught:
+        ConnectionOptions(auth_secret=["hush"])  # type: ignore[arg-type]
+    assert "hush" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.rule("BACK-5")
+def test_backoff_is_off_when_its_longest_pause_is_nothing() -> None:
+    assert not BackoffOptions(longest=0).enabled
+    assert BackoffOptions().enabled
+    assert BackoffOptions(longest=1.0, unit=1.0).enabled
+
+
+def test_a_strategy_may_be_a_function() -> None:
+    assert BackoffOptions(strategy=float).strategy is float
+
+
+# -- addresses
+
+
+@pytest.mark.rule("CFG-2")
+@pytest.mark.parametrize(
+    ("given_address", "address"),
+    [
+        ("nsqd7", ("nsqd7", 4150)),
+        ("nsqd7:", ("nsqd7", 4150)),
+        ("nsqd7:1", ("nsqd7", 1)),
+        ("nsqd7:65535", ("nsqd7", 65535)),
+        ("127.0.0.1:4152", ("127.0.0.1", 4152)),
+        ("[::1]:4152", ("::1", 4152)),
+        ("[::1]", ("::1", 4150)),
+        ("::1", ("::1", 4150)),
+        ("[fe80::1%eth0]:99", ("fe80::1%eth0", 99)),
+        (("nsqd7", 99), ("nsqd7", 99)),
+        (("::1", 99), ("::1", 99)),
+    ],
+)
+def test_an_address_is_read(given_address: Any, address: tuple[str, int]) -> None:
+    assert parse_address(given_address, default_port=4150, option="nsqd") == address
+
+
+@pytest.mark.rule("CFG-2")
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("", "must name a host"),
+        (":4150", "must name a host"),
+        ("nsqd7:0", "between 1 and 65535"),
+        ("nsqd7:65536", "between 1 and 65535"),
+        ("nsqd7:http", "must be a number"),
+        ("nsqd7:-1", "must be a number"),
+        ("nsqd7:" + "9" * 5000, "must be a number"),
+        ("nsqd7:\u0664", "must be a number"),
+        ("http://nsqd7:4150", "without a scheme"),
+        ("nsqd7/x", "without a scheme"),
+        ("user@nsqd7", "without a scheme"),
+        ("nsqd 7", "without a scheme or spaces"),
+        ("nsqd7\n", "without a scheme or spaces"),
+        ("nsqd7\x00", "without a scheme"),
+        ("one:4150,two:4150", "give a list"),
+        ("[::1", "'[v6]:port'"),
+        ("[::1]4150", "'[v6]:port'"),
+        ("[]:4150", "must name a host"),
+        (("[::1]", 4150), "must name a host"),
+        (("nsqd7", "4150"), "(host, port)"),
+        (("nsqd7", True), "(host, port)"),
+        (("nsqd7", 0), "between 1 and 65535"),
+        ((5, 4150), "(host, port)"),
+        (("nsqd7",), "(host, port)"),
+        (b"nsqd7:4150", "(host, port)"),
+        (None, "(host, port)"),
+        (4150, "(host, port)"),
+    ],
+)
+def test_what_is_no_address_is_refused_and_said_why(bad: Any, why: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_address(bad, default_port=4150, option="nsqd")
+    assert why in str(caught.value)
+    assert caught.value.name == "nsqd"
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_address_or_an_option_error(text: str) -> None:
+    try:
+        host, port = parse_address(text, default_port=4150, option="nsqd")
+    except OptionError:
+        return
+    assert host
+    assert 1 <= port <= 65535
+    assert parse_address(format_address((host, port)), default_port=1, option="nsqd") == (host, port)
+
+
+def test_an_ipv6_host_is_written_in_brackets() -> None:
+    assert format_address(("::1", 4150)) == "[::1]:4150"
+    assert format_address(("nsqd7", 4150)) == "nsqd7:4150"
