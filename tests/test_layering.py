@@ -1,0 +1,212 @@
+"""Who may import whom.  The rules are the table below; the checker is itself tested on planted faults."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "gnsq_lite"
+
+FACADE = {"gnsq_lite"}  # the public API, as a user imports it
+BASE = {"errors", "version"}
+CORE = BASE | {"clock", "options", "keywords", "message", "stats"}
+CLIENT = CORE | FACADE | {"dialect", "youzan", "http", "net", "wire", "reader", "writer"}
+
+#: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
+ALLOWED: dict[str, set[str]] = {
+    "version": set(),
+    "errors": set(),
+    "clock": set(),
+    "options": BASE,
+    "keywords": BASE | {"options"},
+    "stats": BASE | {"options"},
+    "message": BASE | {"options", "clock"},
+    "wire": BASE | {"options"},
+    "policy": BASE | {"options", "clock"},
+    "dialect": BASE | {"options", "message", "wire", "policy"},
+    "youzan": CORE | {"wire", "policy", "dialect"},
+    "http": BASE | {"options", "clock", "keywords", "wire.names"},
+    "net": CORE | {"wire", "policy", "dialect", "http"},
+    "reader": CORE | {"wire", "policy", "dialect", "http", "net", "giveup"},
+    "writer": CORE | {"wire", "policy", "dialect", "http", "net"},
+    "giveup": CORE | {"wire.names", "writer", "net"},
+    "broker": {"errors", "clock", "version", "wire.constants"},
+    "testing": CORE | FACADE | {"broker", "reader", "writer"},
+    "worker": CLIENT | {"giveup", "testing"},
+    "spark": CLIENT,
+    "contrib": CLIENT | {"broker", "worker", "testing", "giveup"},
+    "cli": CLIENT | {"broker", "worker", "contrib", "spark", "giveup", "testing"},
+    "__main__": {"cli", "errors", "version"},
+    "__init__": CORE | {"reader", "writer", "worker", "giveup"},
+}
+
+#: Module of others -> the parts that may import it.
+OWNERS: dict[str, set[str]] = {
+    "gevent": {"net", "broker", "__main__"},
+    "greenlet": {"net", "broker"},
+    "socket": {"net", "broker", "spark", "cli"},
+    "select": {"net", "broker"},
+    "ssl": {"net", "broker", "http", "options", "keywords"},
+    "urllib3": {"http"},
+    "pyspark": {"spark"},
+    "pyarrow": {"spark"},
+    "click": {"cli"},
+    "rich": {"cli"},
+    "django": {"contrib"},
+    "prometheus_client": {"contrib", "worker"},
+    "pytest": {"contrib", "testing"},
+    "asyncio": set(),
+}
+#: These get clock and chance as arguments.
+PURE = {"errors", "options", "keywords", "wire", "policy", "dialect", "youzan"}
+IMPURE = {"time", "random", "secrets", "threading", "subprocess", "selectors", "asyncio"}
+
+
+def part_of(name: str) -> str:
+    """Return the part of a path below the package such as ``wire/frames.py``."""
+    return Path(name).parts[0].removesuffix(".py")
+
+
+def imports(name: str, source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of each import, in functions and under TYPE_CHECKING too; relative ones as ``.``."""
+    for node in ast.walk(ast.parse(source, name)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, "."
+            elif node.module == "gnsq_lite":
+                for alias in node.names:
+                    is_module = (PACKAGE / alias.name).is_dir() or (PACKAGE / f"{alias.name}.py").is_file()
+                    yield node.lineno, f"gnsq_lite.{alias.name}" if is_module else "gnsq_lite"
+            elif node.module is not None and node.module.startswith("gnsq_lite."):
+                for alias in node.names:
+                    yield node.lineno, f"{node.module}.{alias.name}"
+            elif node.module is not None:
+                yield node.lineno, node.module
+
+
+def violations(name: str, source: str) -> list[str]:
+    """Return what the module *name*, a path below the package, imports against the rules."""
+    part = part_of(name)
+    found = []
+    if part not in ALLOWED:
+        return [f"{name}: part {part!r} is not in the table of tests/test_layering.py"]
+    for line, target in imports(name, source):
+        where = f"{name}:{line}: {target}"
+        if target == ".":
+            found.append(f"{where} is a relative import")
+        elif target == "gnsq_lite":
+            if "gnsq_lite" not in ALLOWED[part]:
+                found.append(f"{where} imports the public API from below")
+        elif target.startswith("gnsq_lite."):
+            if not _is_allowed(part, target.removeprefix("gnsq_lite.")):
+                found.append(f"{where} is not for {part}")
+        else:
+            top = target.split(".")[0]
+            if part not in OWNERS.get(top, {part}) or (part in PURE and top in IMPURE):
+                found.append(f"{where} is not for {part}")
+    found += [f"{name}:{line}: monkey-patches" for line in _patches(source) if part not in ("cli", "__main__")]
+    return found
+
+
+def _is_allowed(part: str, target: str) -> bool:
+    words = target.split(".")
+    if words[0] == part:
+        return True
+    return any(".".join(words[:count]) in ALLOWED[part] for count in range(1, len(words) + 1))
+
+
+def _patches(source: str) -> Iterator[int]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ("patch_all", "patch_socket", "patch_thread", "patch_time", "patch_ssl"):
+                yield node.lineno
+
+
+def test_every_import_goes_downwards() -> None:
+    found: list[str] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        found += violations(path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8"))
+    assert found == []
+
+
+def test_the_table_has_no_cycle_and_the_wire_and_the_policies_are_blind_to_each_other() -> None:
+    assert not any(name.startswith("wire") for name in ALLOWED["policy"])
+    assert "policy" not in ALLOWED["wire"]
+    assert {name for name in ALLOWED["broker"] if name.startswith("wire")} == {"wire.constants"}
+    done: set[str] = set()
+    left = {part: {name.split(".")[0] for name in names} - FACADE - {part} for part, names in ALLOWED.items()}
+    left.pop("__init__")
+    while left:
+        free = {part for part, names in left.items() if not names & set(left)}
+        assert free, f"a cycle among {sorted(left)}"
+        done |= free
+        for part in free:
+            del left[part]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("wire/frames.py", "import gevent"),
+        ("wire/frames.py", "from gevent.event import Event"),
+        ("wire/frames.py", "import time"),
+        ("wire/frames.py", "from random import random"),
+        ("wire/frames.py", "import socket"),
+        ("wire/frames.py", "from gnsq_lite.policy.rdy import Rdy"),
+        ("wire/frames.py", "from gnsq_lite import clock"),
+        ("policy/rdy.py", "from gnsq_lite.wire import names"),
+        ("policy/rdy.py", "import random"),
+        ("policy/rdy.py", "def f():\n    import gevent"),
+        ("errors.py", "from gnsq_lite.options import OptionError"),
+        ("dialect.py", "from gnsq_lite.net import runtime"),
+        ("youzan/dialect.py", "from gnsq_lite.reader import Reader"),
+        ("http/client.py", "import gevent"),
+        ("http/client.py", "from gnsq_lite.wire.commands import pub"),
+        ("net/stream.py", "from gnsq_lite.reader import Reader"),
+        ("net/stream.py", "from gnsq_lite.youzan import dialect"),
+        ("net/stream.py", "from gnsq_lite import Reader"),
+        ("net/stream.py", "import urllib3"),
+        ("reader.py", "import gevent"),
+        ("reader.py", "from gnsq_lite.broker import Broker"),
+        ("broker/tcp.py", "from gnsq_lite.wire.frames import FrameDecoder"),
+        ("broker/tcp.py", "from gnsq_lite.wire import frames"),
+        ("broker/tcp.py", "import gnsq_lite.wire.commands"),
+        ("broker/tcp.py", "from gnsq_lite import Reader"),
+        ("spark/source.py", "from gnsq_lite.broker import Broker"),
+        ("spark/source.py", "from gnsq_lite.cli import main"),
+        ("net/stream.py", "import pyspark"),
+        ("worker.py", "import click"),
+        ("wire/frames.py", "from . import names"),
+        ("wire/frames.py", "from ..policy import rdy"),
+        ("net/stream.py", "from gevent import monkey\nmonkey.patch_all()"),
+        ("novelty/thing.py", "import json"),
+    ],
+)
+def test_a_planted_fault_is_found(name: str, line: str) -> None:
+    assert violations(name, f"from __future__ import annotations\n\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("wire/frames.py", "from gnsq_lite.errors import FrameError"),
+        ("wire/frames.py", "from gnsq_lite.wire.constants import MAGIC"),
+        ("broker/tcp.py", "from gnsq_lite.wire.constants import MAGIC"),
+        ("broker/tcp.py", "from gnsq_lite.wire import constants"),
+        ("http/lookupd.py", "from gnsq_lite.wire.names import check_topic"),
+        ("net/stream.py", "import gevent.socket"),
+        ("cli/__init__.py", "from gnsq_lite import Reader\nfrom gevent_helper import x"),
+        ("cli/app.py", "import click"),
+        ("__main__.py", "from gevent import monkey\nmonkey.patch_all()"),
+    ],
+)
+def test_a_lawful_import_passes(name: str, line: str) -> None:
+    assert violations(name, f"{line}\n") == []
