@@ -1,0 +1,62 @@
+"""When a batch of messages is handed on: full, waited long enough, or no more can come (RDY-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from gnsq_lite.clock import Clock
+
+T = TypeVar("T")
+
+
+class Batcher(Generic[T]):
+    """Collects messages into batches of *batch_size*.
+
+    An incomplete batch is handed on *batch_wait* seconds after its first message came, or at once when the Reader is
+    starved: nsqd sends nothing more before something is answered, and waiting would be for nothing.
+    """
+
+    __slots__ = ("_clock", "_due", "_held", "_size", "_wait")
+
+    def __init__(self, batch_size: int, batch_wait: float, clock: Clock) -> None:
+        self._size, self._wait, self._clock = max(1, batch_size), batch_wait, clock
+        self._held: list[T] = []
+        self._due: float | None = None
+
+    def __len__(self) -> int:
+        """Return the number of messages that wait."""
+        return len(self._held)
+
+    @property
+    def next_tick(self) -> float | None:
+        """The clock's time at which :meth:`tick` hands on what waits; None: nothing waits."""
+        return self._due
+
+    def add(self, messages: Iterable[T]) -> list[list[T]]:
+        """Take messages; return the batches that are full now, in order."""
+        held, size = self._held, self._size
+        was_empty = not held
+        held.extend(messages)
+        full = len(held) // size * size
+        batches = [held[at : at + size] for at in range(0, full, size)]
+        del held[:full]
+        if not held:
+            self._due = None
+        elif was_empty or full:
+            self._due = self._clock.now() + self._wait
+        return batches
+
+    def tick(self) -> list[list[T]]:
+        """Return the batch whose wait is over, if there is one."""
+        if self._due is None or self._clock.now() < self._due:
+            return []
+        return self._take()
+
+    def flush_now(self, starved: bool = True) -> list[list[T]]:
+        """Return what waits, when *starved*."""
+        return self._take() if starved and self._held else []
+
+    def _take(self) -> list[list[T]]:
+        batch, self._held, self._due = self._held, [], None
+        return [batch]
