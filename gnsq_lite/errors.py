@@ -401,7 +401,7 @@ class InvalidTraceIdError(NonFatalError):
     """INVALID_TRACE_ID (Youzan): the message was not taken."""
 
 
-class PubTooMuchWaitingError(NonFatalError):
+class PubTooMuchWaitingError(NsqdError):
     """E_PUB_TOO_MUCH_WAITING (Youzan): nsqd's queue of publishes is full; the message was not taken."""
 
 
