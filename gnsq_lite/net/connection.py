@@ -250,12 +250,22 @@ class Connection:
         self.in_flight.pop(message.id, None)
         if delay is None:
             delay = self.owner.requeue_delay(message)
-        self._reqs.append(commands.requeue(message.id, delay))
+        command = commands.requeue(message.id, delay)
+        if backoff:
+            self.loop.call_soon(lambda: self._fail(command))
+        else:
+            self._queue_requeue(command)
+
+    def _fail(self, command: bytes) -> None:
+        # The RDY 0 that a failure may call for goes out first: else nsqd sends the message again at once.
+        self.owner.on_failure()
+        self._queue_requeue(command)
+
+    def _queue_requeue(self, command: bytes) -> None:
+        self._reqs.append(command)
         if not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
-        if backoff:
-            self.loop.call_soon(self.owner.on_failure)
 
     def touch(self, message: Message) -> None:
         """Queue TOUCH; from any thread."""

@@ -9,6 +9,7 @@ Importing this module makes it so for every HTTP client of the library (``gnsq_l
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -73,4 +74,13 @@ def _pool_of(hub: Hub) -> ThreadPool:
     return pool
 
 
+def _in_child() -> None:
+    """In a forked child the threads of the pools are gone, and an unpatched os.fork leaves the hub deaf to others."""
+    _pools.clear()
+    hub = get_hub_if_exists()
+    if hub is not None:
+        gevent.reinit(hub)
+
+
+os.register_at_fork(after_in_child=_in_child)
 set_default_runner(call_cooperatively)

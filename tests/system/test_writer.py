@@ -132,7 +132,7 @@ def test_a_batch_larger_than_nsqd_takes_is_split(make_broker: MakeBroker, topic:
 def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
         with Writer(address, **QUICK) as writer:
             began = time.monotonic()
             with pytest.raises(errors.NotSent, match=r"within 0\.3 s"):
@@ -154,9 +154,12 @@ def test_a_peer_that_says_nothing_is_given_up() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with Writer("127.0.0.1:%d" % silent.getsockname()[1], handshake_timeout=0.2, **QUICK) as writer:
-            with pytest.raises(errors.NotSent, match="handshake"):
-                writer.publish("t", b"x", timeout=1.0)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Writer(address, handshake_timeout=0.2, **QUICK) as writer,
+            pytest.raises(errors.NotSent, match="handshake"),
+        ):
+            writer.publish("t", b"x", timeout=1.0)
 
 
 def test_a_port_that_speaks_http_is_named_as_such(broker: ServerHandle) -> None:
@@ -192,8 +195,8 @@ def test_an_answer_that_never_comes_is_a_timeout_and_later_answers_stay_in_order
             writer.publish("t", b"slow", timeout=0.1)
         embedded.faults.clear()
         writer.publish("t", b"good")
+        embedded.faults.answer("PUB", b"E_BAD_MESSAGE no", close=True)
         with pytest.raises(errors.BadMessageError):
-            embedded.faults.answer("PUB", b"E_BAD_MESSAGE no", close=True)
             writer.publish("t", b"refused")
 
 
@@ -212,6 +215,7 @@ def test_an_idle_writer_survives_a_restart_of_nsqd(broker: ServerHandle, topic: 
     with Writer(broker.tcp_address, **QUICK) as writer:
         writer.publish(topic, b"one")
         broker.stop()
+        time.sleep(0.05)
         broker.restart()
         writer.publish(topic, b"two")
         assert writer.stats().reconnects >= 1
