@@ -1,0 +1,145 @@
+"""A server that does not answer stops no other greenlet, monkey-patched or not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gevent
+import pytest
+from gevent import monkey
+
+from gnsq_lite import errors
+from gnsq_lite.http import NsqdClient
+from gnsq_lite.net.offload import call_cooperatively
+from tests.system.http_stub import answer, read_request, scripted
+
+ROOT = Path(__file__).parents[2]
+
+#: A greenlet that only counts, beside one that calls a server which says nothing.
+BESIDE_A_DEAD_PEER = """
+import sys, time
+import gevent
+from gnsq_lite import errors
+from gnsq_lite.http import LookupdClient
+
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        gevent.sleep(0.01)
+        ticks += 1
+
+def ask(address):
+    try:
+        LookupdClient(address, http_timeout=1.0).lookup("t")
+    except errors.HTTPTimeout:
+        return "timeout"
+
+gevent.spawn(tick)
+began = time.monotonic()
+asked = [gevent.spawn(ask, sys.argv[1]) for _ in range(20)]
+gevent.joinall(asked, timeout=20)
+assert [a.value for a in asked] == ["timeout"] * 20, [a.value for a in asked]
+print(ticks, time.monotonic() - began)
+"""
+
+
+def silent(connection: object) -> None:
+    time.sleep(30)
+
+
+@pytest.mark.parametrize("patched", [False, True], ids=["unpatched", "patched"])
+@pytest.mark.rule("DISC-1")
+def test_twenty_calls_to_a_dead_peer_take_as_long_as_one_and_stop_no_greenlet(patched: bool, tmp_path: Path) -> None:
+    script = tmp_path / "beside.py"
+    script.write_text(BESIDE_A_DEAD_PEER)
+    command = [sys.executable, *(["-m", "gevent.monkey"] if patched else []), str(script)]
+    with scripted(silent) as address:
+        run = subprocess.run(
+            [*command, address],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert run.returncode == 0, run.stderr
+    ticks, elapsed = run.stdout.split()
+    assert float(elapsed) < 4.0
+    assert int(ticks) > 20
+    assert run.stderr == ""
+
+
+def answering(delay: float) -> Callable[..., None]:
+    def script(connection: object) -> None:
+        read_request(connection)  # type: ignore[arg-type]
+        time.sleep(delay)
+        connection.sendall(answer(b"OK"))  # type: ignore[attr-defined]
+
+    return script
+
+
+def test_a_greenlet_that_waits_for_an_answer_can_be_killed_at_once() -> None:
+    with scripted(answering(20)) as address, NsqdClient(address, http_timeout=30.0) as client:
+        asking = gevent.spawn(client.ping)
+        gevent.sleep(0.1)
+        began = time.monotonic()
+        asking.kill()
+        assert time.monotonic() - began < 2.0
+
+
+def test_the_callers_own_timeout_goes_through() -> None:
+    with scripted(answering(20)) as address, NsqdClient(address, http_timeout=30.0) as client:
+        with pytest.raises(gevent.Timeout) as caught, gevent.Timeout(0.2) as limit:
+            client.ping()
+        assert caught.value is limit
+
+
+def test_a_native_thread_without_greenlets_calls_directly_and_makes_no_hub() -> None:
+    seen: list[object] = []
+
+    def run() -> None:
+        from gevent._hub_local import get_hub_if_exists
+
+        seen.append(call_cooperatively(threading.get_ident, timeout=5.0) == threading.get_ident())
+        seen.append(get_hub_if_exists())
+
+    thread_class = monkey.get_original("threading", "Thread")
+    thread = thread_class(target=run)
+    thread.start()
+    thread.join(10)
+    assert seen == [True, None]
+
+
+def test_what_the_call_raises_is_raised_with_its_class_and_printed_nowhere(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise errors.HTTPConnectError("http://x", "no")
+
+    def ask() -> object:
+        with pytest.raises(errors.HTTPConnectError) as caught:
+            call_cooperatively(fail, timeout=5.0)
+        return caught.value.args
+
+    assert gevent.spawn(ask).get(timeout=10) == ("http://x", "no")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_call_that_does_not_end_is_given_up_with_a_timeout_error() -> None:
+    release = threading.Event()
+    wait = release.wait if not monkey.is_module_patched("threading") else gevent.event.Event().wait
+
+    def ask() -> str:
+        with pytest.raises(TimeoutError, match=r"no result in 0\.2 s"):
+            call_cooperatively(wait, 20, timeout=0.2)
+        return "given up"
+
+    began = time.monotonic()
+    assert gevent.spawn(ask).get(timeout=10) == "given up"
+    assert time.monotonic() - began < 5.0
+    release.set()
