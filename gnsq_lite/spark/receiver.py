@@ -7,6 +7,7 @@ discovery, reconnects, heartbeats and Youzan's partitions are the Reader's (PIPE
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite import Reader
@@ -52,6 +53,7 @@ class ReaderReceiver:
         self._topic, self._channel = options.topic, options.channel
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
+        self._connected: set[tuple[int, str]] = set()
 
     def start(self, on_message: OnMessage) -> None:
         """Connect."""
@@ -60,10 +62,23 @@ class ReaderReceiver:
             message.enable_async()
             on_message(message)
 
-        for _ in range(self._count):
-            reader = Reader(self._topic, self._channel, take, **self._arguments)
+        for number in range(self._count):
+            reader = Reader(
+                self._topic,
+                self._channel,
+                take,
+                on_connected=partial(self._joined, number),
+                on_disconnected=partial(self._parted, number),
+                **self._arguments,
+            )
             self._readers.append(reader)
             reader.start(block=False)
+
+    def _joined(self, number: int, address: str) -> None:
+        self._connected.add((number, address))
+
+    def _parted(self, number: int, address: str, reason: object) -> None:
+        self._connected.discard((number, address))
 
     def pause(self) -> None:
         """RDY 0."""
@@ -77,7 +92,7 @@ class ReaderReceiver:
 
     def is_connected(self) -> bool:
         """Whether some Reader has a connection."""
-        return any(reader.stats().connections for reader in self._readers)
+        return bool(self._connected)
 
     def check(self) -> None:
         """Raise what ended a Reader: TLS that was not granted, a refused secret."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +24,8 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
     spark = SparkSession.getActiveSession()
     if spark is None:
         require_java()
+        # Spark starts "python3" from PATH otherwise, which need not be the one this library is installed in.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.appName(app_name)
         if master is not None:
             builder = builder.master(master)

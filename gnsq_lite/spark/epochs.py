@@ -1,0 +1,301 @@
+"""The streaming source with receivers in the tasks (receiver=executors): consumption grows with the executors.
+
+An offset is the number of an epoch.  A micro-batch is one epoch; its task of a slot receives for epochMs, publishes
+what came as chunks of the slot's log, finishes the messages and yields the rows.  A task that runs again yields the
+published chunks first.  Needs a spoolDir that all executors share and that can create a name exclusively.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from gnsq_lite.errors import AlreadyAnswered, ConnectError, OptionError
+from gnsq_lite.message import Message
+from gnsq_lite.spark.compat import available_now_mixin
+from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_epoch, read_plan
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.offsets import Offset, parse_offset
+from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
+from gnsq_lite.spark.schema import arrow_schema, to_batch
+from gnsq_lite.spark.segments import conform
+from gnsq_lite.spark.spool import DataLoss, Meta, SpoolError, lock_directory, read_meta
+from gnsq_lite.spark.stream import ignore_sigterm
+
+#: Messages of one chunk, and the seconds it may be filled.
+CHUNK_ROWS, CHUNK_SECONDS = 10_000, 0.2
+#: Seconds messages that were under way when the epoch ended have to arrive; later ones go back to nsqd.
+LINGER = 0.05
+
+_AvailableNow: Any = available_now_mixin()
+
+
+@dataclass
+class EpochPartition(InputPartition):
+    """A task: one slot of one epoch."""
+
+    epoch: int
+    slot: int
+    receivers: int
+    backlog_until_ns: int
+
+    def __repr__(self) -> str:
+        return f"EpochPartition(epoch={self.epoch}, slot={self.slot} of {self.receivers})"
+
+
+class NsqEpochReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
+    """Driver side: counts epochs.  Task side: receives."""
+
+    files: type[Files] = Files
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.ordered and not options.partitions:
+            raise OptionError("partitions", (), "receiver=executors with ordered=true needs the partitions named")
+        self._options = options
+        self._directory = Path(options.spool_dir).absolute()
+        self._lock: int | None = None
+        self._meta: Meta | None = None
+        self._backlog_until_ns = 0
+        self._first: int | None = None
+        self._begun = 0.0
+        self._last: Offset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}
+
+    def _started(self) -> Meta:
+        if self._meta is None or self._lock is None:
+            ignore_sigterm()
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_directory(self._directory, self._options.lock_wait_ms / 1000)
+            self._meta = self._load()
+        return self._meta
+
+    def _load(self) -> Meta:
+        options = self._options
+        meta = read_meta(self._directory)
+        if meta is None:
+            meta = Meta(str(uuid.uuid4()), options.topic, options.channel)
+            self.files().replace_text(self._directory / "META.json", meta.text())
+        if (meta.topic, meta.channel) != (options.topic, options.channel):
+            raise SpoolError(
+                f"spool {self._directory} belongs to {meta.topic}/{meta.channel}: each query needs its own"
+            )
+        return meta
+
+    # -- driver side
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the last committed epoch."""
+        meta = self._started()
+        self._last = Offset(meta.uuid, meta.committed, "epoch")
+        return self._last.as_dict()
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """Return the next epoch; the same one where AvailableNow's backlog is read."""
+        meta = self._started()
+        begin = parse_offset(start, "epoch") if start is not None else self._last or Offset(meta.uuid, meta.committed)
+        begin = self._base(meta, replace(begin, unit="epoch"))
+        done = self._backlog_until_ns and self._is_read(begin.number)
+        self._last = begin if done else replace(begin, number=begin.number + 1)
+        return self._last.as_dict()
+
+    def _base(self, meta: Meta, start: Offset) -> Offset:
+        if start.spool == meta.uuid:
+            return start
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"spool {self._directory} is not the one of this query's checkpoint ({start.spool}, now {meta.uuid});"
+                " set failOnDataLoss=false to go on without what it held"
+            )
+        return Offset(meta.uuid, max(meta.committed, start.number), "epoch")
+
+    def _is_read(self, epoch: int) -> bool:
+        """Whether the last epoch found nothing of the backlog any more."""
+        if self._first is None:
+            self._first, self._begun = epoch, time.monotonic()
+        plan = read_plan(self._directory, epoch) if epoch > self._first else None
+        if plan is None:
+            return False
+        ends = [EpochLog(self._directory, epoch, slot).end() for slot in range(plan.receivers)]
+        if any(end is None or end.backlog for end in ends):
+            return False
+        if any(end is not None and end.connected for end in ends):
+            return True
+        if time.monotonic() - self._begun > self._options.connect_timeout_ms / 1000:
+            where = ", ".join(self._options.nsqd_tcp_addresses or self._options.lookupd_http_addresses)
+            raise ConnectError(where, f"no receiver found an nsqd with topic {self._options.topic}")
+        return False
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what the backlog is: all that was published up to now, by nsqd's clock."""
+        self._backlog_until_ns = time.time_ns()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return a task per slot and epoch; as planned the first time."""
+        meta = self._started()
+        first, last = parse_offset(start, "epoch"), parse_offset(end, "epoch")
+        if last.spool != meta.uuid:
+            self._base(meta, last)
+            return []
+        begin = first.number if first.spool == meta.uuid else last.number - 1
+        tasks = []
+        for epoch in range(begin + 1, last.number + 1):
+            wanted = Plan(self._options.receivers, self._backlog_until_ns)
+            plan = plan_epoch(self._directory, epoch, wanted, self.files())
+            tasks += [
+                EpochPartition(epoch, slot, plan.receivers, plan.backlog_until_ns) for slot in range(plan.receivers)
+            ]
+        return tasks
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Remove the logs of epochs Spark needs no more."""
+        meta, last = self._started(), parse_offset(end, "epoch")
+        if last.spool == meta.uuid and last.number > meta.committed:
+            self._meta = replace(meta, committed=last.number)
+            self.files().replace_text(self._directory / "META.json", self._meta.text())
+            forget_epochs(self._directory, last.number, self.files())
+
+    def stop(self) -> None:
+        """Let go of the spool; tasks end by themselves within their epoch."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- task side
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a slot's rows: what was published, then what comes until the epoch ends."""
+        if not isinstance(partition, EpochPartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        return self._task(partition).rows()
+
+    def _task(self, partition: EpochPartition) -> EpochTask:
+        log = EpochLog(self._directory, partition.epoch, partition.slot, self.files())
+        return EpochTask(log, self._options, partition, self._make_receiver(partition))
+
+    def _make_receiver(self, partition: EpochPartition) -> Receiver:
+        options = self._options
+        return ReaderReceiver(options, slot_partitions(options, partition) if options.partitions else None)
+
+
+def slot_partitions(options: SourceOptions, partition: EpochPartition) -> tuple[int, ...]:
+    """Return the named topic partitions that are the slot's: each has one reader, so its order is kept."""
+    return tuple(p for p in options.partitions if p % partition.receivers == partition.slot)
+
+
+class EpochTask:
+    """One attempt of one task."""
+
+    def __init__(self, log: EpochLog, options: SourceOptions, partition: EpochPartition, receiver: Receiver) -> None:
+        self._log, self._options, self._partition, self._receiver = log, options, partition, receiver
+        self._queue: deque[Message] = deque()
+        self._closing = False
+        self._number = 0
+        self._rows = self._backlog = 0
+        share = options.max_offsets_per_trigger
+        self._most = None if share is None else max(1, share // partition.receivers)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of the slot's epoch, and leave nothing in flight."""
+        for batches in self._published():
+            yield from batches
+        if self._ended:
+            return
+        if self._options.partitions and not slot_partitions(self._options, self._partition):
+            yield from self._finish(connected=True)
+            return
+        self._receiver.start(self._take)
+        connected = False
+        try:
+            deadline = time.monotonic() + self._options.epoch_ms / 1000
+            while not self._ended and time.monotonic() < deadline and not self._is_full():
+                yield from self._chunk(min(deadline, time.monotonic() + CHUNK_SECONDS))
+                connected = connected or self._receiver.is_connected()
+                self._receiver.check()
+            self._receiver.pause()
+            if not self._is_full():
+                yield from self._chunk(time.monotonic() + LINGER)
+        finally:
+            self._closing = True
+            self._send_back(list(self._queue))
+            self._receiver.stop(5.0)
+        yield from self._finish(connected)
+
+    def _published(self) -> Iterator[list[pa.RecordBatch]]:
+        """Yield chunks from the next number on, by whomever they were published."""
+        self._ended = False
+        while True:
+            entry = self._log.read(self._number)
+            if entry is None:
+                return
+            if isinstance(entry, End):
+                self._ended = True
+                return
+            self._number += 1
+            schema = arrow_schema(self._options.include_youzan)
+            batches = [conform(batch, schema) for batch in entry]
+            self._rows += sum(batch.num_rows for batch in batches)
+            yield batches
+
+    def _take(self, message: Message) -> None:
+        if self._closing:
+            self._send_back([message])
+        else:
+            self._queue.append(message)
+
+    def _is_full(self) -> bool:
+        return self._most is not None and self._rows >= self._most
+
+    def _chunk(self, until: float) -> Iterator[pa.RecordBatch]:
+        """Gather messages until *until*, publish them, finish them, and yield their rows."""
+        room = CHUNK_ROWS if self._most is None else min(CHUNK_ROWS, self._most - self._rows)
+        half_window = max(1, self._options.max_in_flight // 2)
+        while len(self._queue) < min(room, half_window) and time.monotonic() < until:
+            time.sleep(0.002)
+        messages = [self._queue.popleft() for _ in range(min(len(self._queue), room))]
+        if not messages or self._ended:
+            self._send_back(messages)
+            return
+        batch = to_batch(messages, self._options.include_youzan)
+        if self._log.publish(self._number, [batch]):
+            self._finish_messages(messages)
+            self._number += 1
+            self._rows += len(messages)
+            self._backlog += sum(m.timestamp_ns <= self._partition.backlog_until_ns for m in messages)
+            yield batch
+            return
+        self._send_back(messages)  # another attempt was first: its chunk counts, these come again
+        for batches in self._published():
+            yield from batches
+
+    def _finish(self, connected: bool) -> Iterator[pa.RecordBatch]:
+        while not self._ended:
+            if self._log.finish(self._number, End(self._rows, self._backlog, connected)):
+                return
+            for batches in self._published():
+                yield from batches
+
+    def _finish_messages(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                message.finish()
+            except AlreadyAnswered:
+                continue
+
+    def _send_back(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                message.requeue(0.0, backoff=False)
+            except AlreadyAnswered:
+                continue
