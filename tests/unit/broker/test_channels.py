@@ -172,13 +172,13 @@ def test_an_answer_is_refused_for_an_unknown_message_and_for_another_clients() -
     message_id = one.got[0].id
     now = rig.clock.now()
     for answer in (
-        lambda client, which: channel.finish(client, which),
+        channel.finish,
         lambda client, which: channel.requeue(client, which, 0.0, now),
         lambda client, which: channel.touch(client, which, now),
     ):
-        with pytest.raises(AnswerRefused, match="^ID not in flight$"):
+        with pytest.raises(AnswerRefused, match=r"^ID not in flight$"):
             answer(one, b"0" * 16)
-        with pytest.raises(AnswerRefused, match="^client does not own message$"):
+        with pytest.raises(AnswerRefused, match=r"^client does not own message$"):
             answer(two, message_id)
     channel.finish(one, message_id)
     with pytest.raises(AnswerRefused):
@@ -293,7 +293,7 @@ def test_a_lasting_channel_keeps_what_nsqd_would_write_to_disk() -> None:
 def test_a_channel_takes_no_more_clients_than_allowed() -> None:
     rig = Rig(max_channel_consumers=1)
     rig.subscribe("t", "c", FakeConsumer(1))
-    with pytest.raises(TooManyConsumers, match="^consumers for t:c exceeds limit of 1$"):
+    with pytest.raises(TooManyConsumers, match=r"^consumers for t:c exceeds limit of 1$"):
         rig.subscribe("t", "c", FakeConsumer(2))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pytest
@@ -48,7 +49,7 @@ def outcome(chunks: list[bytes], max_msg_size: int = 100, max_body_size: int = 2
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
     places = [0, *sorted(n % (len(data) + 1) for n in at), len(data)]
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
 _body = st.binary(max_size=30)

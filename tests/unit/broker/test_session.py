@@ -1,0 +1,367 @@
+"""One client's session, without sockets: flushing, heartbeats, back-pressure, upgrades, faults."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsq_lite.broker.faults import _Rule
+from gnsq_lite.broker.session import HIGH_WATER
+from tests.unit.broker.helpers import FakeServer
+
+OK = (0, b"OK")
+HEARTBEAT = (0, b"_heartbeat_")
+
+
+def sized(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def pub(body: bytes, topic: bytes = b"t") -> bytes:
+    return b"PUB " + topic + b"\n" + sized(body)
+
+
+def identify(**fields: Any) -> bytes:
+    return b"IDENTIFY\n" + sized(json.dumps({"feature_negotiation": True, **fields}).encode())
+
+
+def bodies(frames: list[tuple[int, bytes]]) -> list[bytes]:
+    return [data[26:] for kind, data in frames if kind == 2]
+
+
+# -- flushing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_flushed_at_once_when_rdy_is_used_up() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, _) = server.connect(), server.connect()
+    server.talk(consumer, b"SUB t c\nRDY 1\n")
+    assert server.talk(producer, pub(b"x")) == [OK]
+    assert bodies(server.talk(consumer)) == [b"x"]
+
+
+def test_a_message_waits_for_the_output_buffer_timeout_while_there_is_room() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, link) = server.connect(), server.connect()
+    server.talk(consumer, identify(output_buffer_timeout=100), b"SUB t c\nRDY 2\n")
+    server.talk(producer, pub(b"x"))
+    server.advance(0.099)
+    assert link.frames() == []
+    server.advance(0.001)
+    assert bodies(link.frames()) == [b"x"]
+
+
+def test_the_flush_ticker_runs_from_identify_on_as_nsqds_does() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, link) = server.connect(), server.connect()
+    server.talk(consumer, identify(output_buffer_timeout=100), b"SUB t c\nRDY 5\n")
+    server.advance(0.090)
+    server.talk(producer, pub(b"x"))
+    server.advance(0.010)
+    assert bodies(link.frames()) == [b"x"]
+
+
+def test_a_full_output_buffer_is_flushed() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, link) = server.connect(), server.connect()
+    server.talk(consumer, identify(output_buffer_size=64), b"SUB t c\nRDY 5\n")
+    server.talk(producer, pub(b"x" * 29))
+    assert link.frames() == []
+    server.talk(producer, pub(b"y"))
+    assert bodies(link.frames()) == [b"x" * 29, b"y"]
+
+
+@pytest.mark.parametrize("fields", [{"output_buffer_size": -1}, {"output_buffer_timeout": -1}])
+def test_buffering_can_be_turned_off_and_the_timer_can(fields: dict[str, int]) -> None:
+    server = FakeServer()
+    (producer, _), (consumer, link) = server.connect(), server.connect()
+    server.talk(consumer, identify(**fields), b"SUB t c\nRDY 5\n")
+    server.talk(producer, pub(b"x"))
+    server.advance(5.0)
+    assert bodies(link.frames()) == ([b"x"] if "output_buffer_size" in fields else [])
+
+
+def test_any_answer_flushes_the_messages_before_it() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, _) = server.connect(), server.connect()
+    server.talk(consumer, b"SUB t c\nRDY 5\n")
+    server.talk(producer, pub(b"x"))
+    frames = server.talk(consumer, b"CLS\n")
+    assert (bodies(frames), frames[-1]) == ([b"x"], (0, b"CLOSE_WAIT"))
+
+
+# -- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+def test_heartbeats_come_at_the_agreed_interval() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    server.talk(session, identify(heartbeat_interval=2000))
+    server.advance(1.999)
+    assert link.frames() == []
+    server.advance(0.001)
+    assert link.frames() == [HEARTBEAT]
+
+
+def test_a_client_that_says_nothing_for_two_intervals_is_closed() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    server.talk(session, identify(heartbeat_interval=2000))
+    server.advance(3.9)
+    assert not link.closed
+    server.advance(0.1)
+    assert link.closed
+
+
+def test_any_command_is_a_sign_of_life_and_half_a_command_is_none() -> None:
+    server = FakeServer()
+    (alive, alive_link), (half, half_link) = server.connect(), server.connect()
+    for session in (alive, half):
+        server.talk(session, identify(heartbeat_interval=2000))
+    server.advance(3.0)
+    server.talk(alive, b"NOP\n")
+    server.talk(half, b"NO")
+    server.advance(1.0)
+    assert (alive_link.closed, half_link.closed) == (False, True)
+    server.advance(2.9)
+    assert not alive_link.closed
+    server.advance(0.1)
+    assert alive_link.closed
+
+
+def test_without_identify_heartbeats_come_at_half_the_client_timeout() -> None:
+    server = FakeServer(client_timeout=10.0)
+    _, link = server.connect()
+    server.advance(5.0)
+    assert link.frames() == [HEARTBEAT]
+    server.advance(5.0)
+    assert link.closed
+
+
+def test_heartbeats_can_be_turned_off_but_then_nothing_can_be_subscribed() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    server.talk(session, identify(heartbeat_interval=-1))
+    server.advance(1000.0)
+    assert (link.frames(), link.closed) == ([], False)
+    assert server.talk(session, b"SUB t c\n") == [(1, b"E_INVALID cannot SUB with heartbeats disabled")]
+
+
+# -- back-pressure --------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_takes_nothing_gets_no_more_messages_until_it_does() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, link) = server.connect(), server.connect()
+    server.talk(consumer, b"SUB t c\nRDY 100\n")
+    link.backlog = HIGH_WATER + 1
+    server.talk(producer, pub(b"x"))
+    server.advance(1.0)
+    assert link.frames() == []
+    link.backlog = 0
+    consumer.sent()
+    server.end_turn()
+    server.advance(1.0)
+    assert bodies(link.frames()) == [b"x"]
+
+
+def test_a_client_that_reads_no_answers_is_not_read_from_until_it_does() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    link.backlog = HIGH_WATER + 1
+    count = HIGH_WATER // 10 + 100
+    session.receive(pub(b"x") * count)
+    assert link.held
+    assert server.topics.get("t").message_count < count
+    link.backlog = 0
+    session.sent()
+    server.end_turn()
+    assert not link.held
+    assert server.topics.get("t").message_count == count
+
+
+def test_one_turn_hands_a_client_about_a_mebibyte_and_the_next_goes_on() -> None:
+    server = FakeServer()
+    (producer, _), (consumer, link) = server.connect(), server.connect()
+    server.talk(producer, pub(b"x" * 500_000) * 6)
+    consumer.receive(b"SUB t c\nRDY 100\n")
+    server.pump()
+    assert consumer.in_flight_count == 3
+    server.end_turn()
+    assert len(bodies(link.frames())) == 6
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fatal_error_is_sent_and_then_the_connection_closes_and_no_later_command_counts() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    frames = server.talk(session, b"FOO\n", pub(b"x"))
+    assert frames == [(1, b"E_INVALID invalid command FOO")]
+    assert (link.closed, server.topics.by_name) == (True, {})
+
+
+def test_a_client_that_goes_within_a_command_is_told_so() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    session.receive(b"PUB t\n\0\0\0\5ab")
+    session.receive_end()
+    assert link.frames() == [(1, b"E_BAD_MESSAGE PUB failed to read message body")]
+    assert link.closed
+
+
+def test_a_lost_connection_leaves_its_channel() -> None:
+    server = FakeServer()
+    session, _ = server.connect()
+    server.talk(session, b"SUB t c\n")
+    session.lost()
+    session.lost()
+    assert server.topics.get("t").channels["c"].clients == {}
+
+
+# -- upgrades -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "level"), [("snappy", 6), ("deflate", 3)])
+def test_compression_starts_after_the_answer_and_is_confirmed_in_it(kind: str, level: int) -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    frames = server.talk(session, identify(**{kind: True}, deflate_level=3), b"rest")
+    assert json.loads(frames[0][1])[kind] is True
+    assert frames[1:] == [OK]
+    assert link.upgrades == [(kind, level), ("decode", b"rest")]
+
+
+@pytest.mark.rule("SEC-3")
+def test_tls_starts_with_the_bytes_that_came_with_identify() -> None:
+    server = FakeServer(tls=True)
+    session, link = server.connect()
+    frames = server.talk(session, identify(tls_v1=True, snappy=True), b"hello")
+    assert json.loads(frames[0][1])["tls_v1"] is True
+    assert link.upgrades == [("tls", b"hello")]
+    link.tls_done(None)
+    server.end_turn()
+    assert link.frames() == [OK, OK]
+    assert link.upgrades[1:] == [("snappy", 6), ("decode", b"")]
+
+
+def test_a_failed_tls_handshake_ends_the_connection_with_the_reason() -> None:
+    server = FakeServer(tls=True)
+    session, link = server.connect()
+    server.talk(session, identify(tls_v1=True))
+    link.tls_done("tls: bad")
+    assert link.frames() == [(1, b"E_IDENTIFY_FAILED IDENTIFY failed tls: bad")]
+    assert link.closed
+
+
+@pytest.mark.parametrize("command", [b"NOP\n", b"SUB t c\n", b"PUB t\n", b"FOO\n", b"AUTH\n"])
+def test_where_tls_is_required_nothing_but_identify_is_taken_without(command: bytes, tmp_path: Any) -> None:
+    pem = tmp_path / "x.pem"
+    pem.write_text("")
+    server = FakeServer(tls=True, tls_required=True, tls_cert=str(pem), tls_key=str(pem))
+    session, _ = server.connect()
+    verb = command.split()[0]
+    assert server.talk(session, command) == [(1, b"E_INVALID cannot " + verb + b" in current state (TLS required)")]
+
+
+def test_a_feature_that_is_off_is_not_granted() -> None:
+    server = FakeServer(snappy=False, deflate=False)
+    session, link = server.connect()
+    ((_, reply),) = server.talk(session, identify(snappy=True, deflate=True, tls_v1=True))
+    answer = json.loads(reply)
+    assert (answer["snappy"], answer["deflate"], answer["tls_v1"]) == (False, False, False)
+    assert link.upgrades == []
+
+
+# -- faults ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_strikes_as_often_as_it_was_told() -> None:
+    server = FakeServer()
+    server.script.rules.append(_Rule(b"PUB", times=1, reply=(1, b"E_PUB_FAILED no")))
+    server.script.active = True
+    session, _ = server.connect()
+    assert server.talk(session, pub(b"x")) == [(1, b"E_PUB_FAILED no")]
+    assert server.talk(session, pub(b"x")) == [OK]
+    assert server.topics.get("t").message_count == 1
+
+
+def test_a_delayed_command_holds_up_those_after_it_and_no_heartbeat() -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    server.talk(session, identify(heartbeat_interval=1000))
+    server.script.rules.append(_Rule(b"PUB", times=1, delay=1.5, carry_out=True))
+    server.script.active = True
+    assert server.talk(session, pub(b"1"), pub(b"2")) == []
+    server.advance(1.4)
+    assert link.frames() == [HEARTBEAT]
+    server.advance(0.1)
+    assert link.frames() == [OK, OK]
+
+
+def test_a_cut_comes_after_exactly_so_many_bytes() -> None:
+    server = FakeServer()
+    server.script.cut_after, server.script.cuts_left, server.script.active = 13, 1, True
+    session, link = server.connect()
+    session.receive(pub(b"1") + pub(b"2"))
+    server.end_turn()
+    assert len(link.data) == 13
+    assert link.closed
+
+
+@pytest.mark.parametrize("piece", [1, 3, 100])
+def test_a_dribble_sends_everything_in_order(piece: int) -> None:
+    server = FakeServer()
+    server.script.piece, server.script.active = piece, True
+    session, link = server.connect()
+    session.receive(pub(b"1") + b"FOO\n")
+    server.end_turn()
+    assert len(link.data) <= piece
+    server.advance(1.0)
+    assert link.frames() == [OK, (1, b"E_INVALID invalid command FOO")]
+    assert link.closed
+
+
+# -- anything -------------------------------------------------------------------------------------------------------
+
+
+_words = st.sampled_from([b"t", b"c", b"0", b"1", b"2501", b"-1", b"x", b"", b"0123456789abcdef", b"t!", b"\xff"])
+_verbs = st.sampled_from(
+    [b"IDENTIFY", b"AUTH", b"SUB", b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS", b"NOP", b"PUB", b"MPUB", b"DPUB", b"X"]
+)
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["heartbeat_interval", "snappy", "sample_rate", "client_id", "x"]), inner),
+    ),
+    max_leaves=5,
+)
+_payload = st.one_of(
+    st.just(b""),
+    st.binary(max_size=20),
+    st.binary(max_size=20).map(sized),
+    _json.map(lambda value: sized(json.dumps(value).encode())),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(_verbs, st.lists(_words, max_size=3), _payload), max_size=8))
+def test_no_command_sequence_breaks_a_session(commands: list[tuple[bytes, list[bytes], bytes]]) -> None:
+    server = FakeServer()
+    session, link = server.connect()
+    for verb, words, payload in commands:
+        session.receive(b" ".join([verb, *words]) + b"\n" + payload)
+        server.end_turn()
+    server.advance(200.0)
+    if not any(upgrade[0] in ("snappy", "deflate") for upgrade in link.upgrades):
+        errors = [data for kind, data in link.frames() if kind == 1]
+        fatal = [e for e in errors if not e.startswith((b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED"))]
+        assert len(fatal) <= 1
+        assert all(e.startswith(b"E_") for e in errors)
