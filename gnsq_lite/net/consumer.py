@@ -13,8 +13,6 @@ from typing import Any
 
 import gevent
 from gevent.event import Event
-from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
@@ -37,11 +35,13 @@ from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.batches import BatchFeeder
 from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.policy.attempts import requeue_delay
 from gnsq_lite.policy.backoff import Backoff, Phase
+from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.wire import commands
 
