@@ -1,0 +1,48 @@
+"""All Python that is shown is run."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests import docblocks
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.rst", ROOT / "CONTRIBUTING.rst", *sorted((ROOT / "docs").glob("*.rst"))]
+#: Pages whose blocks need more than the core; their own tests run them.
+ELSEWHERE = {"spark.rst", "django.rst", "youzan.rst"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and p.name not in ELSEWHERE], ids=lambda p: p.name)
+def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    docblocks.run(page, tmp_path)
+
+
+def test_the_readme_has_blocks_and_its_first_screen_says_the_two_commands() -> None:
+    readme = ROOT / "README.rst"
+    assert len(list(docblocks.blocks(readme))) >= 3
+    first_screen = "\n".join(readme.read_text(encoding="utf-8").splitlines()[:40])
+    assert 'pip install ".[cli]" && gnsq-lite demo' in first_screen
+    assert "pip install tox && tox" in first_screen
+
+
+def test_a_block_that_fails_names_the_file_and_the_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.rst"
+    page.write_text("Title\n=====\n\n.. code-block:: python\n\n   x = 1\n   y = x / 0\n", encoding="utf-8")
+    with pytest.raises(ZeroDivisionError) as caught:
+        docblocks.run(page, tmp_path)
+    frame = caught.traceback[-1]
+    assert (str(frame.path), frame.lineno + 1) == (str(page), 7)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and p.parent == ROOT], ids=lambda p: p.name)
+def test_the_pages_shown_on_a_package_index_render_clean(page: Path) -> None:
+    docutils_core = pytest.importorskip("docutils.core")
+    warnings = io.StringIO()
+    docutils_core.publish_string(
+        page.read_text(encoding="utf-8"), writer="html5", settings_overrides={"warning_stream": warnings}
+    )
+    assert warnings.getvalue() == ""
