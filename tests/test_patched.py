@@ -13,7 +13,7 @@ EXPECTED = os.environ.get("GNSQ_TESTS_PATCHED", "")
 
 def test_the_process_is_patched_where_it_should_be_and_only_there() -> None:
     if EXPECTED:
-        assert EXPECTED == ("1" if monkey.is_module_patched("socket") else "0")
+        assert ("1" if monkey.is_module_patched("socket") else "0") == EXPECTED
     patched = [monkey.is_module_patched(name) for name in ("socket", "ssl", "threading", "time", "select")]
     assert patched == [patched[0]] * 5
 
