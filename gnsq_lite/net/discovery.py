@@ -1,7 +1,8 @@
 """Keeps asking the nsqlookupds where a topic is, and tells who should be connected to (DISC-1 to DISC-6).
 
 A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so one that is slow delays nobody;
-:class:`~gnsq_lite.policy.producers.Producers` decides what an answer changes.  What fails leaves all as it was.
+:class:`~gnsq_lite.policy.producers.Producers` decides what an answer changes.  What fails leaves all as it was and is
+logged when a nsqlookupd begins to fail, not each time.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from gevent.event import Event
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.errors import NSQError
-from gnsq_lite.net.lookupds import Fetch, LookupdHealth, Lookupds
+from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.lookupds import Fetch, Lookupds
 from gnsq_lite.options import LookupOptions
 from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
 
 log = logging.getLogger("gnsq_lite.discovery")
-
-#: Says which nsqds may be connected to: (broadcast_address, tcp_port) -> bool.
-Allowed = Callable[[str, int], bool]
 
 
 class Discovery:
@@ -32,10 +32,12 @@ class Discovery:
         lookupds: Addresses, ``host:port`` or http(s) URLs.
         path: Path and query to ask for.
         parse: Makes a :class:`~gnsq_lite.dialect.Lookup` of an answer.  Raises HTTPResponseError.
-        on_found: Called with endpoints to connect to that are not connected; called again for each poll that still
-            lists them (CONN-4).
-        on_lookup: Called with (nsqlookupd, Lookup) for each good answer.
-        allowed: Filter of what may be connected to; an nsqd that it refuses is logged once.
+        direct: Endpoints that are connected to anyway: never found.
+        on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
+        on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
+        on_forget: Called with endpoints that are disconnected and that nobody lists any more.
+        allowed: Says of (broadcast_address, tcp_port) whether it may be connected to; a refusal is logged once.
+        address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
         fetch: Asks one nsqlookupd; None: over HTTP.
     """
 
@@ -48,24 +50,32 @@ class Discovery:
         options: LookupOptions,
         clock: Clock,
         rng: Rng,
+        direct: Iterable[Endpoint] = (),
         on_found: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_lookup: Callable[[str, Lookup], Any] | None = None,
-        allowed: Allowed | None = None,
+        on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
+        allowed: Callable[[str, int], bool] | None = None,
+        address_map: Any = None,
         fetch: Fetch | None = None,
     ) -> None:
-        self._lookupds = Lookupds(lookupds, options, clock, fetch)
+        self._lookupds = Lookupds(lookupds, options, fetch)
+        self._direct = frozenset(direct)
+        self._producers: Producers[Endpoint] = Producers(
+            self._direct, lookupds=self._lookupds.addresses, options=options, clock=clock, rng=rng
+        )
         self._path, self._parse = path, parse
-        self._options, self._rng = options, rng
-        self._on_found, self._on_lookup, self._allowed = on_found, on_lookup, allowed
+        self._on_found, self._on_lookup, self._on_forget = on_found, on_lookup, on_forget
+        self._allowed, self._address_map = allowed, address_map
         self._lookups: dict[str, Lookup] = {}
-        self._connected: set[Endpoint] = set()
         self._refused: set[Endpoint] = set()
+        self._due: set[str] = set()  # those of this round that have not answered
+        self._heard = False  # one of this round has
         self._wake = Event()
         self._stopped = False
 
     @classmethod
     def for_reader(cls, loop: Any, settings: Any, rng: Rng, clock: Clock, found: Callable[..., Any]) -> Discovery:
-        """Return the discovery of a Reader's topic."""
+        """Return the discovery of a Reader's topic, from its ConsumerSettings.  Raises OptionError."""
         dialect, topic = settings.dialect, settings.topic
         return cls(
             settings.lookupds,
@@ -74,8 +84,10 @@ class Discovery:
             options=settings.lookup,
             clock=clock,
             rng=rng,
+            direct=settings.endpoints,
             on_found=found,
             allowed=settings.allowed_addresses,
+            address_map=settings.address_map,
         )
 
     # -- the loop
@@ -85,16 +97,13 @@ class Discovery:
         while not self._stopped:
             self._wake.clear()
             self.ask()
-            self._wake.wait(self.delay())
-
-    def delay(self) -> float:
-        """Return the seconds until the next poll: the interval and a random part of it on top (CFG-3)."""
-        options = self._options
-        return options.lookupd_poll_interval * (1.0 + options.lookupd_poll_jitter * self._rng.random())
+            self._wake.wait(self._producers.next_poll())
 
     def ask(self) -> None:
         """Ask every nsqlookupd that owes no answer; returns at once."""
-        self._lookupds.ask(self._path, self._parse, self._answered)
+        if self._due and self._heard:  # who is still silent must not keep the others' round from ending
+            self._finish()
+        self._due.update(self._lookupds.ask(self._path, self._parse, self._answered))
 
     def poke(self) -> None:
         """Poll now instead of at the next turn, as after a partition's leader moved (YZ-8)."""
@@ -106,48 +115,104 @@ class Discovery:
         self._wake.set()
         self._lookupds.close()
 
+    def add_lookupds(self, addresses: Iterable[str]) -> None:
+        """Ask these too from the next poll on, which a nsqlookupd named (YZ-1); they are not sent the token."""
+        self._lookupds.add(addresses)
+
     # -- answers
 
     def _answered(self, address: str, lookup: Lookup | None, error: NSQError | None) -> None:
-        if self._stopped or lookup is None:
+        if self._stopped:
             return
-        self._lookups[address] = lookup
-        if self._on_lookup is not None:
-            self._on_lookup(address, lookup)
-        wanted = tuple(e for e in dict.fromkeys(lookup.endpoints) if e not in self._connected and self._may(e))
-        if wanted and self._on_found is not None:
-            self._on_found(wanted)
+        if lookup is None:
+            self._producers.failed(address, error)
+            self._log_changes()
+        else:
+            self._lookups[address] = lookup
+            decisions = self._producers.answered(address, filter(self._may, lookup.endpoints))
+            self._log_changes()
+            self._call(self._on_lookup, address, lookup)
+            self._act(decisions)
+        if address in self._due:
+            self._heard = True
+            self._due.discard(address)
+            if not self._due:
+                self._finish()
+
+    def _finish(self) -> None:
+        self._due.clear()
+        self._heard = False
+        self._act(self._producers.finish_round())
+
+    def _act(self, decisions: Iterable[Connect[Endpoint] | Forget[Endpoint]]) -> None:
+        found: list[Endpoint] = []
+        forgotten: list[Endpoint] = []
+        for decision in decisions:
+            if isinstance(decision, Connect):
+                log.debug("nsqlookupd %s lists %s", decision.source, decision.key)
+                found.append(decision.key)
+            else:
+                forgotten.append(decision.key)
+        if forgotten:
+            self._call(self._on_forget, tuple(forgotten))
+        if found:
+            self._call(self._on_found, tuple(found))
+
+    def _call(self, hook: Callable[..., Any] | None, *args: Any) -> None:
+        if hook is None:
+            return
+        try:
+            hook(*args)
+        except Exception:  # the decisions that are left must still be carried out
+            log.exception("what discovery found could not be acted upon")
 
     def _may(self, endpoint: Endpoint) -> bool:
-        if self._allowed is None:
-            return True
         try:
-            if self._allowed(endpoint.host, endpoint.port):
-                self._refused.discard(endpoint)
-                return True
+            allowed = self._allowed is None or self._allowed(endpoint.host, endpoint.port)
+            target = mapped(self._address_map, endpoint) if allowed else None
         except Exception:
-            log.exception("allowed_addresses failed on %s, which is not connected to", endpoint)
+            log.exception("allowed_addresses or address_map failed on %s, which is left alone", endpoint)
             return False
-        if endpoint not in self._refused:
+        if not allowed and endpoint not in self._refused and len(self._refused) < 10_000:
             self._refused.add(endpoint)
-            log.warning("nsqlookupd lists %s, which allowed_addresses refuses", endpoint)
-        return False
+            log.warning("a nsqlookupd lists %s, which allowed_addresses refuses", endpoint)
+        return allowed and (target is None or Endpoint(*target, endpoint.partition) not in self._direct)
+
+    def _log_changes(self) -> None:
+        for change in self._producers.take_changes():
+            if not change.ok:
+                log.warning("nsqlookupd %s fails; what it said before counts on: %s", change.lookupd, change.error)
+            elif change.after:
+                log.info("nsqlookupd %s answers again, after %d failures", change.lookupd, change.after)
+            else:
+                log.info("nsqlookupd %s answers", change.lookupd)
+
+    # -- connections
 
     def connected(self, endpoint: Endpoint) -> None:
         """*endpoint* is connected: not to be found again."""
-        self._connected.add(endpoint)
+        self._producers.connected(endpoint)
 
     def disconnected(self, endpoint: Endpoint) -> None:
-        """*endpoint* is not connected, or no more: found again by the next poll that still lists it (CONN-4)."""
-        self._connected.discard(endpoint)
+        """*endpoint* is not connected, or could not be: found again by a later poll that lists it (CONN-4)."""
+        forgotten = self._producers.disconnected(endpoint)
+        if not self._stopped:
+            self._act(forgotten)
 
     # -- state
 
     @property
-    def lookups(self) -> Mapping[str, Lookup]:
-        """The last good answer of each nsqlookupd."""
-        return self._lookups
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The union of the last good answers (DISC-2)."""
+        return self._producers.listed
 
-    def health(self) -> dict[str, LookupdHealth]:
+    @property
+    def lookups(self) -> Mapping[str, Lookup]:
+        """The last good answer of each nsqlookupd, by its address; of those that fail only where all do."""
+        health = self._producers.health()
+        good = {address: lookup for address, lookup in self._lookups.items() if health[address].ok}
+        return good or dict(self._lookups)
+
+    def health(self) -> dict[str, Health[Endpoint]]:
         """Return the state of each nsqlookupd by its address."""
-        return self._lookupds.health()
+        return self._producers.health()

@@ -1,21 +1,18 @@
-"""All nsqlookupds of a topic, asked side by side: none waits for another, and no greenlet waits for any (DISC-1).
+"""All nsqlookupds of a Reader or Writer, asked side by side: none waits for another, no greenlet for any (DISC-1).
 
 Each question runs in a greenlet of its own, with a time limit for the whole answer; a nsqlookupd that has not answered
-the last question yet is not asked again.  Bad answers are counted, kept for ``health()`` and logged when the state of
-a nsqlookupd changes, not each time (DISC-6).
+the last question yet is not asked again.
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gevent
 
-from gnsq_lite.clock import Clock
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
@@ -26,90 +23,52 @@ log = logging.getLogger("gnsq_lite.discovery")
 
 #: Asks one nsqlookupd: (address, path and query) -> decoded JSON without its wrapper.  Raises HTTPError.
 Fetch = Callable[[str, str], Any]
+#: Is told what came of a question: (address, what the parser made of the answer, or None and the error).
+Done = Callable[[str, Any, NSQError | None], None]
 
-#: No answer may list more nsqds, partitions or channels.
+#: No answer may list more nsqds, partitions or channels; there may be no more nsqlookupds.
 MAX_LISTED = 10_000
-
-#: Failures in a row after which a nsqlookupd that another one named, and nobody configured, is forgotten.
-_FORGET_AFTER = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupdHealth:
-    """How a nsqlookupd does.  Counts are since the start."""
-
-    #: "unknown" before the first answer, then "up" or "down".
-    state: str
-    #: Why it is down; None otherwise.
-    error: str | None
-    #: Good answers, bad ones, and the bad ones since the last good one.
-    answers: int
-    failures: int
-    failures_in_a_row: int
-    #: Seconds since the last good answer; None: there was none.
-    last_answer_ago: float | None
-    #: False: found by asking another nsqlookupd (YZ-1).
-    configured: bool
-
-
-class _Lookupd:
-    __slots__ = ("answered_at", "answers", "busy", "configured", "error", "failures", "in_a_row", "state")
-
-    def __init__(self, configured: bool) -> None:
-        self.configured = configured
-        self.state = "unknown"
-        self.error: str | None = None
-        self.answers = self.failures = self.in_a_row = 0
-        self.answered_at: float | None = None
-        self.busy: Any = None
 
 
 class Lookupds:
-    """The nsqlookupds of one Reader or Writer.  Used in one thread; none of its methods waits."""
+    """Asks; keeps no answers.  Used in one thread; none of its methods waits.  Raises OptionError for a bad address."""
 
-    def __init__(
-        self,
-        addresses: Iterable[str],
-        options: LookupOptions,
-        clock: Clock,
-        fetch: Fetch | None = None,
-    ) -> None:
-        self._options, self._clock = options, clock
-        self._known = {address: _Lookupd(configured=True) for address in addresses}
-        self._fetch = fetch or self._get
+    def __init__(self, addresses: Iterable[str], options: LookupOptions, fetch: Fetch | None = None) -> None:
+        self._options = options
+        self._busy: dict[str, Any] = dict.fromkeys(addresses)
+        self._own_fetch = fetch
         # Made now, not when they are needed: a CA file that cannot be read is an error at once.
-        self._clients = {} if fetch else {address: open_client(address, options) for address in self._known}
+        self._clients = {} if fetch else {address: open_client(address, options) for address in self._busy}
+        self._unknown: set[str] = set()
         self._closed = False
 
-    # -- asking
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The nsqlookupds that are asked, the configured ones first."""
+        return tuple(self._busy)
 
-    def ask(
-        self,
-        path: str,
-        parse: Callable[[Any], Any],
-        done: Callable[[str, Any, NSQError | None], None],
-    ) -> Sequence[str]:
+    def add(self, addresses: Iterable[str]) -> None:
+        """Ask these too, which another nsqlookupd named (YZ-1)."""
+        for address in addresses:
+            if address not in self._busy and len(self._busy) < MAX_LISTED:
+                log.info("nsqlookupd %s was found", address)
+                self._busy[address] = None
+
+    def ask(self, path: str, parse: Callable[[Any], Any], done: Done) -> list[str]:
         """Ask every nsqlookupd that owes no answer; return which.
 
-        ``done(address, parsed, error)`` is called for each of them, in a greenlet, as the answers come; a topic that
-        is not known is ``parse({"producers": []})`` (DISC-5).
+        *done* is called for each of them, in a greenlet, as the answers come.  A topic that is not known is
+        ``parse({"channels": [], "producers": []})`` (DISC-5).
         """
-        asked = [address for address, lookupd in self._known.items() if lookupd.busy is None]
+        asked = [address for address, busy in self._busy.items() if busy is None]
         for address in asked:
-            lookupd = self._known[address]
-            lookupd.busy = gevent.Greenlet(self._ask, address, lookupd, path, parse, done)
-            lookupd.busy.name = f"gnsq_lite-lookupd {address}"
-            lookupd.busy.start()
+            greenlet = gevent.Greenlet(self._ask, address, path, parse, done)
+            greenlet.name = f"gnsq_lite-lookupd {address}"
+            self._busy[address] = greenlet
+            greenlet.start()
         return asked
 
-    def _ask(
-        self,
-        address: str,
-        lookupd: _Lookupd,
-        path: str,
-        parse: Callable[[Any], Any],
-        done: Callable[[str, Any, NSQError | None], None],
-    ) -> None:
+    def _ask(self, address: str, path: str, parse: Callable[[Any], Any], done: Done) -> None:
         parsed: Any = None
         failure: NSQError | None = None
         try:
@@ -119,25 +78,25 @@ class Lookupds:
         except Exception as error:  # a parser that meets what it did not foresee must not end discovery
             failure = HTTPResponseError(address, f"{type(error).__name__}: {printable(str(error))[:200]}")
         finally:
-            lookupd.busy = None
+            self._busy[address] = None
         if self._closed:
             return
-        if failure is None:
-            self._succeeded(address, lookupd)
-        else:
-            self._failed(address, lookupd, failure)
         try:
             done(address, parsed, failure)
         except Exception:
-            log.exception("an answer of nsqlookupd %s could not be acted upon", address)
+            log.exception("the answer of nsqlookupd %s could not be acted upon", address)
 
     def _answer(self, address: str, path: str) -> Any:
         try:
             data = self._fetch(address, path)
         except HTTPStatusError as error:
-            if is_unknown_topic(error):
-                return {"channels": [], "producers": []}
-            raise
+            if not is_unknown_topic(error):
+                raise
+            if address not in self._unknown:
+                self._unknown.add(address)
+                log.info("nsqlookupd %s does not know %s yet: %s", address, path, error.text)
+            return {"channels": [], "producers": []}
+        self._unknown.discard(address)
         if isinstance(data, Mapping):
             for key, value in data.items():
                 if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
@@ -145,81 +104,30 @@ class Lookupds:
                     raise HTTPResponseError(address, why)
         return data
 
-    def _get(self, address: str, path: str) -> Any:
+    def _fetch(self, address: str, path: str) -> Any:
+        if self._own_fetch is not None:
+            return self._own_fetch(address, path)
         client = self._clients.get(address)
         if client is None:
-            client = self._clients[address] = open_client(address, self._options)
+            client = self._clients[address] = open_client(address, self._options, found=True)
         return client.get_json(path)
-
-    # -- their state
-
-    def _succeeded(self, address: str, lookupd: _Lookupd) -> None:
-        if lookupd.state != "up":
-            log.info("nsqlookupd %s answers%s", address, " again" if lookupd.state == "down" else "")
-        lookupd.state, lookupd.error = "up", None
-        lookupd.answers += 1
-        lookupd.in_a_row = 0
-        lookupd.answered_at = self._clock.now()
-
-    def _failed(self, address: str, lookupd: _Lookupd, error: NSQError) -> None:
-        level = logging.DEBUG if lookupd.state == "down" else logging.WARNING
-        log.log(level, "nsqlookupd %s fails, what it said before still counts: %s", address, error)
-        lookupd.state, lookupd.error = "down", str(error)
-        lookupd.failures += 1
-        lookupd.in_a_row += 1
-        if not lookupd.configured and lookupd.in_a_row >= _FORGET_AFTER:
-            self._forget(address)
-
-    def health(self) -> dict[str, LookupdHealth]:
-        """Return the state of each nsqlookupd by its address."""
-        now = self._clock.now()
-        return {
-            address: LookupdHealth(
-                state=known.state,
-                error=known.error,
-                answers=known.answers,
-                failures=known.failures,
-                failures_in_a_row=known.in_a_row,
-                last_answer_ago=None if known.answered_at is None else now - known.answered_at,
-                configured=known.configured,
-            )
-            for address, known in self._known.items()
-        }
-
-    # -- who they are
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The nsqlookupds that are asked, the configured ones first."""
-        return tuple(self._known)
-
-    def add_found(self, addresses: Iterable[str]) -> None:
-        """Ask these too, until they fail several times in a row (YZ-1)."""
-        for address in addresses:
-            if address not in self._known and len(self._known) < MAX_LISTED:
-                log.info("nsqlookupd %s was found", address)
-                self._known[address] = _Lookupd(configured=False)
-
-    def _forget(self, address: str) -> None:
-        log.info("nsqlookupd %s is forgotten: it fails and was not configured", address)
-        del self._known[address]
-        client = self._clients.pop(address, None)
-        if client is not None:
-            client.close()
 
     def close(self) -> None:
         """Ask no more; answers that still come are dropped."""
         self._closed = True
         here = gevent.getcurrent()
-        for lookupd in self._known.values():
-            if lookupd.busy is not None and lookupd.busy is not here:
-                lookupd.busy.kill(block=False)
+        for greenlet in self._busy.values():
+            if greenlet is not None and greenlet is not here:
+                greenlet.kill(block=False)
         for client in self._clients.values():
             client.close()
 
 
-def open_client(address: str, options: LookupOptions) -> LookupdClient:
-    """Return the client for *address*, ``host:port`` or a URL.  TLS and no more than the scheme says: https."""
+def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
+    """Return the client for *address*, ``host:port`` or a URL, whose scheme alone says whether it is TLS.
+
+    One that was *found*, and not configured, gets no token: whoever answers for a nsqlookupd must not collect it.
+    """
     tls: bool | TLSOptions | ssl.SSLContext | None = options.lookupd_tls if address.startswith("https://") else None
     return LookupdClient(
         address,
@@ -229,5 +137,5 @@ def open_client(address: str, options: LookupOptions) -> LookupdClient:
         http_max_body=options.lookupd_max_body,
         http_pool_size=1,
         tls=tls,
-        auth_token=options.lookupd_token,
+        auth_token=None if found else options.lookupd_token,
     )

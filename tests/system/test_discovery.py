@@ -1,0 +1,461 @@
+"""Discovery: all nsqlookupds side by side, answers acted upon as they come, failures noted and survived."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
+from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError, OptionError
+from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.options import LookupOptions, TLSOptions
+from tests.certs import Certificates
+from tests.fakes import FakeClock
+from tests.system.http_stub import Stub, answer, replying, scripted, stub
+from tests.system.test_http_client import server_context
+
+A, B, C = Endpoint("10.0.0.1", 4150), Endpoint("10.0.0.2", 4150), Endpoint("10.0.0.3", 4150)
+
+
+def producers(*endpoints: Endpoint) -> dict[str, Any]:
+    listed = [{"broadcast_address": e.host, "tcp_port": e.port, "http_port": 4151} for e in endpoints]
+    return {"channels": [], "producers": listed}
+
+
+class Cluster:
+    """nsqlookupds that are functions: ``cluster.says["one"] = producers(A)``, or an exception, or a callable."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.says: dict[str, Any] = dict.fromkeys(addresses, producers())
+        self.asked: list[tuple[str, str]] = []
+
+    def fetch(self, address: str, path: str) -> Any:
+        self.asked.append((address, path))
+        said = self.says[address]
+        said = said() if callable(said) else said
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+class Found:
+    """Notes what discovery says."""
+
+    def __init__(self) -> None:
+        self.endpoints: list[Endpoint] = []
+        self.forgotten: list[Endpoint] = []
+        self.lookups: list[tuple[str, Lookup]] = []
+
+    def discovery(self, addresses: Any, *, topic: str = "t", **options: Any) -> Discovery:
+        known = {name: options.pop(name) for name in list(options) if name.startswith("lookupd_")}
+        dialect = PlainDialect()
+        settings: dict[str, Any] = {
+            "path": dialect.lookup_path(topic, "read"),
+            "parse": lambda data: dialect.parse_lookup(topic, "read", data),
+            "clock": SYSTEM_CLOCK,
+            "rng": random.Random(1),
+            "on_found": self.endpoints.extend,
+            "on_forget": self.forgotten.extend,
+            "on_lookup": lambda address, lookup: self.lookups.append((address, lookup)),
+            "options": LookupOptions(**known),
+            **options,
+        }
+        return Discovery(addresses, **settings)
+
+    def take(self) -> list[Endpoint]:
+        found, self.endpoints[:] = list(self.endpoints), []
+        return found
+
+
+@pytest.fixture
+def found() -> Found:
+    return Found()
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[Discovery], Discovery]]:
+    with ExitStack() as stack:
+
+        def run(discovery: Discovery) -> Discovery:
+            task = gevent.spawn(discovery.run)
+            stack.callback(task.join, 10)
+            stack.callback(discovery.stop)
+            return discovery
+
+        yield run
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen in time"
+        gevent.sleep(0.005)
+
+
+def poll(discovery: Discovery) -> None:
+    """Ask once and let the answers of functions come in."""
+    discovery.ask()
+    gevent.sleep(0)
+    gevent.sleep(0)
+
+
+# -- whom it finds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("DISC-1")
+@pytest.mark.rule("DISC-2")
+def test_every_nsqlookupd_is_asked_on_every_poll_and_the_answers_are_united(found: Found) -> None:
+    cluster = Cluster("one", "two", "three")
+    cluster.says.update(one=producers(A, B), two=producers(B, C), three=HTTPConnectError("three", "refused"))
+    discovery = found.discovery(cluster.says, topic="a#ephemeral", fetch=cluster.fetch)
+    poll(discovery)
+    assert sorted(cluster.asked) == [(name, "/lookup?topic=a%23ephemeral") for name in ("one", "three", "two")]
+    assert sorted(found.take(), key=str) == [A, B, C]
+    assert sorted(discovery.endpoints, key=str) == [A, B, C]
+    poll(discovery)
+    assert len(cluster.asked) == 6
+
+
+@pytest.mark.rule("DISC-4")
+@pytest.mark.rule("CONN-4")
+def test_a_later_poll_finds_new_nsqds_and_those_that_were_disconnected(found: Found) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A)
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    poll(discovery)
+    assert found.take() == [A]
+    discovery.connected(A)
+    cluster.says["one"] = producers(A, B)
+    poll(discovery)
+    assert found.take() == [B]
+    discovery.disconnected(A)
+    poll(discovery)
+    assert found.take() == [A]
+    assert found.forgotten == []
+
+
+@pytest.mark.rule("CONN-4")
+def test_an_nsqd_that_is_disconnected_and_listed_no_more_is_forgotten(found: Found) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A, B)
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    poll(discovery)
+    cluster.says["one"] = producers(B)
+    poll(discovery)
+    assert found.forgotten == []
+    discovery.disconnected(A)
+    assert found.forgotten == [A]
+
+
+@pytest.mark.rule("DISC-6")
+def test_failures_leave_what_was_known_and_the_nsqds_connected(found: Found) -> None:
+    cluster = Cluster("one", "two")
+    cluster.says.update(one=producers(A), two=producers(B))
+    discovery = found.discovery(cluster.says, fetch=cluster.fetch)
+    poll(discovery)
+    cluster.says.update(one=HTTPStatusError("one", 500, "oops"), two=HTTPResponseError("two", "not JSON"))
+    poll(discovery)
+    assert sorted(discovery.endpoints, key=str) == [A, B]
+    assert found.forgotten == []
+    assert sorted(address for address, _ in found.lookups) == ["one", "two"]
+
+
+def test_when_all_fail_the_last_known_nsqds_are_tried_again(found: Found) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A)
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    poll(discovery)
+    assert found.take() == [A]
+    discovery.disconnected(A)
+    cluster.says["one"] = HTTPConnectError("one", "refused")
+    poll(discovery)
+    assert found.take() == [A]
+
+
+@pytest.mark.rule("DISC-5")
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        HTTPStatusError("x", 404, "TOPIC_NOT_FOUND"),
+        HTTPStatusError("x", 500, "TOPIC_NOT_FOUND"),
+        HTTPStatusError("x", 404, "Key not found"),
+        HTTPStatusError("x", 404, "Topic has no channel, should init at least one for the new topic"),
+    ],
+    ids=str,
+)
+def test_an_unknown_topic_is_an_empty_answer_and_is_asked_for_again(
+    found: Found, unknown: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = Cluster("one")
+    cluster.says["one"] = unknown
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    for _ in range(3):
+        poll(discovery)
+    assert discovery.health()["one"].ok is True
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    cluster.says["one"] = producers(A)
+    poll(discovery)
+    assert found.take() == [A]
+
+
+def test_the_404_of_a_server_that_is_no_nsqlookupd_is_a_failure(found: Found) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = HTTPStatusError("one", 404, "NOT_FOUND")
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    poll(discovery)
+    assert discovery.health()["one"].ok is False
+
+
+# -- what it logs and tells -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("DISC-6")
+def test_one_line_is_logged_for_each_change_of_state(found: Found, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = Cluster("one")
+    clock = FakeClock()
+    discovery = found.discovery(["one"], fetch=cluster.fetch, clock=clock)
+    bad = [
+        HTTPConnectError("http://one/lookup", "no connection"),
+        HTTPStatusError("http://one/lookup", 500, "oops"),
+        producers(A) | {"producers": [{"broadcast_address": "evil\x1b[2J\nhost", "tcp_port": 4150}]},
+        {"channels": []},
+        KeyError("a parser's own mistake"),
+    ]
+    for said in [producers(), producers(), *bad, producers(), producers(A)]:
+        cluster.says["one"] = said
+        poll(discovery)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "nsqlookupd one answers"),
+        (
+            "WARNING",
+            "nsqlookupd one fails; what it said before counts on: http://one/lookup: no connection",
+        ),
+        ("INFO", "nsqlookupd one answers again, after 5 failures"),
+    ]
+    assert found.take() == [A]
+
+
+def test_health_says_how_each_nsqlookupd_does(found: Found) -> None:
+    cluster = Cluster("one", "two", "three")
+    cluster.says.update(one=producers(A), two=HTTPConnectError("two", "refused"))
+    discovery = found.discovery(["one", "two"], fetch=cluster.fetch)
+    assert discovery.health()["one"].ok is None
+    poll(discovery)
+    poll(discovery)
+    health = discovery.health()
+    assert (health["one"].ok, health["one"].error, health["one"].last_nodes) == (True, None, (A,))
+    assert (health["two"].ok, health["two"].error, health["two"].failures_in_a_row) == (False, "two: refused", 2)
+    assert list(discovery.lookups) == ["one"]
+    discovery.add_lookupds(["three", "one"])
+    poll(discovery)
+    assert list(discovery.health()) == ["one", "two", "three"]
+
+
+# -- bounds and filters -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [10_000, 10_001])
+def test_an_answer_with_too_many_producers_is_refused_whole(found: Found, count: int) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(*(Endpoint(f"h{n}", 4150) for n in range(count)))
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    poll(discovery)
+    assert len(found.take()) == (count if count <= 10_000 else 0)
+    error = discovery.health()["one"].error
+    assert error == (None if count <= 10_000 else "one: producers lists 10001; at most 10000 are accepted")
+
+
+def test_allowed_addresses_decides_and_a_refusal_is_logged_once(found: Found, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A, B, C)
+
+    def allowed(host: str, port: int) -> bool:
+        if host == C.host:
+            raise ValueError("a mistake of the user")
+        return host == A.host
+
+    discovery = found.discovery(["one"], fetch=cluster.fetch, allowed=allowed)
+    poll(discovery)
+    poll(discovery)
+    assert found.take() == [A]
+    refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
+    assert refusals == ["a nsqlookupd lists 10.0.0.2:4150, which allowed_addresses refuses"]
+
+
+def test_an_nsqd_that_is_given_directly_is_not_found_again_under_its_own_or_a_mapped_name(found: Found) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A, Endpoint("container-7", 4150), B)
+    discovery = found.discovery(
+        ["one"], fetch=cluster.fetch, direct=[A], address_map={"container-7": "10.0.0.1", "10.0.0.2": "proxy:1"}
+    )
+    poll(discovery)
+    assert found.take() == [B]
+
+
+def test_a_hook_that_fails_loses_no_decision(found: Found, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*args: Any) -> None:
+        raise ValueError("a mistake")
+
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A)
+    poll(found.discovery(["one"], fetch=cluster.fetch, on_lookup=fail))
+    assert found.take() == [A]
+    assert "could not be acted upon" in caplog.text
+
+
+# -- side by side -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("DISC-1")
+def test_a_nsqlookupd_that_never_answers_delays_nobody_and_is_not_asked_twice_at_once(found: Found) -> None:
+    never = Event()
+    cluster = Cluster("dead", "one")
+    cluster.says.update(dead=never.wait, one=producers(A))
+    discovery = found.discovery(cluster.says, fetch=cluster.fetch)
+    poll(discovery)
+    assert found.take() == [A]
+    discovery.disconnected(A)
+    poll(discovery)
+    assert found.take() == [A]
+    assert [address for address, _ in cluster.asked].count("dead") == 1
+    discovery.stop()
+
+
+def test_poke_polls_now_and_stop_ends_everything(found: Found, running: Callable[[Discovery], Discovery]) -> None:
+    cluster = Cluster("one")
+    discovery = running(found.discovery(["one"], fetch=cluster.fetch, lookupd_poll_interval=3600.0))
+    wait_for(lambda: len(cluster.asked) == 1)
+    discovery.poke()
+    wait_for(lambda: len(cluster.asked) == 2)
+    discovery.stop()
+    cluster.says["one"] = producers(A)
+    discovery.poke()
+    gevent.sleep(0.05)
+    assert found.take() == []
+
+
+@pytest.mark.rule("CFG-3")
+@pytest.mark.rule("DISC-4")
+def test_polls_are_repeated_at_the_interval_with_jitter_on_top(
+    found: Found, running: Callable[[Discovery], Discovery]
+) -> None:
+    times: list[float] = []
+    cluster = Cluster("one")
+    cluster.says["one"] = lambda: times.append(time.monotonic()) or producers()
+    running(found.discovery(["one"], fetch=cluster.fetch, lookupd_poll_interval=0.05, lookupd_poll_jitter=1.0))
+    wait_for(lambda: len(times) > 10)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(pauses) >= 0.045
+    assert max(pauses) - min(pauses) > 0.01
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("CFG-2")
+@pytest.mark.rule("DISC-3")
+def test_both_forms_of_an_answer_are_read_over_kept_connections(
+    found: Found, running: Callable[[Discovery], Discovery]
+) -> None:
+    with stub() as bare, stub() as wrapped:
+        bare.answers["/lookup"] = (200, producers(A))
+        wrapped.answers["/x/lookup"] = (200, {"status_code": 200, "status_txt": "OK", "data": producers(B)})
+        addresses = [bare.address, f"http://{wrapped.address}/x/"]
+        discovery = running(found.discovery(addresses, lookupd_poll_interval=0.05))
+        wait_for(lambda: {A, B} == set(found.endpoints))
+        wait_for(lambda: min(len(bare.requests), len(wrapped.requests)) >= 3)
+        discovery.stop()
+        for served in (bare, wrapped):
+            assert len({request.port for request in served.requests}) == 1
+            assert served.requests[0].params == {"topic": "t"}
+
+
+@pytest.mark.rule("DISC-6")
+def test_hostile_and_dead_nsqlookupds_beside_a_good_one_change_nothing(
+    found: Found, running: Callable[[Discovery], Discovery]
+) -> None:
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        while True:
+            gevent.sleep(0.01)
+            ticks += 1
+
+    with ExitStack() as stack:
+        good: Stub = stack.enter_context(stub())
+        good.answers["/lookup"] = (200, producers(A))
+        bad = [
+            stack.enter_context(scripted(script))
+            for script in (
+                lambda connection: time.sleep(20),
+                replying(answer(b"<html>")),
+                replying(answer(b"x" * 5000)),
+                replying(answer(b"", "503 Busy")),
+                replying(answer(json.dumps(producers(Endpoint("a b", 1))).encode())),
+                lambda connection: None,
+            )
+        ]
+        beside = gevent.spawn(tick)
+        stack.callback(beside.kill)
+        options = {"lookupd_timeout": 1.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
+        began = time.monotonic()
+        discovery = running(found.discovery([*bad, good.address], **options))
+        wait_for(lambda: found.endpoints)
+        assert time.monotonic() - began < 0.9
+        wait_for(lambda: all(health.ok is not None for health in discovery.health().values()))
+        assert time.monotonic() - began < 6.0
+        assert found.take() == [A]
+        assert [health.ok for health in discovery.health().values()] == [False] * len(bad) + [True]
+        assert ticks > 20
+        discovery.stop()
+
+
+@pytest.mark.rule("SEC-1")
+def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
+    found: Found, running: Callable[[Discovery], Discovery], certs: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with stub(server_context(certs)) as secure, stub() as other:
+        secure.answers["/lookup"] = other.answers["/lookup"] = (200, producers(A))
+        discovery = found.discovery(
+            [f"https://{secure.address}"], lookupd_tls=TLSOptions(ca_file=certs.ca), lookupd_token="s3cret"
+        )
+        discovery.add_lookupds([other.address])
+        running(discovery)
+        wait_for(lambda: secure.requests and other.requests)
+        discovery.stop()
+    assert secure.requests[0].headers["authorization"] == "Bearer s3cret"
+    assert "authorization" not in other.requests[0].headers
+    assert "s3cret" not in caplog.text
+    assert "s3cret" not in repr(discovery.health())
+
+
+def test_a_ca_file_that_cannot_be_read_is_an_error_at_once(found: Found) -> None:
+    with pytest.raises(OptionError, match="ca_file"):
+        found.discovery(["https://one.example"], lookupd_tls=TLSOptions(ca_file="/nowhere.pem"))
+
+
+def test_stopping_while_a_nsqlookupd_is_silent_takes_no_time_and_leaves_no_greenlet(found: Found) -> None:
+    with scripted(lambda connection: time.sleep(20)) as address:
+        discovery = found.discovery([address], lookupd_timeout=30.0)
+        task = gevent.spawn(discovery.run)
+        gevent.sleep(0.1)
+        began = time.monotonic()
+        discovery.stop()
+        task.join(10)
+        assert task.dead
+        assert time.monotonic() - began < 2.0
