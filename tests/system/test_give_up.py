@@ -1,0 +1,106 @@
+"""The ready-made give-up callbacks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Message, Reader, Requeue, Writer, errors
+from gnsq_lite.contrib import give_up
+from tests.servers import ServerHandle
+from tests.system.test_reader import wait_for
+
+
+def poisoned(broker: ServerHandle, topic: str, on_give_up: Any, **options: Any) -> Reader:
+    def handler(message: Message) -> None:
+        raise Requeue(0.0, backoff=False)
+
+    return Reader(
+        topic,
+        "ch",
+        handler,
+        nsqd_tcp_addresses=broker.tcp_address,
+        max_attempts=1,
+        requeue_delay=0.0,
+        backoff=False,
+        on_give_up=on_give_up,
+        **options,
+    )
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_directory_gets_one_file_for_each_message_with_its_metadata(
+    broker: ServerHandle, topic: str, tmp_path: Path
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"one\n\x00", b"two")
+    folder = tmp_path / "dead"
+    with poisoned(broker, topic, give_up.to_directory(folder)) as reader:
+        wait_for(lambda: reader.stats().given_up == 2)
+        wait_for(lambda: reader.stats().finished == 2)
+    kept = list(give_up.read(folder))
+    assert sorted(k.body for k in kept) == [b"one\n\x00", b"two"]
+    assert {(k.topic, k.channel, k.attempts, k.nsqd_address) for k in kept} == {(topic, "ch", 2, broker.tcp_address)}
+    assert all(name.endswith(".json") for name in os.listdir(folder))
+
+
+@pytest.mark.rule("MSG-4")
+def test_when_the_directory_cannot_be_written_the_message_is_requeued(
+    broker: ServerHandle, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"one")
+    failures: list[BaseException] = []
+    folder = tmp_path / "dead"
+    keep = give_up.to_directory(folder)
+
+    def fail_once(source: str, target: str) -> None:
+        monkeypatch.undo()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail_once)
+    with poisoned(broker, topic, keep, on_failure=lambda m, e: failures.append(e)) as reader:
+        wait_for(lambda: reader.stats().given_up == 1)
+        wait_for(lambda: reader.stats().finished == 1)
+    assert [str(e) for e in failures] == ["no space left"]
+    assert len(list(give_up.read(folder))) == 1
+    assert len(os.listdir(folder)) == 1  # no torn file is left
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_dead_letter_topic_gets_the_body_and_fin_follows_its_ok(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"one")
+    with Writer(broker.tcp_address) as writer, poisoned(broker, topic, give_up.to_topic(topic + "_dead", writer)) as r:
+        wait_for(lambda: r.stats().finished == 1)
+    assert broker.stats(topic + "_dead")["depth"] == 1
+
+
+@pytest.mark.rule("MSG-4")
+def test_when_the_dead_letter_topic_cannot_be_reached_the_message_stays(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"one")
+    writer = Writer("127.0.0.1:1", publish_timeout=0.2)
+    with writer, poisoned(broker, topic, give_up.to_topic("dead", writer)) as reader:
+        wait_for(lambda: reader.stats().requeued >= 3)
+        assert reader.stats().finished == 0
+    stats = broker.stats(topic, "ch")
+    assert stats["depth"] + stats["deferred_count"] + stats["in_flight_count"] == 1
+
+
+def test_callbacks_by_name(tmp_path: Path) -> None:
+    def no_writer() -> Writer:
+        raise AssertionError("no writer is needed")
+
+    assert give_up.by_name("log", no_writer)
+    give_up.by_name(f"directory:{tmp_path}/x", no_writer)
+    assert (tmp_path / "x").is_dir()
+    assert give_up.by_name("topic:dead", lambda: Writer("127.0.0.1:1"))
+    for wrong in ("", "directory:", "topic:", "queue:x", "drop"):
+        with pytest.raises(errors.OptionError):
+            give_up.by_name(wrong, no_writer)
+    with pytest.raises(errors.InvalidName):
+        give_up.by_name("topic:a b", no_writer)
