@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,10 +86,21 @@ class Response(NamedTuple):
         return json.loads(self.body)
 
 
-def http_call(address: str, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
+def http_call(
+    address: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+    **headers: str,
+) -> Response:
     """Send one HTTP request to ``host:port`` and return the whole response; names of headers in lower case."""
     host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=START_TIMEOUT)
+    connection = (
+        http.client.HTTPConnection(host, int(port), timeout=START_TIMEOUT)
+        if tls is None
+        else http.client.HTTPSConnection(host, int(port), timeout=START_TIMEOUT, context=tls)
+    )
     try:
         connection.request(method, path, body=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
         response = connection.getresponse()
@@ -222,7 +234,7 @@ class ServerHandle:
     def prepare(self, topic: str, *channels: str) -> None:
         """Make a topic and channels whose time-outs and delays are noticed at once.
 
-        nsqd looks for new channels every 5 s only (nsqd/nsqd.go, queueScanLoop @v1.3.0), but knows those it starts with.
+        nsqd looks for new ones every 5 s only, but knows those it starts with (nsqd/nsqd.go, queueScanLoop @v1.3.0).
         """
         assert self.http("POST", f"/topic/create?topic={topic}").status == 200
         for channel in channels:
@@ -325,7 +337,8 @@ class EmbeddedNsqd(ServerHandle):
 
     @property
     def https_address(self) -> str | None:  # type: ignore[override]
-        return getattr(self.node, "https_address", None)
+        address = str(self.node.https_address)
+        return None if address.endswith(":0") else address
 
     def stop(self) -> None:
         self.node.stop()

@@ -9,8 +9,9 @@ import pytest
 
 from tests.certs import Certificates
 from tests.conftest import Connect, MakeBroker
-from tests.rawclient import OK, Closed, RawClient, identify, mpub, pub
-from tests.servers import ServerHandle
+from tests.contract.authserver import AuthServer
+from tests.rawclient import OK, Closed, RawClient, identify, mpub, pub, sized
+from tests.servers import ServerHandle, http_call
 
 COMPRESSIONS = ["none", "snappy", "deflate"]
 
@@ -148,6 +149,44 @@ def test_plain_bytes_after_tls_was_granted_end_the_connection(
     while client.socket.recv(4096):  # an alert, an error frame in plain text: nsqd sends both
         pass
     assert server.stats(topic) == {}
+
+
+@pytest.mark.parametrize(("required", "plain_is_open"), [(False, True), ("tcp-https", True), (True, False)])
+def test_https_serves_the_api_and_plain_http_only_where_it_may(
+    make_broker: MakeBroker, certs: Certificates, required: bool | str, plain_is_open: bool
+) -> None:
+    server = _tls_broker(make_broker, certs, tls_required=required)
+    assert server.https_address is not None
+    answer = http_call(server.https_address, "GET", "/ping", tls=certs.client_context())
+    assert (answer.status, answer.body) == (200, b"OK")
+    plain = server.http("GET", "/ping")
+    if plain_is_open:
+        assert (plain.status, plain.body) == (200, b"OK")
+    else:
+        port = int(server.https_address.rpartition(":")[2])
+        assert plain.status == 403
+        assert plain.body == b'{"message": "TLS_REQUIRED", "https_port": %d}' % port
+        assert plain.headers["x-nsq-content-type"] == "nsq; version=1.0"
+
+
+@pytest.mark.rule("SEC-4")
+def test_the_auth_server_learns_of_tls_and_the_client_certificate(
+    make_broker: MakeBroker, certs: Certificates, connect: Connect
+) -> None:
+    with AuthServer() as auth_server:
+        auth_server.allow("s")
+        server = _tls_broker(
+            make_broker,
+            certs,
+            tls_client_auth_policy="require-verify",
+            tls_root_ca_file=certs.ca,
+            auth_http_addresses=(auth_server.address,),
+        )
+        client = connect(server)
+        _upgrade(client, certs.client_context(client=certs.client), "snappy")
+        client.ask(b"AUTH\n" + sized(b"s"))
+        (asked,) = auth_server.asked
+        assert (asked["tls"], asked["common_name"]) == ("true", "client")
 
 
 def _hear(client: RawClient, context: ssl.SSLContext) -> None:
