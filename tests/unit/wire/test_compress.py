@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite.errors import DecompressionError, OptionError
+from gnsq_lite.wire import compress
 from gnsq_lite.wire.compress import MAX_PIECE, Codec, DeflateCodec, SnappyCodec, make_codec
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
 from tests.unit.wire.golden import golden
@@ -205,6 +206,13 @@ def test_deflate_is_raw_and_flushed() -> None:
     assert second.endswith(b"\x00\x00\xff\xff")
 
 
+@pytest.mark.rule("SEC-3")
+def test_what_zlib_can_tell_is_not_kept_back_until_the_next_read() -> None:
+    data = DeflateCodec().compress(bytes(3 * MAX_PIECE))
+    for end in range(1000, 1060):  # about a byte for each 1,028: a piece is full somewhere here
+        assert len(run(DeflateCodec(), [data[:end]])) == len(zlib.decompressobj(-15).decompress(data[:end]))
+
+
 @pytest.mark.parametrize("level", range(10))
 def test_every_level_is_read(level: int) -> None:
     assert run(DeflateCodec(), [DeflateCodec(level).compress(NOISE[:999])]) == NOISE[:999]
@@ -326,6 +334,11 @@ def test_a_chunk_of_the_largest_size_is_read() -> None:
 def test_good_chunks_before_a_bad_one_come_out_first() -> None:
     out, _ = fails(SnappyCodec(), STREAM_ID + plain(b"good") + chunk(0x02, b""))
     assert out == b"good"
+
+
+def test_bytes_that_the_c_level_loses_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compress.cramjam.snappy, "decompress", lambda data: b"dat")
+    assert "4 bytes gave 3" in str(fails(SnappyCodec(), STREAM_ID + plain(b"data"))[1])
 
 
 def test_a_hostile_chunk_size_is_refused_on_its_head() -> None:
