@@ -1,0 +1,170 @@
+"""``python -m benchmarks``: run everything, or what is named, and write tables, JSON and plots."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.cases import IMPLEMENTATIONS, Case, Implementation, all_cases
+from benchmarks.environments import OUT, Unavailable, versions
+from benchmarks.measure import Bench, Failed, Settings, machine
+
+HERE = Path(__file__).parent
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(name) for name in _names(text)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    out = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    out.add_argument("--only", type=_names, metavar="GROUP,..", help="consume publish latency idle scale codec rules")
+    out.add_argument(
+        "--impl", type=_names, metavar="NAME,..", help="clients; gnsq_lite means each way of using it (see --list)"
+    )
+    out.add_argument("--mif", type=_numbers, help="only these max_in_flight")
+    out.add_argument("--body", type=_numbers, help="only these body sizes")
+    out.add_argument("--codec", type=_names, help="only these: plain, snappy, deflate")
+    out.add_argument("--case", help="only cases with this in their title")
+    out.add_argument("--rounds", type=int, default=5)
+    out.add_argument("--seconds", type=float, default=1.0, help="CPU time of a measurement, about (default 1)")
+    out.add_argument("--messages", "--frames", type=int, help="messages of a measurement, instead of --seconds")
+    out.add_argument("--server", choices=("auto", "nsqd", "pump"), default="auto")
+    out.add_argument("--quick", action="store_true", help="one tiny round without peers, on the pump: does it work?")
+    out.add_argument("--profile", action="store_true", help="sample where gnsq_lite's time goes; figures are lower")
+    out.add_argument("--out", type=Path, default=OUT, help="where the results are written (default benchmarks/out)")
+    out.add_argument("--merge", action="store_true", help="keep the cases of earlier runs in --out")
+    out.add_argument("--update-readme", action="store_true", help="put the results of --out into README.rst")
+    out.add_argument("--list", action="store_true", help="list cases and clients, and measure nothing")
+    return out
+
+
+def chosen_clients(args: argparse.Namespace) -> list[Implementation]:
+    """Return the clients to measure.  Raises SystemExit for a name that is none."""
+    if not args.impl:
+        return [i for i in IMPLEMENTATIONS if not args.quick or i.ours or i.driver == "raw.py"]
+    found: list[Implementation] = []
+    for name in args.impl:
+        same = [i for i in IMPLEMENTATIONS if i.name == name or (name == "gnsq_lite" and i.ours)]
+        if not same:
+            raise SystemExit(f"no client {name!r}; there are {', '.join(i.name for i in IMPLEMENTATIONS)}")
+        found += same
+    return found
+
+
+def chosen_cases(args: argparse.Namespace) -> list[Case]:
+    """Return the cases to measure."""
+    return [
+        case
+        for case in all_cases()
+        if (case.quick or not args.quick)
+        and (not args.only or case.group in args.only)
+        and (not args.mif or case.kind != "consume" or case.job["max_in_flight"] in args.mif)
+        and (not args.body or case.job.get("body", 100) in args.body)
+        and (not args.codec or case.job.get("codec", "plain") in args.codec)
+        and (not args.case or args.case in case.title)
+    ]
+
+
+def run_case(bench: Bench, case: Case, clients: list[Implementation], rounds: int) -> report.Result:
+    """Measure one case: every client once, then all again, so that noise meets them alike."""
+    result: report.Result = {
+        "title": case.title,
+        "group": case.group,
+        "unit": case.unit,
+        "server": bench.server_name(case),
+        "rounds": rounds,
+        "rows": {},
+        "failed": {},
+    }
+    for _round in range(rounds):
+        for client in clients:
+            if not case.takes(client) or client.name in result["failed"]:
+                continue
+            try:
+                measured = bench.measure(client, case)
+            except (Failed, Unavailable) as error:
+                result["failed"][client.name] = str(error)
+                result["rows"].pop(client.name, None)
+                print(f"{case.title}: {error}", file=sys.stderr)
+                continue
+            row = result["rows"].setdefault(client.name, {"values": [], "per_second": [], "raw": []})
+            row["values"].append(measured["value"])
+            row["raw"].append(measured)
+            if "per_second" in measured:
+                row["per_second"].append(measured["per_second"])
+    return result
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    settings = Settings(seconds=args.seconds, messages=args.messages, server=args.server)
+    if args.quick:
+        settings = Settings(
+            messages=args.messages or 2000,
+            server="pump",
+            idle_seconds=0.2,
+            latency_messages=100,
+            settle=0.5,
+            linger=0.1,
+            patience=15.0,
+        )
+    if args.profile:
+        args.out.mkdir(parents=True, exist_ok=True)
+        settings.profile = (args.out / "profile.txt").resolve()
+    return settings
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run; return 1 where gnsq_lite failed, 0 otherwise."""
+    args = parser().parse_args(argv)
+    clients, cases = chosen_clients(args), chosen_cases(args)
+    if args.list:
+        print("clients:", *(client.name for client in clients), sep="\n  ")
+        print("cases:", *(f"{case.group}: {case.title}" for case in cases), sep="\n  ")
+        return 0
+    if args.quick:
+        args.rounds = 1
+    run: dict[str, Any] = {"about": _about(), "results": []}
+    bench = Bench(_settings(args))
+    try:
+        for case in cases:
+            result = run_case(bench, case, clients, args.rounds)
+            if result["rows"] or result["failed"]:
+                run["results"].append(result)
+                print(report.text(result), flush=True)
+                print(flush=True)
+    finally:
+        bench.close()
+    _write(run, args)
+    return int(any(name.startswith("gnsq_lite") for result in run["results"] for name in result["failed"]))
+
+
+def _about() -> dict[str, Any]:
+    when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    return {"when": when, "machine": machine(), "versions": versions()}
+
+
+def _write(run: dict[str, Any], args: argparse.Namespace) -> None:
+    before = args.out / "results.json"
+    if args.merge and before.exists():
+        run = report.merge(json.loads(before.read_text()), run)
+    report.write(run, args.out)
+    print(f"written: {args.out}/results.json, results.txt and the plots")
+    if args.profile:
+        print(f"written: {args.out}/profile.txt (the last measurement of gnsq_lite)")
+    if args.update_readme:
+        report.update_readme(run, HERE / "README.rst", HERE.parent / "docs" / "images")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

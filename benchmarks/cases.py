@@ -1,0 +1,167 @@
+"""What is measured: the cases, and the clients that can take part in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+CODECS = ("plain", "snappy", "deflate")
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One client, in one way of using it."""
+
+    name: str
+    driver: str
+    """File under ``peers/``; ``go`` is the Go program."""
+    environment: str = ""
+    """Name of its own virtual environment; empty: that of the benchmark."""
+    kinds: frozenset[str] = frozenset({"consume", "publish", "latency", "idle"})
+    codecs: frozenset[str] = frozenset(CODECS)
+    pace: int = 100_000
+    """Messages per CPU-second to expect, roughly: it sets how many are measured."""
+    job: dict[str, Any] = field(default_factory=dict)
+    callers: str = "any"
+    """``many``: only where several callers publish at once."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is gnsq_lite itself."""
+        return self.driver == "gnsq_lite_driver.py"
+
+
+def _ours(name: str, kinds: str, pace: int, callers: str = "any", **job: Any) -> Implementation:
+    return Implementation(
+        f"gnsq_lite-{name}",
+        "gnsq_lite_driver.py",
+        kinds=frozenset(kinds.split()),
+        pace=pace,
+        callers=callers,
+        job=job,
+    )
+
+
+_PLAIN = frozenset({"plain"})
+_BARE = frozenset({"consume", "publish", "latency", "codec"})
+
+IMPLEMENTATIONS = (
+    Implementation("raw", "raw.py", kinds=_BARE, pace=1_000_000),
+    Implementation("raw-gevent", "raw.py", kinds=_BARE - {"codec"}, pace=1_000_000, job={"gevent": True}),
+    _ours("greenlet", "consume publish latency idle scale rules", 300_000, pool="greenlet", patched=True),
+    _ours("thread", "consume publish latency idle scale rules", 150_000, pool="thread"),
+    _ours("inline", "consume latency rules codec", 300_000, pool="inline", patched=True),
+    _ours("coalesce", "publish", 150_000, callers="many", pool="greenlet", patched=True, coalesce=True),
+    Implementation("go-nsq", "go", pace=100_000),
+    Implementation("nsq-py", "nsq_py_driver.py", "nsq-py", codecs=_PLAIN, pace=130_000),
+    Implementation("ansq", "ansq_driver.py", "ansq", codecs=_PLAIN, pace=20_000),
+    Implementation("pynsq", "pynsq_driver.py", "pynsq", pace=12_000),
+    Implementation("gnsq", "gnsq_driver.py", "gnsq", pace=12_000),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a table: everything but the client."""
+
+    group: str
+    """What ``--only`` names."""
+    kind: str
+    """The driver's function."""
+    title: str
+    job: dict[str, Any] = field(default_factory=dict)
+    unit: str = "messages per CPU-second"
+    slow: float = 1.0
+    """Share of the client's pace to expect here."""
+    server: str = "any"
+    """``pump``: only the pump can serve it."""
+    quick: bool = False
+    """Whether the small run that shows that all works includes it."""
+
+    def takes(self, implementation: Implementation) -> bool:
+        """Whether *implementation* can do this at all."""
+        kind = self.group if self.group in ("scale", "rules", "codec") else self.kind
+        return (
+            kind in implementation.kinds
+            and self.job.get("codec", "plain") in implementation.codecs
+            and not (implementation.callers == "many" and self.job.get("callers", 1) == 1)
+            and not (self.job.get("batch", 1) > 1 and implementation.callers == "many")
+            and not (self.kind == "publish" and self.job["codec"] != "plain" and implementation.name in _PLAIN_WRITERS)
+        )
+
+
+#: Clients whose publisher cannot compress, or breaks when it does.
+_PLAIN_WRITERS = frozenset({"gnsq", "pynsq", "ansq", "nsq-py"})
+
+_PUBLISH = (
+    ("publish one at a time", 1, 1, 0.12),
+    ("publish from 100 callers", 100, 1, 0.3),
+    ("MPUB of 100", 1, 100, 3.0),
+)
+
+
+def _consume(in_flight: int, body: int, codec: str) -> Case:
+    title = f"consume, max_in_flight {in_flight}, {body} bytes" + ("" if codec == "plain" else f", {codec}")
+    slow = 0.07 if in_flight == 1 else 1.0 if codec == "plain" else 0.5
+    quick = (in_flight, body, codec) in ((1, 100, "plain"), (200, 100, "snappy"), (200, 100, "deflate"))
+    job = {"max_in_flight": in_flight, "body": body, "codec": codec}
+    return Case("consume", "consume", title, job, slow=slow, quick=quick)
+
+
+def _publish(which: tuple[str, int, int, float], body: int, codec: str) -> Case:
+    name, callers, batch, slow = which
+    title = f"{name}, {body} bytes" + ("" if codec == "plain" else f", {codec}")
+    job = {"callers": callers, "batch": batch, "body": body, "codec": codec}
+    quick = codec == ("snappy" if callers > 1 else "plain") and body == 100
+    return Case("publish", "publish", title, job, slow=slow, quick=quick)
+
+
+def all_cases() -> Iterator[Case]:
+    """Yield every case, the ones the README leads with first."""
+    for codec in CODECS:
+        for body in (100, 1000):
+            for in_flight in (1, 200, 2500):
+                yield _consume(in_flight, body, codec)
+    for codec in CODECS:
+        for body in (100, 1000):
+            for which in _PUBLISH:
+                yield _publish(which, body, codec)
+    for in_flight in (200, 1):
+        job = {"max_in_flight": in_flight, "body": 100, "codec": "plain", "rate": 500}
+        title = f"latency at 500 messages/s, max_in_flight {in_flight}"
+        yield Case("latency", "latency", title, job, "seconds, p50", quick=in_flight == 200)
+    for connections in (1, 100):
+        job = {"connections": connections, "codec": "plain", "max_in_flight": 200, "body": 100}
+        title = f"{connections} idle connection" + ("s" if connections > 1 else "")
+        yield Case("idle", "idle", title, job, "CPU seconds per minute", server="pump", quick=connections > 1)
+    yield from _scale()
+    for size in (100, 1000):
+        for direction in ("decode", "encode"):
+            job = {"direction": direction, "body": size, "codec": "plain"}
+            yield Case("codec", "codec", f"{direction} alone, {size} bytes", job, server="none", quick=size == 100)
+    for codec in CODECS:
+        job = {"max_in_flight": 2500, "body": 100, "codec": codec, "audit": True}
+        yield Case("rules", "consume", f"rules under load, {codec}", job, server="pump", quick=codec == "plain")
+    job = {"max_in_flight": 1000, "body": 100, "codec": "plain", "audit": True, "connections": 20}
+    yield Case("rules", "consume", "rules under load, 20 connections", job, server="pump", quick=True)
+
+
+def _scale() -> Iterator[Case]:
+    base = {"max_in_flight": 2500, "body": 100, "codec": "plain"}
+    for connections in (1, 10, 100):
+        job = {**base, "connections": connections}
+        yield Case("scale", "consume", f"consume from {connections} connections", job, server="pump")
+    for workers in (1, 10, 100, 1000):
+        job = {**base, "concurrency": workers}
+        yield Case("scale", "consume", f"consume with concurrency {workers}", job, server="pump")
+    for extra in ("stats", "lookupd", "msg_timeout"):
+        job = {**base, "extra": extra}
+        yield Case("scale", "consume", f"consume, {_EXTRAS[extra]}", job, server="pump", quick=extra == "lookupd")
+
+
+_EXTRAS = {
+    "stats": "stats() read 20 times a second",
+    "lookupd": "one nsqlookupd polled every 0.2 s",
+    "msg_timeout": "message deadlines of 1 s set",
+}

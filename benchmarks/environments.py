@@ -1,0 +1,91 @@
+"""The environments the clients run in: one virtual environment per peer, and the Go program, built on first use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.cases import Implementation
+
+HERE = Path(__file__).parent
+OUT = HERE / "out"
+PEERS = HERE / "peers"
+
+
+class Unavailable(Exception):
+    """A client cannot be measured here; the text says why."""
+
+
+def command(implementation: Implementation) -> list[str]:
+    """Return the command that runs *implementation*'s driver, building its environment first.  Raises Unavailable."""
+    if implementation.driver == "go":
+        return [str(_go())]
+    python = Path(sys.executable) if not implementation.environment else _venv(implementation.environment)
+    return [str(python), str(PEERS / implementation.driver)]
+
+
+def _venv(name: str) -> Path:
+    """Return the Python of peer *name*'s environment; its packages are pinned in ``peers/requirements``."""
+    place = OUT / "envs" / name
+    pins = PEERS / "requirements" / f"{name}.txt"
+    stamp = place / "built-from.txt"
+    python = place / "bin" / "python"
+    if not stamp.exists() or stamp.read_text() != pins.read_text():
+        print(f"building the environment of {name} ...", file=sys.stderr)
+        shutil.rmtree(place, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(place)], name)
+        _run([str(python), "-m", "pip", "install", "--quiet", "-r", str(pins)], name)
+        stamp.write_text(pins.read_text())
+    return python
+
+
+def _go() -> Path:
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable("Go is not installed")
+    program = (OUT / "envs" / "go-nsq").resolve()
+    sources = sorted((PEERS / "go").glob("*"))
+    if not program.exists() or program.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        print("building the go-nsq program ...", file=sys.stderr)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        _run([go, "build", "-o", str(program), "."], "go-nsq", PEERS / "go")
+    return program
+
+
+def _run(argv: list[str], name: str, cwd: Path | None = None) -> None:
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise Unavailable(f"{name} cannot be built: {lines[-1]}")
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variables of a driver: those of this process, and this checkout on the path."""
+    return {**os.environ, "PYTHONPATH": str(HERE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that decide the figures: Python, the packages below gnsq_lite, the peers, Go."""
+    from importlib import metadata
+
+    found = {"python": sys.version.split()[0]}
+    for package in ("gevent", "greenlet", "python-snappy", "cramjam"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    for pins in sorted((PEERS / "requirements").glob("*.txt")):
+        for line in pins.read_text().splitlines():
+            name, _, version = line.partition("==")
+            if name == pins.stem:
+                found[name] = version
+    go = shutil.which("go")
+    if go is not None:
+        found["go"] = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout.split()[2][2:]
+        for line in (PEERS / "go" / "go.mod").read_text().splitlines():
+            if "nsqio/go-nsq" in line:
+                found["go-nsq"] = line.split()[-1].lstrip("v")
+    return found

@@ -1,0 +1,165 @@
+"""gnsq_lite by its public API.  ``patched`` in the job: in a monkey-patched process; otherwise in a plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import meter
+
+JOB = meter.job()
+if JOB.get("patched"):
+    from gevent import monkey
+
+    monkey.patch_all()
+
+import threading  # noqa: E402 - after the patching
+import time  # noqa: E402
+
+import sampler  # noqa: E402
+
+
+def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
+    from gnsq_lite import Reader
+
+    options: dict[str, Any] = {
+        "nsqd_tcp_addresses": job["addresses"],
+        "max_in_flight": job["max_in_flight"],
+        "handler_pool": job["pool"],
+        **more,
+    }
+    if job["codec"] != "plain":
+        options["compression"] = job["codec"]
+    if job.get("concurrency"):
+        options["concurrency"] = job["concurrency"]
+    if job["output_buffer_ms"]:
+        options["output_buffer_timeout"] = job["output_buffer_ms"] / 1000
+    if job.get("extra") == "msg_timeout":
+        options["msg_timeout"] = 1.0
+    if job.get("lookupd"):
+        options.update(lookupd_http_addresses=[job["lookupd"]], lookupd_poll_interval=0.2)
+    reader = Reader(job["topic"], job["channel"], handler, **options)
+    reader.start(block=False)
+    return reader
+
+
+def consume(job: dict[str, Any]) -> dict[str, Any]:
+    """A handler that only counts."""
+    done = threading.Event()
+    count = meter.Meter(job, done.set)
+    tick, marks, mark = count.tick, count.marks, count.mark
+
+    def handler(message: Any) -> None:
+        if tick() in marks:
+            mark()
+
+    with sampler.sampling():
+        reader = _reader(job, handler)
+        if job.get("extra") == "stats":
+            while not done.wait(0.05):
+                reader.stats()
+        done.wait()
+    stats = reader.stats()
+    time.sleep(job["linger"])
+    reader.close(timeout=10)
+    count.result["reported"] = {"received": stats.received, "max_in_flight": stats.max_in_flight}
+    return count.result
+
+
+def latency(job: dict[str, Any]) -> dict[str, Any]:
+    """How old each message is when its handler runs."""
+    ages: list[float] = []
+    done = threading.Event()
+
+    def handler(message: Any) -> None:
+        ages.append(meter.stamp_age(message.body))
+        if len(ages) == job["messages"]:
+            done.set()
+
+    reader = _reader(job, handler)
+    done.wait()
+    time.sleep(job["linger"])
+    reader.close(timeout=10)
+    return meter.percentiles(ages)
+
+
+def idle(job: dict[str, Any]) -> dict[str, Any]:
+    """Connected, without messages."""
+    reader = _reader(job, lambda message: None)
+    result = meter.idle(job, time.sleep)
+    reader.close(timeout=10)
+    return result
+
+
+def publish(job: dict[str, Any]) -> dict[str, Any]:
+    """``callers`` threads, or greenlets where patched, share a Writer; each waits for its answer."""
+    from gnsq_lite import Writer
+
+    options: dict[str, Any] = {"coalesce": True} if job.get("coalesce") else {}
+    if job["codec"] != "plain":
+        options["compression"] = job["codec"]
+    writer = Writer(job["addresses"], **options)
+    count, topic, body, batch = meter.Meter(job), job["topic"], meter.body_of(job), job["batch"]
+    bodies = [body] * batch
+    failed: list[BaseException] = []
+
+    def caller(times: int) -> None:
+        try:
+            for _ in range(times):
+                if batch == 1:
+                    writer.publish(topic, body)
+                else:
+                    writer.multipublish(topic, bodies)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    def all_callers(messages: int) -> None:
+        times = messages // (job["callers"] * batch)
+        if job["callers"] == 1:
+            caller(times)
+        else:
+            threads = [threading.Thread(target=caller, args=(times,)) for _ in range(job["callers"])]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if failed:
+            raise failed[0]
+
+    all_callers(job["warmup"])
+    with sampler.sampling():
+        count.start()
+        all_callers(job["messages"])
+        count.stop()
+    writer.close(timeout=10)
+    return count.result
+
+
+def codec(job: dict[str, Any]) -> dict[str, Any]:
+    """The wire layer alone, in memory: frames to messages and FINs, or bodies to PUBs."""
+    from gnsq_lite.wire import commands
+    from gnsq_lite.wire.frames import FrameDecoder
+
+    count, body = meter.Meter(job), meter.body_of(job)
+    with sampler.sampling():
+        if job["direction"] == "encode":
+            count.start()
+            for _ in range(job["messages"]):
+                commands.publish("bench", body)
+            count.stop()
+            return count.result
+        pieces = meter.frames(body, job["messages"])
+        decoder: Any = FrameDecoder(1 << 20, lambda owner, at, attempts, ident, body: (ident, body))
+        seen = 0
+        count.start()
+        for piece in pieces:
+            messages, _others = decoder.feed(piece)
+            seen += len(b"".join([commands.finish(ident) for ident, _body in messages])) // 21
+        count.stop()
+    assert seen == job["messages"], seen
+    return count.result
+
+
+if __name__ == "__main__":
+    act = {"consume": consume, "publish": publish, "latency": latency, "idle": idle, "codec": codec}
+    meter.report(act[JOB["scenario"]](JOB))

@@ -1,0 +1,119 @@
+"""Measure a client from inside its process: CPU, wall clock and memory between two messages.
+
+Needs nothing but the standard library: it also runs in the peers' environments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+_PAGE = resource.getpagesize()
+
+
+def rss() -> int:
+    """Bytes of this process that are in memory now."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * _PAGE
+
+
+def cpu() -> float:
+    """CPU seconds this process has used, all its threads, user and system."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Meter:
+    """Counts messages; the first *warmup* of them are not measured.
+
+    A handler does ``if tick() in marks: mark()``: two C calls a message, the same for every client, safe in threads.
+    A loop without a handler calls :meth:`start` and :meth:`stop` itself.
+    """
+
+    def __init__(self, job: dict[str, Any], done: Callable[[], object] | None = None) -> None:
+        self.messages: int = job["messages"]
+        warmup: int = job["warmup"]
+        if warmup < 1:
+            raise ValueError("warmup must be at least 1")
+        self.tick = itertools.count(1).__next__
+        self.marks = frozenset((warmup, warmup + self.messages))
+        self.result: dict[str, Any] = {}
+        self._first = warmup
+        self._done = done
+        self._at = (0.0, 0.0)
+        self._started = False
+
+    def start(self) -> None:
+        """Begin: everything before was warm-up."""
+        self.result["rss_start"] = rss()
+        self._started = True
+        self._at = cpu(), time.perf_counter()
+
+    def stop(self) -> None:
+        """End, and call *done*."""
+        used, wall = cpu(), time.perf_counter()
+        self.result.update(messages=self.messages, cpu=used - self._at[0], wall=wall - self._at[1], rss_end=rss())
+        if self._done is not None:
+            self._done()
+
+    def mark(self) -> None:
+        """The count has reached the end of the warm-up, or the last message."""
+        if self._started:
+            self.stop()
+        else:
+            self.start()
+
+
+def percentiles(seconds: list[float]) -> dict[str, Any]:
+    """Return count and p50, p90, p99 and max of *seconds*, in seconds."""
+    ordered = sorted(seconds)
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    return {"messages": len(ordered), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": ordered[-1]}
+
+
+def stamp_age(body: bytes) -> float:
+    """Seconds since the monotonic nanoseconds at the head of *body* (the same clock in every process of a machine)."""
+    return (time.monotonic_ns() - int(body[:20])) / 1e9
+
+
+def idle(job: dict[str, Any], sleep: Callable[[float], object]) -> dict[str, Any]:
+    """Return memory and CPU of a client that is connected and has nothing to do."""
+    sleep(job["settle"])
+    used, wall = cpu(), time.perf_counter()
+    sleep(job["seconds"])
+    return {"cpu": cpu() - used, "wall": time.perf_counter() - wall, "rss_end": rss()}
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print *result* and leave at once: how long a client takes to close is not measured."""
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def job() -> dict[str, Any]:
+    """Return what this process is to do."""
+    loaded: dict[str, Any] = json.loads(sys.argv[1])
+    return loaded
+
+
+def body_of(job: dict[str, Any]) -> bytes:
+    """Return the body to publish."""
+    text: str = job["text"]
+    return text.encode()
+
+
+def frames(body: bytes, messages: int, read: int = 65536) -> list[bytes]:
+    """Return *messages* message frames as reads of a busy socket would give them."""
+    head = (30 + len(body)).to_bytes(4, "big") + (2).to_bytes(4, "big") + (0).to_bytes(8, "big") + b"\0\1"
+    stream = b"".join([b"%b%016x%b" % (head, n, body) for n in range(messages)])
+    return [stream[at : at + read] for at in range(0, len(stream), read)]

@@ -1,0 +1,162 @@
+"""Start the servers: a real nsqd where one is found, or the pump."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+PUMP = Path(__file__).with_name("pump.py")
+_LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
+
+
+def find_nsqd() -> str | None:
+    """Return the real nsqd: ``GNSQ_NSQD``, or ``nsqd`` on PATH, or None."""
+    return os.environ.get("GNSQ_NSQD") or shutil.which("nsqd")
+
+
+class Nsqd:
+    """A real nsqd on free loopback ports, with queues in memory."""
+
+    name = "nsqd"
+
+    def __init__(self, program: str, queue: int) -> None:
+        self.queue = queue
+        self._data = tempfile.TemporaryDirectory(prefix="gnsq-bench-")
+        self._log = open(f"{self._data.name}/log", "w+")  # noqa: SIM115 - closed in close()
+        self._process = subprocess.Popen(
+            [
+                program,
+                "-tcp-address=127.0.0.1:0",
+                "-http-address=127.0.0.1:0",
+                f"-data-path={self._data.name}",
+                f"-mem-queue-size={queue}",
+                "-msg-timeout=10m",
+            ],
+            stderr=self._log,
+            stdout=self._log,
+        )
+        found = self._addresses()
+        self.address, self._http = found["TCP"], found["HTTP"]
+        self._topics = 0
+
+    def _addresses(self) -> dict[str, str]:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self._process.poll() is None:
+            found = dict(_LISTENING.findall(Path(self._log.name).read_text()))
+            if len(found) == 2:
+                return found
+            time.sleep(0.02)
+        raise RuntimeError(f"nsqd does not start:\n{Path(self._log.name).read_text()[-2000:]}")
+
+    def close(self) -> None:
+        """Kill it: nothing in it is worth writing to disk."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+        self._data.cleanup()
+
+    def http(self, path: str, body: bytes | None = None) -> Any:
+        """Call nsqd's HTTP interface; POST where there is a body."""
+        with urllib.request.urlopen(f"http://{self._http}{path}", data=body, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text.startswith(b"{") else text
+
+    def version(self) -> str:
+        """Return nsqd's own version."""
+        return str(self.http("/info")["version"])
+
+    def new_topic(self, *, keep: bool) -> str:
+        """Make a topic; *keep*: with a channel that collects; otherwise one that drops what is above its queue."""
+        self._topics += 1
+        topic = f"bench{self._topics}" + ("" if keep else "#ephemeral")
+        if keep:
+            self.http(f"/topic/create?topic={topic}", b"")
+            self.http(f"/channel/create?topic={topic}&channel=bench", b"")
+        return topic
+
+    def connect(self) -> socket.socket:
+        """Return a plain socket to its TCP port."""
+        host, port = self.address.rsplit(":", 1)
+        return socket.create_connection((host, int(port)))
+
+    def fill(self, topic: str, messages: int, body: bytes) -> None:
+        """Put *messages* into the topic, and wait until they are in its channel."""
+        one = struct.pack(">I", len(body)) + body
+        step = 1000
+        with self.connect() as sock:
+            sock.sendall(b"  V2")
+            for done in range(0, messages, step):
+                count = min(step, messages - done)
+                bodies = struct.pack(">I", count) + one * count
+                sock.sendall(b"MPUB %s\n" % topic.encode() + struct.pack(">I", len(bodies)) + bodies)
+                answer = b""
+                while len(answer) < 10:
+                    answer += sock.recv(10 - len(answer))
+                assert answer.endswith(b"OK"), answer
+        deadline = time.monotonic() + 60
+        while self.channel(topic)["depth"] != messages:
+            assert time.monotonic() < deadline, self.channel(topic)
+            time.sleep(0.02)
+
+    def channel(self, topic: str) -> dict[str, Any]:
+        """Return the statistics of the topic's one channel, and the topic's ``message_count``."""
+        wanted = topic.replace("#", "%23")
+        found = self.http(f"/stats?format=json&topic={wanted}")["topics"]
+        if not found:
+            return {}
+        channels = found[0]["channels"] or [{}]
+        return {**channels[0], "published": found[0]["message_count"]}
+
+    def delete(self, topic: str) -> None:
+        """Forget the topic and what is in it."""
+        try:
+            self.http(f"/topic/delete?topic={topic.replace('#', '%23')}", b"")
+        except OSError:  # an ephemeral topic may have gone by itself
+            pass
+
+
+class Pump:
+    """The frame pump, one process for one measurement.  A context manager; :meth:`stop` returns its account."""
+
+    name = "pump"
+
+    def __init__(self, **config: Any) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PUMP), json.dumps(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.addresses: list[str] = json.loads(self._process.stdout.readline())["addresses"]
+
+    def __enter__(self) -> Pump:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def stop(self) -> dict[str, Any]:
+        """End it and return what it saw."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        account: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self._process.wait()
+        return account
