@@ -13,10 +13,12 @@ from pathlib import Path
 import gevent
 import pytest
 from gevent import monkey
+from gevent._hub_local import get_hub_if_exists
 
 from gnsq_lite import errors
 from gnsq_lite.http import NsqdClient
 from gnsq_lite.net.offload import call_cooperatively
+from gnsq_lite.net.runtime import native_ident, native_lock, start_native_thread
 from tests.system.http_stub import answer, read_request, scripted
 
 ROOT = Path(__file__).parents[2]
@@ -103,17 +105,16 @@ def test_the_callers_own_timeout_goes_through() -> None:
 
 def test_a_native_thread_without_greenlets_calls_directly_and_makes_no_hub() -> None:
     seen: list[object] = []
+    ended = native_lock()
+    ended.acquire()
 
     def run() -> None:
-        from gevent._hub_local import get_hub_if_exists
-
-        seen.append(call_cooperatively(threading.get_ident, timeout=5.0) == threading.get_ident())
+        seen.append(call_cooperatively(native_ident, timeout=5.0) == native_ident())
         seen.append(get_hub_if_exists())
+        ended.release()
 
-    thread_class = monkey.get_original("threading", "Thread")
-    thread = thread_class(target=run)
-    thread.start()
-    thread.join(10)
+    start_native_thread("without-hub", run)
+    ended.acquire(True, 10)
     assert seen == [True, None]
 
 
