@@ -173,6 +173,22 @@ def test_touch_gives_a_message_its_whole_time_again(make_broker: MakeBroker, con
 
 
 @pytest.mark.rule("MSG-6")
+def test_a_touched_message_comes_back_a_whole_time_after_the_touch(
+    make_broker: MakeBroker, connect: Connect, topic: str
+) -> None:
+    server = make_broker(msg_timeout=0.6)
+    server.prepare(topic, "c")
+    client = _consumer(connect, server, topic)
+    server.publish(topic, b"x")
+    message = client.message()
+    assert client.is_silent(0.2)
+    start = time.monotonic()
+    client.touch(message)
+    assert client.message().attempts == 2
+    assert time.monotonic() - start >= 0.59
+
+
+@pytest.mark.rule("MSG-6")
 def test_touch_extends_to_max_msg_timeout_and_no_further(make_broker: MakeBroker, connect: Connect, topic: str) -> None:
     server = make_broker(msg_timeout=1.0, max_msg_timeout=1.5)
     server.prepare(topic, "c")
