@@ -1,0 +1,209 @@
+"""Youzan's flavour of NSQ for Reader and Writer: what :class:`gnsq_lite.dialect.Dialect` asks, answered.
+
+It remembers what nsqlookupd said of each topic, because the layout of a topic's messages, and whether it is ordered,
+follow from that and not from the messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.dialect import Endpoint, Lookup, MessageFactory, PublishRequest, Role
+from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
+from gnsq_lite.options import Address
+from gnsq_lite.wire.constants import OK
+from gnsq_lite.youzan import commands
+from gnsq_lite.youzan.headers import encode_headers, has_trace_id
+from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
+from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
+from gnsq_lite.youzan.options import YouzanOptions
+from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
+from gnsq_lite.youzan.partitions import MOVED, PartitionChooser, should_reroute
+
+
+class YouzanDialect:
+    """NSQ as Youzan's servers speak it.  One per Reader or Writer.
+
+    Args:
+        options: How; None: :class:`YouzanOptions` of the keywords.
+        keywords: Every field of YouzanOptions.
+    """
+
+    name = "youzan"
+
+    def __init__(self, options: YouzanOptions | None = None, *, clock: Clock = SYSTEM_CLOCK, **keywords: Any) -> None:
+        if options is not None and keywords:
+            raise OptionError("options", options, f"cannot be given together with {', '.join(sorted(keywords))}")
+        try:
+            self.options = options or YouzanOptions(**keywords)
+        except TypeError as error:
+            raise OptionError("dialect", self.name, str(error)) from None
+        self._clock = clock
+        self._chooser = PartitionChooser(self.options.key_mapping)
+        self._layouts: dict[str, TopicLayout] = {}
+        # Ids of one Writer follow each other; those of two start as far apart as their starts, in nanoseconds.
+        self._trace_ids = itertools.count(int(clock.wall() * 1_000_000_000))
+
+    # -- discovery
+
+    def lookup_path(self, topic: str, role: Role) -> str:
+        """``/lookup`` with access and metainfo (YZ-2)."""
+        return lookup_path(topic, role)
+
+    def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
+        """Return an endpoint per partition: those that are to be read, or all that take writes (YZ-3)."""
+        layout = parse_layout(data)
+        if layout.has_meta or topic not in self._layouts:
+            self._layouts[topic] = layout
+        endpoints = layout.endpoints()
+        chosen = self.options.partitions
+        if role == "read" and chosen is not None:
+            endpoints = tuple(self._chosen(layout, chosen))
+        return Lookup(endpoints, layout)
+
+    def _chosen(self, layout: TopicLayout, chosen: Any) -> list[Endpoint]:
+        if layout.has_meta or layout.partitions:
+            return [layout.partitions[number] for number in sorted(set(chosen)) if number in layout.partitions]
+        return [Endpoint(e.host, e.port, number) for e in layout.producers for number in sorted(set(chosen))]
+
+    def lookupds_path(self) -> str | None:
+        """``/listlookup``: the other nsqlookupds of the cluster (YZ-1)."""
+        return "/listlookup"
+
+    def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
+        """Return their HTTP addresses.  Raises HTTPResponseError."""
+        return parse_lookupds(data)
+
+    def layout_of(self, topic: str) -> TopicLayout:
+        """Return what nsqlookupd said last of *topic*; an empty layout before."""
+        return self._layouts.get(topic, EMPTY)
+
+    def look_up_after(self, error: NSQError) -> float | None:
+        """Return the seconds after which a lost connection calls for a fresh lookup (YZ-8, YZ-12, YZ-18).
+
+        None: the next regular poll will do.  An end without a word is how consumers learn of a leader's move.
+        """
+        if isinstance(error, (ConnectionLost, ProtocolError)):
+            return 0.05
+        if isinstance(error, MOVED):
+            return 0.2 if isinstance(error, NotLeaderError) else 1.0
+        return 1.0 if not isinstance(error, NsqdError) else None
+
+    # -- consuming
+
+    def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
+        """extend_support as the topic has it (YZ-15); desired_tag and ext_filter (YZ-16)."""
+        options = self.options
+        extra: dict[str, Any] = {}
+        if topic and self._has_headers(topic):
+            extra["extend_support"] = True
+        if topic and options.desired_tag is not None:
+            extra["desired_tag"] = options.desired_tag
+        if topic and options.ext_filter is not None:
+            extra["ext_filter"] = options.ext_filter.identify()
+        return extra
+
+    def _has_headers(self, topic: str) -> bool:
+        wanted = self.options.extend_support
+        return self.layout_of(topic).extend_support if wanted is None else wanted
+
+    def is_ordered(self, topic: str) -> bool:
+        """Whether *topic* is consumed in order (YZ-6)."""
+        return self.options.is_ordered(topic, self.layout_of(topic).ordered)
+
+    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
+        """SUB_ORDERED, else SUB_ORDER where that is what the server knows (YZ-6); SUB_ADVANCED (YZ-17); SUB (YZ-3).
+
+        Raises OptionError for a start offset on a node that leads several partitions of the topic: the server would
+        take it for any of them (protocol_v2.go:1034).
+        """
+        partition, start = endpoint.partition, self.options.start_offset
+        if self.is_ordered(topic):
+            return (
+                commands.subscribe_ordered(topic, channel, partition),
+                commands.subscribe_order(topic, channel, partition),
+            )
+        if start is not None:
+            led = self.layout_of(topic).led_by(endpoint.address)
+            if len(led) > 1:
+                why = f"{endpoint} leads {len(led)} partitions of {topic}; set the offset with nsqd's HTTP API there"
+                raise OptionError("start_offset", start, why)
+            return (commands.subscribe_advanced(topic, channel, partition or 0, start),)
+        if self.options.positions:
+            return (commands.subscribe_advanced(topic, channel, partition),)
+        return (commands.subscribe(topic, channel, partition),)
+
+    def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
+        """Return what reads the layout that follows from the topic and the SUB (YZ-10, YZ-15)."""
+        tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
+        return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition)
+
+    def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
+        """1 where consumed in order: the server sends one at a time, whatever RDY says (YZ-6)."""
+        return 1 if self.is_ordered(topic) else None
+
+    def sequence(self, topic: str, endpoint: Endpoint) -> OrderedPartition | None:
+        """Return the order of a connection's messages; None where any order will do (YZ-6)."""
+        return OrderedPartition(self._clock) if self.is_ordered(topic) else None
+
+    def give_up(self, topic: str, has_callback: bool) -> GiveUp:
+        """Return what becomes of a message after max_attempts (YZ-13)."""
+        if self.options.give_up is not None:
+            return self.options.give_up
+        return "stop" if self.is_ordered(topic) and not has_callback else "drop"
+
+    # -- publishing
+
+    def needs_route(self, topic: str) -> bool:
+        """Always: a publish goes to the leader of a partition."""
+        return True
+
+    def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
+        """Return the leader of the key's, the named, or the next partition (YZ-4, YZ-5).
+
+        Raises PartitionUnavailable, NotSent, OptionError; nothing was sent.
+        """
+        self._check(request)
+        layout = route.meta if route is not None and isinstance(route.meta, TopicLayout) else EMPTY
+        if route is None or (not layout.has_meta and not layout.partitions):
+            layout = TopicLayout(producers=tuple(endpoints))
+        return self._chooser.choose(
+            request.topic, layout, key=request.key, partition=request.partition, reachable=set(endpoints)
+        )
+
+    def _check(self, request: PublishRequest) -> None:
+        if request.defer:
+            raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
+
+    def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
+        """PUB, PUB_TRACE, PUB_EXT or the batch form of each (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
+        self._check(request)
+        topic, partition, trace_id = request.topic, endpoint.partition, self._trace_id(request)
+        if request.headers is not None:
+            headers = encode_headers(request.headers, trace_id)
+            if request.batch:
+                return commands.multipublish_ext(topic, request.bodies, [headers] * len(request.bodies), partition)
+            return commands.publish_ext(topic, request.bodies[0], headers, partition)
+        if trace_id is None:
+            if request.batch:
+                return commands.multipublish(topic, request.bodies, partition)
+            return commands.publish(topic, request.bodies[0], partition)
+        if request.batch:
+            return commands.multipublish_trace(topic, request.bodies, partition, trace_id)
+        return commands.publish_trace(topic, request.bodies[0], partition, trace_id)
+
+    def _trace_id(self, request: PublishRequest) -> int | None:
+        if request.trace_id is not None:
+            return request.trace_id
+        return next(self._trace_ids) if self.options.trace and not has_trace_id(request.headers) else None
+
+    def receipt(self, request: PublishRequest, body: bytes) -> Any:
+        """Return the :class:`PublishReceipt` of a traced publish (YZ-9); None for OK.  Raises ProtocolError."""
+        return None if body == OK else parse_trace_reply(body)
+
+    def should_reroute(self, error: NsqdError) -> bool:
+        """Whether the partition's leader is to be looked up again (YZ-8)."""
+        return should_reroute(error)

@@ -1,0 +1,162 @@
+"""What Youzan's nsqlookupd says, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
+
+An answer may come bare or in the ``{"status_code", "data"}`` wrapper of older servers; null stands for "nothing" in
+several places, and ports are strings in one of them.  Anything else raises HTTPResponseError and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from gnsq_lite.dialect import Endpoint, Role, node_endpoint
+from gnsq_lite.errors import HTTPResponseError
+from gnsq_lite.options import Address
+from gnsq_lite.youzan.constants import MAX_PARTITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """A topic's partitions and where their leaders are.
+
+    ``partition_num`` is how many the topic has, also where fewer are listed (some have no leader, or take no writes);
+    0 where the server does not tell: it is in no cluster, or was not asked for metainfo.
+    """
+
+    partition_num: int = 0
+    replica: int = 0
+    extend_support: bool = False
+    ordered: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+    partitions: Mapping[int, Endpoint] = field(default_factory=dict)
+    producers: tuple[Endpoint, ...] = ()
+    channels: tuple[str, ...] = ()
+    has_meta: bool = False
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return one endpoint per listed partition, in order; the nodes where the server knows no partitions."""
+        if self.partitions or self.has_meta:
+            return tuple(self.partitions[number] for number in sorted(self.partitions))
+        return self.producers
+
+    def missing(self) -> tuple[int, ...]:
+        """Return the partitions that are not listed."""
+        return tuple(number for number in range(self.partition_num) if number not in self.partitions)
+
+    def led_by(self, address: Address) -> tuple[int, ...]:
+        """Return the partitions that the node at *address* leads."""
+        return tuple(sorted(n for n, endpoint in self.partitions.items() if endpoint.address == address))
+
+
+EMPTY = TopicLayout()
+
+
+def lookup_path(topic: str, role: Role) -> str:
+    """Return path and query to ask for a topic (YZ-2).
+
+    Readers ask for metainfo too: extend_support must follow the topic (YZ-15).
+    """
+    access = "w" if role == "write" else "r"
+    return f"/lookup?topic={quote(topic, safe='')}&access={access}&metainfo=true"
+
+
+def parse_layout(document: Any) -> TopicLayout:
+    """Return what the decoded answer of ``/lookup`` says; null says nothing.  Raises HTTPResponseError."""
+    data = _data(document)
+    if data is None:
+        return EMPTY
+    if not isinstance(data, Mapping):
+        raise _bad(f"the answer is {type(data).__name__}, not an object")
+    meta = _mapping(data, "meta")
+    partitions = {_partition(key): node_endpoint(node, _partition(key)) for key, node in _listed(data)}
+    return TopicLayout(
+        partition_num=_count(meta, "partition_num"),
+        replica=_count(meta, "replica"),
+        extend_support=_flag(meta, "extend_support"),
+        ordered=_flag(meta, "ordered"),
+        multi_part=_flag(meta, "multi_part"),
+        disable_channel_auto_create=_flag(meta, "disable_channel_auto_create"),
+        partitions=partitions,
+        producers=tuple(dict.fromkeys(node_endpoint(node) for node in _list(data, "producers"))),
+        channels=tuple(name for name in _list(data, "channels") if isinstance(name, str)),
+        has_meta=bool(meta),
+    )
+
+
+def parse_lookupds(document: Any) -> tuple[Address, ...]:
+    """Return the HTTP addresses of ``/listlookup``, the leader first; none where nsqlookupd is in no cluster.
+
+    Raises HTTPResponseError.
+    """
+    data = _data(document)
+    if data is None:
+        return ()
+    if not isinstance(data, Mapping):
+        raise _bad(f"the answer is {type(data).__name__}, not an object")
+    nodes = list(_list(data, "lookupdnodes"))
+    leader = data.get("lookupdleader")
+    if isinstance(leader, Mapping) and leader.get("NodeIP"):
+        nodes.insert(0, leader)
+    return tuple(dict.fromkeys(_lookupd(node) for node in nodes))
+
+
+def _lookupd(node: Any) -> Address:
+    if not isinstance(node, Mapping):
+        raise _bad("a nsqlookupd is not an object")
+    endpoint = node_endpoint({"broadcast_address": node.get("NodeIP"), "tcp_port": node.get("HttpPort")})
+    return endpoint.address
+
+
+def _data(document: Any) -> Any:
+    if isinstance(document, Mapping) and "status_code" in document and "data" in document:
+        return document["data"]
+    return document
+
+
+def _listed(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return list(_mapping(data, "partitions").items())
+
+
+def _partition(key: str) -> int:
+    if not key.isascii() or not key.isdigit() or len(key) > 3 or int(key) >= MAX_PARTITIONS:
+        raise _bad(f"no partition has the number {key[:40]!r}")
+    return int(key)
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _bad(f"{key} is {type(value).__name__}, not an object")
+    return value
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
+    value = data.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _bad(f"{key} is {type(value).__name__}, not a list")
+    return value
+
+
+def _count(meta: Mapping[str, Any], key: str) -> int:
+    value = meta.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PARTITIONS:
+        raise _bad(f"meta.{key} is {str(value)[:40]!r}")
+    return value
+
+
+def _flag(meta: Mapping[str, Any], key: str) -> bool:
+    value = meta.get(key, False)
+    if not isinstance(value, bool):
+        raise _bad(f"meta.{key} is {str(value)[:40]!r}")
+    return value
+
+
+def _bad(why: str) -> HTTPResponseError:
+    return HTTPResponseError("lookup", why)

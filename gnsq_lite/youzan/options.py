@@ -1,0 +1,115 @@
+"""What only Youzan's NSQ can do, as options of a Reader and a Writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import documented
+from gnsq_lite.youzan.commands import StartOffset, check_partition
+from gnsq_lite.youzan.hashing import KeyMapping
+from gnsq_lite.youzan.headers import check_tag
+from gnsq_lite.youzan.ordered import GiveUp
+
+_FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtFilter:
+    """Which messages of an ext topic to receive, by one of their headers (YZ-16).
+
+    The server finishes what does not match: no consumer of the channel gets it.
+    """
+
+    kind: Literal["exact", "regex", "glob", "list"] = documented("exact", "how the header's value is compared")
+    key: str | None = documented(None, "the header; not for 'list'")
+    value: str | None = documented(None, "what it is compared with; not for 'list'")
+    pairs: Sequence[tuple[str, str]] = documented((), "for 'list': headers and their exact values")
+    match: Literal["any", "all"] = documented("any", "for 'list': whether one pair is enough")
+    inverse: bool = documented(False, "receive what does not match, messages without headers included")
+
+    def __post_init__(self) -> None:
+        if self.kind not in _FILTERS:
+            raise OptionError("kind", self.kind, f"must be one of {', '.join(_FILTERS)}")
+        if self.match not in ("any", "all"):
+            raise OptionError("match", self.match, "must be 'any' or 'all'")
+        # What the server finds wrong with a filter it does not tell: it sends every message.
+        if self.kind == "list":
+            self._check_list()
+        elif not _is_text(self.key) or not _is_text(self.value) or self.pairs:
+            raise OptionError("key", self.key, f"a filter of kind {self.kind!r} has a key and a value, and no pairs")
+        elif self.kind == "regex":
+            try:
+                re.compile(str(self.value))
+            except re.error as error:
+                raise OptionError("value", self.value, f"is no regular expression: {error}") from None
+
+    def _check_list(self) -> None:
+        if self.key is not None or self.value is not None or not self.pairs:
+            raise OptionError("pairs", self.pairs, "a filter of kind 'list' has pairs, and no key or value")
+        for pair in self.pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(_is_text, pair)):
+                raise OptionError("pairs", pair, "must be pairs of a header and its value")
+
+    def identify(self) -> dict[str, Any]:
+        """Return IDENTIFY's ``ext_filter``.  nsqd/ext_filter.go:36"""
+        filter_: dict[str, Any] = {"type": _FILTERS[self.kind], "inverse": self.inverse}
+        if self.kind != "list":
+            return {**filter_, "filter_ext_key": self.key, "filter_data": self.value}
+        listed = [{"filter_ext_key": key, "filter_data": value} for key, value in self.pairs]
+        return {**filter_, "filter_ext_key": self.match, "filter_data_list": listed}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class YouzanOptions:
+    """How a Reader or Writer speaks to Youzan's NSQ; checked at construction."""
+
+    partitions: Collection[int] | None = documented(None, "partitions to read; None: all (YZ-3)")
+    ordered: bool | Mapping[str, bool] | None = documented(
+        False, "consume in order; a mapping says it per topic; None: as the topic's metainfo says (YZ-6)"
+    )
+    give_up: GiveUp | None = documented(
+        None,
+        "an ordered message after max_attempts: 'stop' its partition, or 'drop' it once on_give_up has returned; None:"
+        " 'drop' where the Reader has an on_give_up of its own, such as to_tail, else 'stop' (YZ-13)",
+    )
+    start_offset: StartOffset | None = documented(None, "where a channel without consumers is to start (YZ-17)")
+    positions: bool = documented(False, "messages carry queue_offset and raw_size (SUB_ADVANCED)")
+    desired_tag: str | None = documented(None, "receive the messages with this tag only (YZ-16)")
+    ext_filter: ExtFilter | None = documented(None, "receive matching messages only (YZ-16)")
+    extend_support: bool | None = documented(None, "whether the topic has headers; None: as its metainfo says (YZ-15)")
+    key_mapping: KeyMapping = documented("go", "'go' (murmur3) or 'java' (String.hashCode): key to partition (YZ-5)")
+    trace: bool = documented(False, "publish with a trace id and return receipts (YZ-9)")
+
+    def __post_init__(self) -> None:
+        if self.partitions is not None:
+            if isinstance(self.partitions, (str, bytes)) or not self.partitions:
+                raise OptionError("partitions", self.partitions, "must be None or a list of partitions")
+            for partition in self.partitions:
+                check_partition(partition)
+        if not (self.ordered is None or isinstance(self.ordered, (bool, Mapping))):
+            raise OptionError("ordered", self.ordered, "must be True, False, None or a mapping of topics to them")
+        if self.give_up not in (None, "stop", "drop"):
+            raise OptionError("give_up", self.give_up, "must be None, 'stop' or 'drop'")
+        if self.start_offset is not None and not isinstance(self.start_offset, StartOffset):
+            raise OptionError("start_offset", self.start_offset, "must be a StartOffset")
+        if self.start_offset is not None and self.ordered not in (False, None):
+            raise OptionError("start_offset", self.start_offset, "cannot be given with ordered: SUB_ORDERED has none")
+        if self.desired_tag is not None:
+            check_tag(self.desired_tag, "desired_tag")
+        if self.ext_filter is not None and not isinstance(self.ext_filter, ExtFilter):
+            raise OptionError("ext_filter", self.ext_filter, "must be an ExtFilter")
+        if self.key_mapping not in ("go", "java"):
+            raise OptionError("key_mapping", self.key_mapping, "must be 'go' or 'java'")
+
+    def is_ordered(self, topic: str, says_meta: bool) -> bool:
+        """Whether to consume *topic* in order; *says_meta* is what its metainfo says."""
+        chosen = self.ordered.get(topic) if isinstance(self.ordered, Mapping) else self.ordered
+        return says_meta if chosen is None else bool(chosen)

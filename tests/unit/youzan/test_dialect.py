@@ -1,0 +1,261 @@
+"""The dialect turns what nsqlookupd said, and what the user asked for, into commands and layouts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
+from gnsq_lite.errors import (
+    BadTopicError,
+    ConnectionLost,
+    HeartbeatTimeout,
+    NotLeaderError,
+    NotSent,
+    OptionError,
+    PartitionUnavailable,
+    ProtocolError,
+    SubOrderIsMustError,
+    TopicNotExistError,
+)
+from gnsq_lite.wire.messages import decode_message
+from gnsq_lite.youzan.commands import StartOffset
+from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.hashing import partition_of
+from gnsq_lite.youzan.messages import PublishReceipt, YouzanMessage
+from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
+from tests.golden.youzan import answer, conversation
+
+OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
+A, B = Endpoint("10.0.0.1", 4150), Endpoint("10.0.0.2", 4150)
+
+
+def node(endpoint: Endpoint) -> dict[str, Any]:
+    return {"broadcast_address": endpoint.host, "tcp_port": endpoint.port}
+
+
+def said(
+    dialect: YouzanDialect, leaders: list[Endpoint | None], *, role: Any = "write", topic: str = "t", **meta: Any
+) -> Lookup:
+    listed = {str(n): node(e) for n, e in enumerate(leaders) if e is not None}
+    data = {"meta": {"partition_num": len(leaders), **meta}, "partitions": listed, "producers": [node(A), node(B)]}
+    return dialect.parse_lookup(topic, role, data)
+
+
+def request(**keywords: Any) -> PublishRequest:
+    return PublishRequest(**{"topic": "t", "bodies": (b"x",), **keywords})
+
+
+# -- consuming --
+
+
+@pytest.mark.rule("YZ-3")
+def test_a_reader_connects_to_each_partition_or_to_the_named_ones() -> None:
+    assert said(YouzanDialect(), [A, B, A], role="read").endpoints == (
+        Endpoint("10.0.0.1", 4150, 0),
+        Endpoint("10.0.0.2", 4150, 1),
+        Endpoint("10.0.0.1", 4150, 2),
+    )
+    some = YouzanDialect(partitions=[2, 1, 9])
+    assert [e.partition for e in said(some, [A, B, A], role="read").endpoints] == [1, 2]
+    assert [e.partition for e in said(some, [A, B, A], role="write").endpoints] == [0, 1, 2]
+
+
+def test_named_partitions_of_a_server_alone_are_all_there() -> None:
+    lookup = YouzanDialect(partitions=[0, 1]).parse_lookup("t", "read", {"producers": [node(A)]})
+    assert lookup.endpoints == (Endpoint("10.0.0.1", 4150, 0), Endpoint("10.0.0.1", 4150, 1))
+
+
+@pytest.mark.rule("YZ-3")
+def test_sub_names_the_partition() -> None:
+    dialect = YouzanDialect()
+    assert dialect.subscribe("t", "c", Endpoint("a", 1, 3)) == (b"SUB t c 3\n",)
+    assert YouzanDialect(positions=True).subscribe("t", "c", Endpoint("a", 1, 3)) == (b"SUB_ADVANCED t c 3\n",)
+    assert dialect.ready_limit("t", A) is None
+    assert dialect.sequence("t", A) is None
+
+
+@pytest.mark.rule("YZ-6")
+def test_ordered_tries_sub_ordered_and_then_the_older_name() -> None:
+    dialect = YouzanDialect(ordered=True)
+    assert dialect.subscribe("t", "c", Endpoint("a", 1, 3)) == (b"SUB_ORDERED t c 3\n", b"SUB_ORDER t c 3\n")
+    assert dialect.ready_limit("t", A) == 1
+    assert dialect.sequence("t", A) is not dialect.sequence("t", A) is not None
+
+
+@pytest.mark.rule("YZ-7")
+def test_an_ordered_topic_subscribed_without_ordered_says_what_to_change() -> None:
+    assert "ordered=True" in str(SubOrderIsMustError("E_SUB_ORDER_IS_MUST", "x"))
+    dialect = YouzanDialect(ordered=None)
+    said(dialect, [A], role="read", ordered=True)
+    assert dialect.is_ordered("t")
+
+
+@pytest.mark.rule("YZ-17")
+def test_a_start_offset_is_only_sent_where_the_server_heeds_the_partition() -> None:
+    dialect = YouzanDialect(start_offset=StartOffset.at_message(1))
+    said(dialect, [A, B, A], role="read")
+    assert dialect.subscribe("t", "c", Endpoint("10.0.0.2", 4150, 1)) == (b"SUB_ADVANCED t c 1 msgcount:1\n",)
+    with pytest.raises(OptionError, match="leads 2 partitions"):
+        dialect.subscribe("t", "c", Endpoint("10.0.0.1", 4150, 0))
+
+
+@pytest.mark.rule("YZ-15")
+def test_extend_support_follows_the_topic_unless_the_user_says() -> None:
+    dialect = YouzanDialect()
+    assert dialect.identify_extra("t", A) == {}
+    said(dialect, [A], role="read", extend_support=True)
+    assert dialect.identify_extra("t", A) == {"extend_support": True}
+    assert dialect.identify_extra("", A) == {}  # a Writer's connection
+    forced = YouzanDialect(extend_support=False)
+    said(forced, [A], role="read", extend_support=True)
+    assert forced.identify_extra("t", A) == {}
+
+
+@pytest.mark.rule("YZ-16")
+def test_tag_and_filter_are_in_identify() -> None:
+    dialect = YouzanDialect(desired_tag="tagA", ext_filter=ExtFilter(key="k", value="v"))
+    extra = dialect.identify_extra("t", A)
+    assert extra["desired_tag"] == "tagA"
+    assert extra["ext_filter"]["filter_data"] == "v"
+
+
+@pytest.mark.rule("YZ-15")
+@pytest.mark.parametrize(
+    ("name", "keywords", "meta"),
+    [
+        ("sub_plain", {}, {}),
+        ("sub_advanced", {"positions": True}, {}),
+        ("sub_ordered", {"ordered": True}, {}),
+        ("sub_ext", {}, {"extend_support": True}),
+        ("sub_ext_advanced", {"positions": True}, {"extend_support": True}),
+        ("sub_ext_ordered", {"ordered": True}, {"extend_support": True}),
+    ],
+)
+def test_messages_are_read_by_the_layout_that_topic_and_subscription_make(name: str, keywords: Any, meta: Any) -> None:
+    dialect = YouzanDialect(**keywords)
+    said(dialect, [A], role="read", **meta)
+    make = dialect.message_factory("t", Endpoint("a", 1, 0), 0, None)
+    frames = [data for kind, data in conversation(name).frames() if kind == 2]
+    message = make(OWNER, *decode_message(frames[0]))
+    assert isinstance(message, YouzanMessage)
+    assert message.body in (b"hello", b"adv", b"first", b"withext")
+
+
+@pytest.mark.rule("YZ-12")
+def test_a_later_answer_without_metainfo_does_not_make_it_forget() -> None:
+    dialect = YouzanDialect()
+    said(dialect, [A], role="read", extend_support=True)
+    dialect.parse_lookup("t", "read", answer("lookup_read")["body"]["data"])
+    assert dialect.layout_of("t").extend_support
+
+
+@pytest.mark.rule("YZ-18")
+def test_a_connection_that_ends_or_falls_silent_is_replaced_after_a_fresh_lookup() -> None:
+    dialect = YouzanDialect()
+    for error in (ConnectionLost("a:1", "end of stream"), HeartbeatTimeout("a:1", "silent"), ProtocolError("x")):
+        assert dialect.look_up_after(error) == 0.05
+    assert dialect.look_up_after(NotLeaderError("E")) == 0.2
+    assert dialect.look_up_after(TopicNotExistError("E")) == 1.0
+    assert dialect.look_up_after(BadTopicError("E")) is None
+
+
+@pytest.mark.rule("YZ-13")
+def test_an_ordered_partition_stops_unless_something_else_was_chosen() -> None:
+    assert YouzanDialect(ordered=True).give_up("t", False) == "stop"
+    assert YouzanDialect(ordered=True).give_up("t", True) == "drop"
+    assert YouzanDialect(ordered=True, give_up="drop").give_up("t", False) == "drop"
+    assert YouzanDialect(give_up="stop").give_up("t", True) == "stop"
+    assert YouzanDialect().give_up("t", False) == "drop"
+
+
+@pytest.mark.rule("YZ-1")
+def test_it_asks_for_the_other_lookupds() -> None:
+    dialect = YouzanDialect()
+    assert dialect.lookupds_path() == "/listlookup"
+    assert len(dialect.parse_lookupds(answer("listlookup")["body"]["data"])) == 1
+
+
+# -- publishing --
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_key_is_published_to_its_partition_and_nowhere_else() -> None:
+    dialect = YouzanDialect()
+    route = said(dialect, [A, B, A, None])
+    keys = {partition_of(k, 4): k for k in (b"%d" % n for n in range(40))}
+    assert dialect.needs_route("t")
+    assert dialect.choose(request(key=keys[1]), route.endpoints, route) == Endpoint("10.0.0.2", 4150, 1)
+    with pytest.raises(PartitionUnavailable):
+        dialect.choose(request(key=keys[3]), route.endpoints, route)
+    with pytest.raises(PartitionUnavailable, match="cannot be reached"):
+        dialect.choose(request(key=keys[1]), [e for e in route.endpoints if e.partition != 1], route)
+
+
+@pytest.mark.rule("YZ-4")
+def test_without_a_key_partitions_take_turns() -> None:
+    dialect = YouzanDialect()
+    route = said(dialect, [A, B])
+    assert [dialect.choose(request(), route.endpoints, route).partition for _ in range(4)] == [0, 1, 0, 1]
+    assert dialect.choose(request(partition=1), route.endpoints, route).partition == 1
+
+
+def test_without_a_lookup_an_nsqd_chooses_its_own_partition() -> None:
+    dialect = YouzanDialect()
+    assert dialect.choose(request(), [A], None) == A
+    assert dialect.choose(request(partition=2), [A], None) == Endpoint("10.0.0.1", 4150, 2)
+    with pytest.raises(NotSent, match="how many"):
+        dialect.choose(request(key=b"k"), [A], None)
+
+
+def test_the_command_follows_from_what_was_asked_for() -> None:
+    dialect, at = YouzanDialect(), Endpoint("a", 1, 3)
+    verbs = {
+        b"PUB": request(),
+        b"MPUB": request(bodies=(b"x", b"y"), batch=True),
+        b"PUB_TRACE": request(trace_id=0),
+        b"MPUB_TRACE": request(batch=True, trace_id=5),
+        b"PUB_EXT": request(headers={}),
+        b"MPUB_EXT": request(headers={"a": 1}, batch=True),
+    }
+    for verb, asked in verbs.items():
+        assert dialect.encode(asked, at, None).startswith(verb + b" t 3\n")
+    assert b'"##trace_id":"5"' in dialect.encode(request(headers={"a": 1}, trace_id=5), at, None)
+    with pytest.raises(OptionError, match="DPUB"):
+        dialect.encode(request(defer=1.0), at, None)
+    with pytest.raises(OptionError, match="DPUB"):
+        dialect.choose(request(defer=1.0), [A], None)
+
+
+@pytest.mark.rule("YZ-9")
+def test_trace_is_switched_on_per_writer_and_per_call() -> None:
+    at = Endpoint("a", 1, 0)
+    writer = YouzanDialect(trace=True)
+    first, second = (writer.encode(request(), at, None) for _ in range(2))
+    assert first.startswith(b"PUB_TRACE ")
+    assert first != second  # each has an id of its own
+    assert writer.encode(request(trace_id=7), at, None).endswith((7).to_bytes(8, "big") + b"x")
+    assert b'"##trace_id":"9"' in writer.encode(request(headers={"##trace_id": "9"}), at, None)
+    assert YouzanDialect().encode(request(), at, None).startswith(b"PUB ")
+    (reply,) = [data for kind, data in conversation("pub_trace").frames() if kind == 0]
+    assert isinstance(writer.receipt(request(), reply), PublishReceipt)
+    assert writer.receipt(request(), b"OK") is None
+    with pytest.raises(ProtocolError):
+        writer.receipt(request(), b"OK no")
+
+
+@pytest.mark.rule("YZ-8")
+def test_an_answer_of_one_that_is_no_leader_reroutes() -> None:
+    dialect = YouzanDialect()
+    assert dialect.should_reroute(NotLeaderError("E"))
+    assert dialect.should_reroute(TopicNotExistError("E"))
+    assert not dialect.should_reroute(BadTopicError("E"))
+
+
+def test_unknown_or_doubled_options_are_refused() -> None:
+    with pytest.raises(OptionError, match="dialect"):
+        YouzanDialect(colour="red")
+    with pytest.raises(OptionError, match="together"):
+        YouzanDialect(YouzanOptions(), ordered=True)

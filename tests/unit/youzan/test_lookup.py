@@ -1,0 +1,145 @@
+"""Answers of Youzan's nsqlookupd, as they were captured, in both forms, with null and missing parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import HTTPResponseError
+from gnsq_lite.youzan.lookup import EMPTY, lookup_path, parse_layout, parse_lookupds
+from tests.golden.youzan import answer
+
+NODE = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
+
+
+@pytest.mark.rule("YZ-2")
+def test_readers_ask_for_reading_and_writers_for_writing() -> None:
+    assert lookup_path("a.b#ephemeral", "read") == "/lookup?topic=a.b%23ephemeral&access=r&metainfo=true"
+    assert lookup_path("t", "write") == "/lookup?topic=t&access=w&metainfo=true"
+
+
+@pytest.mark.rule("YZ-2")
+@pytest.mark.parametrize("form", ["", "_v1"])
+def test_both_reply_forms_give_the_same_layout(form: str) -> None:
+    captured = answer(f"lookup_write_meta{form}")
+    layout = parse_layout(captured["body"])
+    nodes = captured["body"].get("data", captured["body"])["partitions"]
+    assert (layout.partition_num, layout.replica, layout.extend_support, layout.ordered) == (2, 1, False, False)
+    assert {n: e.port for n, e in layout.partitions.items()} == {int(n): node["tcp_port"] for n, node in nodes.items()}
+    assert [e.partition for e in layout.endpoints()] == [0, 1]
+    assert len(layout.producers) == 2
+    assert layout.missing() == ()
+    assert layout.led_by(layout.partitions[1].address) == (1,)
+
+
+def test_ordered_and_ext_topics_are_told_by_their_meta() -> None:
+    assert parse_layout(answer("lookup_read_meta")["body"]).ordered is True
+    assert parse_layout(answer("lookup_ext_meta")["body"]).extend_support is True
+    assert parse_layout(answer("lookup_read")["body"]).has_meta is False
+
+
+def test_a_missing_partition_is_missing_and_does_not_change_the_number() -> None:
+    layout = parse_layout(answer("lookup_one_partition")["body"])
+    assert (layout.partition_num, tuple(layout.partitions), layout.missing()) == (2, (1,), (0,))
+
+
+def test_an_unknown_topic_has_no_endpoints() -> None:
+    assert parse_layout(answer("lookup_unknown_read")["body"]).endpoints() == ()
+
+
+@pytest.mark.parametrize(
+    "document", [None, {"status_code": 500, "data": None}, {}, {"partitions": None, "producers": None}]
+)
+def test_null_is_nothing(document: Any) -> None:
+    assert parse_layout(document) == EMPTY
+
+
+def test_partitions_without_a_leader_give_no_endpoint_though_nodes_are_listed() -> None:
+    layout = parse_layout({"meta": {"partition_num": 2}, "partitions": {}, "producers": [NODE]})
+    assert (layout.endpoints(), layout.missing()) == ((), (0, 1))
+
+
+def test_a_server_that_knows_no_partitions_gives_its_nodes() -> None:
+    layout = parse_layout({"producers": [NODE, NODE, {**NODE, "tcp_port": "4250"}]})
+    assert layout.endpoints() == (Endpoint("10.0.0.1", 4150), Endpoint("10.0.0.1", 4250))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        "x",
+        {"status_code": 200, "data": []},
+        {"partitions": []},
+        {"partitions": {"x": NODE}},
+        {"partitions": {"-1": NODE}},
+        {"partitions": {"255": NODE}},
+        {"partitions": {"0": {}}},
+        {"partitions": {"0": {**NODE, "tcp_port": 0}}},
+        {"producers": {}},
+        {"producers": [None]},
+        {"meta": []},
+        {"meta": {"partition_num": -1}},
+        {"meta": {"partition_num": "2"}},
+        {"meta": {"partition_num": True}},
+        {"meta": {"ordered": "yes"}},
+        {"channels": "c"},
+    ],
+)
+def test_a_bad_answer_is_the_one_error(document: Any) -> None:
+    with pytest.raises(HTTPResponseError):
+        parse_layout(document)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["partitions", "producers", "meta", "0", "partition_num", "broadcast_address", "tcp_port"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_any_json_is_a_layout_or_the_one_error(document: Any) -> None:
+    for parse in (parse_layout, parse_lookupds):
+        try:
+            parse(document)
+        except HTTPResponseError:
+            pass
+
+
+@pytest.mark.rule("YZ-1")
+@pytest.mark.parametrize("form", ["", "_v1"])
+def test_listlookup_gives_http_addresses_with_ports_that_are_strings(form: str) -> None:
+    body = answer(f"listlookup{form}")["body"]
+    port = int(body.get("data", body)["lookupdleader"]["HttpPort"])
+    assert parse_lookupds(body) == (("127.0.0.1", port),)
+
+
+def test_listlookup_of_a_server_in_no_cluster_is_empty() -> None:
+    assert parse_lookupds({"status_code": 200, "data": None}) == ()
+    assert parse_lookupds(None) == ()
+    assert parse_lookupds({"lookupdleader": {"NodeIP": ""}, "lookupdnodes": None}) == ()
+
+
+def test_the_leader_comes_first_and_nobody_twice() -> None:
+    one = {"NodeIP": "10.0.0.1", "HttpPort": "4161"}
+    two = {"NodeIP": "10.0.0.2", "HttpPort": 4161}
+    document = {"lookupdleader": two, "lookupdnodes": [one, two]}
+    assert parse_lookupds(document) == (("10.0.0.2", 4161), ("10.0.0.1", 4161))
+
+
+@pytest.mark.parametrize("node", [None, {}, {"NodeIP": "a b", "HttpPort": "1"}, {"NodeIP": "a", "HttpPort": "x"}])
+def test_a_bad_listing_is_the_one_error(node: Any) -> None:
+    with pytest.raises(HTTPResponseError):
+        parse_lookupds({"lookupdnodes": [node]})

@@ -1,0 +1,239 @@
+"""One message at a time per partition; a failed one again before any later one (YZ-6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.youzan.ordered import Handle, Hold, OrderedPartition, SendBack
+from tests.fakes import FakeClock
+
+pytestmark = pytest.mark.rule("YZ-6")
+
+
+@dataclass(eq=False)
+class Note:
+    id: bytes
+    deadline: float
+    attempts: int = 1
+
+
+def a_partition() -> tuple[OrderedPartition, FakeClock]:
+    clock = FakeClock(0.0)
+    return OrderedPartition(clock), clock
+
+
+def test_the_second_message_waits_for_the_end_of_the_first() -> None:
+    partition, _ = a_partition()
+    first, second = Note(b"1", 60), Note(b"2", 60)
+    assert partition.arrived(first) == [Handle(first)]
+    assert partition.arrived(second) == []
+    assert partition.finished(first) == [Handle(second)]
+    assert partition.finished(second) == []
+    assert partition.is_idle
+
+
+def test_a_failed_message_is_held_for_its_delay_and_then_sent_back_at_once() -> None:
+    partition, _ = a_partition()
+    first = Note(b"1", 60)
+    partition.arrived(first)
+    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
+    assert partition.handler_returned(first) == []
+    assert partition.release(first) == [SendBack(first)]
+    again = Note(b"1", 120, 2)
+    assert partition.arrived(again) == [Handle(again)]
+
+
+def test_a_delay_that_does_not_fit_before_the_deadline_is_cut() -> None:
+    partition, clock = a_partition()
+    first = Note(b"1", 60)
+    partition.arrived(first)
+    assert partition.failed(first, 90.0) == [Hold(first, 59.0)]
+    partition, clock = a_partition()
+    late = Note(b"1", 2.0)
+    partition.arrived(late)
+    clock.advance(1.0)
+    assert partition.failed(late, 90.0) == [Hold(late, 0.9)]
+    partition, clock = a_partition()
+    partition.arrived(late)
+    clock.advance(2.0)
+    assert partition.failed(late, 90.0) == [SendBack(late)]
+    assert partition.is_idle
+
+
+def test_no_delay_is_no_hold() -> None:
+    partition, _ = a_partition()
+    first = Note(b"1", 60)
+    partition.arrived(first)
+    assert partition.failed(first, 0.0) == [SendBack(first)]
+    assert partition.is_idle
+
+
+def test_what_came_after_a_failed_message_goes_back_after_it() -> None:
+    # no server should have sent it; one that did must not get its message handled first
+    partition, _ = a_partition()
+    first, second = Note(b"1", 60), Note(b"2", 60)
+    partition.arrived(first)
+    partition.arrived(second)
+    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
+    assert partition.release(first) == [SendBack(first), SendBack(second)]
+
+
+def test_a_message_that_timed_out_under_its_handler_is_not_handled_beside_it() -> None:
+    partition, clock = a_partition()
+    first = Note(b"1", 60)
+    partition.arrived(first)
+    clock.advance(60)
+    again = Note(b"1", 120, 2)
+    assert partition.arrived(again) == []
+    # its FIN names the same id, which is in flight again: it counts
+    assert partition.finished(first) == []
+    assert partition.is_idle
+
+
+def test_a_timed_out_message_whose_handler_fails_is_held_by_its_newest_deadline() -> None:
+    partition, clock = a_partition()
+    first, again = Note(b"1", 60), Note(b"1", 120, 2)
+    partition.arrived(first)
+    clock.advance(60)
+    partition.arrived(again)
+    assert partition.failed(first, 10.0) == [Hold(again, 10.0)]
+    assert partition.release(again) == [SendBack(again)]
+
+
+def test_a_newer_delivery_is_handled_when_the_older_ones_handler_left_it_unanswered() -> None:
+    partition, _ = a_partition()
+    first, again = Note(b"1", 60), Note(b"1", 120, 2)
+    partition.arrived(first)
+    partition.handler_returned(first)
+    assert partition.arrived(again) == [Handle(again)]
+    third = Note(b"1", 180, 3)
+    assert partition.arrived(third) == []  # the second is being handled
+    assert partition.handler_returned(again) == [Handle(third)]
+
+
+def test_a_late_message_that_nobody_handles_makes_room() -> None:
+    partition, _ = a_partition()
+    first, second = Note(b"1", 60), Note(b"2", 60)
+    partition.arrived(first)
+    partition.arrived(second)
+    assert partition.expired(first) == [Handle(second)]
+    partition, _ = a_partition()
+    again = Note(b"1", 120, 2)
+    partition.arrived(first)
+    partition.arrived(again)
+    assert partition.expired(first) == [Handle(again)]
+
+
+def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled() -> None:
+    partition, _ = a_partition()
+    first, second = Note(b"1", 60), Note(b"2", 60)
+    partition.arrived(first)
+    partition.arrived(second)
+    assert partition.close() == [SendBack(second)]
+    assert partition.finished(first) == []
+    partition.arrived(first)
+    partition.failed(first, 5.0)
+    assert partition.close() == [SendBack(first)]
+    assert partition.release(first) == []
+    assert partition.is_idle
+
+
+def test_answers_that_fit_nothing_do_nothing() -> None:
+    partition, _ = a_partition()
+    stray, first = Note(b"9", 60), Note(b"1", 60)
+    partition.arrived(first)
+    assert partition.finished(stray) == []
+    assert partition.handler_returned(stray) == []
+    assert partition.expired(stray) == []
+    assert partition.release(first) == []
+    assert partition.failed(stray, 5.0) == [SendBack(stray)]
+    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
+    assert partition.failed(first, 5.0) == [SendBack(first)]
+
+
+class Server:
+    """A strictly ordered channel: one in flight, in order, again after REQ 0 or its time."""
+
+    def __init__(self, count: int, clock: FakeClock) -> None:
+        self.left, self.clock = list(range(count)), clock
+        self.sent: Note | None = None
+        self.attempts = 0
+
+    def send(self) -> Note | None:
+        if self.sent is not None and self.clock.now() >= self.sent.deadline:
+            self.sent = None
+        if self.sent is not None or not self.left:
+            return None
+        self.attempts += 1
+        self.sent = Note(b"%d" % self.left[0], self.clock.now() + 60, self.attempts)
+        return self.sent
+
+    def finish(self, id: bytes) -> None:
+        if self.sent is not None and self.sent.id == id:
+            self.left.pop(0)
+            self.sent, self.attempts = None, 0
+
+    def requeue(self, id: bytes) -> None:
+        if self.sent is not None and self.sent.id == id:
+            self.sent = None
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["succeed", "fail", "leave", "wait"]), st.floats(0.0, 100.0)), min_size=5, max_size=60
+)
+
+
+@given(STEPS)
+def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_time(
+    steps: list[tuple[str, float]],
+) -> None:
+    clock = FakeClock(0.0)
+    server, partition = Server(50, clock), OrderedPartition(clock)
+    handled: list[Note] = []  # running handlers
+    unanswered: list[Note] = []
+    order: list[bytes] = []
+    held: list[tuple[float, Note]] = []
+
+    def act(decisions: list[Handle | Hold | SendBack]) -> None:
+        for decision in decisions:
+            note = decision.message
+            assert isinstance(note, Note)
+            if isinstance(decision, Handle):
+                assert not handled
+                handled.append(note)
+                if not order or order[-1] != note.id:
+                    order.append(note.id)
+            elif isinstance(decision, Hold):
+                assert clock.now() + decision.seconds <= note.deadline
+                held.append((clock.now() + decision.seconds, note))
+            else:
+                server.requeue(note.id)
+
+    def pump() -> None:
+        for due in [h for h in held if h[0] <= clock.now()]:
+            held.remove(due)
+            act(partition.release(due[1]))
+        if (note := server.send()) is not None:
+            act(partition.arrived(note))
+
+    for what, seconds in [*steps, *[("wait", 100.0), ("succeed", 0.0)] * 3]:
+        pump()
+        if what == "wait":
+            clock.advance(seconds)
+        elif handled:
+            note = handled.pop()
+            if what == "succeed":
+                server.finish(note.id)
+                act(partition.finished(note))
+            elif what == "fail":
+                act(partition.failed(note, seconds))
+            else:
+                unanswered.append(note)
+                act(partition.handler_returned(note))
+    numbers = [int(id) for id in order]
+    assert numbers == sorted(numbers)
+    assert handled or held or unanswered or 50 - len(server.left) > 0  # it never gets stuck

@@ -1,0 +1,158 @@
+"""A key's messages go to one partition and nowhere else; the others take turns (YZ-4, YZ-5, YZ-8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import (
+    BadTopicError,
+    ConnectionLost,
+    ExtNotSupportedError,
+    NotLeaderError,
+    NotSent,
+    NotWritableError,
+    NSQError,
+    OptionError,
+    OutcomeUnknown,
+    PartitionUnavailable,
+    PubFailedError,
+    TopicNotExistError,
+)
+from gnsq_lite.youzan.hashing import partition_of
+from gnsq_lite.youzan.lookup import TopicLayout
+from gnsq_lite.youzan.partitions import PartitionChooser, PublishRetry, Retry, moved_away, should_reroute, stays_open
+from tests.fakes import FakeClock
+
+
+def layout(count: int, *listed: int) -> TopicLayout:
+    partitions = {n: Endpoint("10.0.0.1", 4150 + n, n) for n in listed}
+    return TopicLayout(partition_num=count, partitions=partitions, has_meta=True)
+
+
+WHOLE = layout(4, 0, 1, 2, 3)
+
+
+@pytest.mark.rule("YZ-4")
+def test_without_a_key_the_writable_partitions_take_turns_per_topic() -> None:
+    chooser = PartitionChooser()
+    turns = [chooser.choose("t", layout(4, 0, 1, 3)).partition for _ in range(6)]
+    assert turns == [0, 1, 3, 0, 1, 3]
+    assert chooser.choose("other", WHOLE).partition == 0
+    assert chooser.choose("t", WHOLE, partition=2).partition == 2
+
+
+@pytest.mark.rule("YZ-5")
+@given(st.binary(max_size=12), st.sets(st.integers(0, 7)), st.sampled_from(["go", "java"]))
+def test_a_key_goes_to_its_partition_or_nowhere(key: bytes, listed: set[int], mapping: Any) -> None:
+    chooser = PartitionChooser(mapping)
+    try:
+        wanted = partition_of(key, 8, mapping)
+    except OptionError:
+        return
+    if wanted in listed:
+        assert chooser.choose("t", layout(8, *listed), key=key).partition == wanted
+        reachable = {e for e in layout(8, *listed).endpoints() if e.partition != wanted}
+        with pytest.raises(PartitionUnavailable) as unreachable:
+            chooser.choose("t", layout(8, *listed), key=key, reachable=reachable)
+        assert unreachable.value.partition == wanted
+    else:
+        with pytest.raises(PartitionUnavailable) as missing:
+            chooser.choose("t", layout(8, *listed), key=key)
+        assert missing.value.partition == wanted
+
+
+def test_the_number_of_partitions_and_not_the_listed_ones_decides_the_mapping() -> None:
+    for key in (b"a", b"key1", b"order-123"):
+        assert PartitionChooser().partition_for("t", layout(4, 0), key, None) == partition_of(key, 4)
+
+
+def test_a_key_without_a_known_number_of_partitions_is_not_sent() -> None:
+    with pytest.raises(NotSent, match="how many"):
+        PartitionChooser().choose("t", TopicLayout(producers=(Endpoint("a", 1),)), key=b"k")
+
+
+def test_what_contradicts_itself_or_the_topic_is_an_option_error() -> None:
+    chooser = PartitionChooser()
+    with pytest.raises(OptionError, match="together with a key"):
+        chooser.choose("t", WHOLE, key=b"k", partition=0)
+    with pytest.raises(OptionError, match="4 partitions"):
+        chooser.choose("t", WHOLE, partition=4)
+    with pytest.raises(OptionError, match="0 to 254"):
+        chooser.choose("t", WHOLE, partition=-1)
+    with pytest.raises(OptionError, match="key_mapping"):
+        PartitionChooser("rust")  # type: ignore[arg-type]
+
+
+def test_with_no_partition_to_write_to_nothing_is_sent() -> None:
+    with pytest.raises(NotSent, match="no partition"):
+        PartitionChooser().choose("t", layout(4))
+    with pytest.raises(NotSent, match="no partition"):
+        PartitionChooser().choose("t", WHOLE, reachable=set())
+
+
+def test_a_server_alone_is_sent_the_partition_that_was_named() -> None:
+    alone = TopicLayout(producers=(Endpoint("a", 1),))
+    assert PartitionChooser().choose("t", alone, partition=3) == Endpoint("a", 1, 3)
+    assert PartitionChooser().choose("t", alone) == Endpoint("a", 1)
+
+
+# -- retries --
+
+MOVED = [NotLeaderError("E_FAILED_ON_NOT_LEADER"), NotWritableError("E"), TopicNotExistError("E")]
+
+
+@pytest.mark.rule("YZ-8")
+@pytest.mark.parametrize("error", [*MOVED, PartitionUnavailable("t", 0, "no leader")])
+def test_a_publish_that_met_no_leader_is_tried_again_a_bounded_number_of_times(error: NSQError) -> None:
+    retry = PublishRetry(FakeClock(), attempts=7, first=0.1, longest=1.0)
+    delays = []
+    while (plan := retry.after(error)) is not None:
+        delays.append(plan.delay)
+    assert delays == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutcomeUnknown("x"),
+        PubFailedError("E_PUB_FAILED", "exiting"),
+        BadTopicError("E_BAD_TOPIC"),
+        ConnectionLost("a:1", "reset"),
+        NotSent("x"),
+    ],
+)
+def test_anything_else_is_not_rerouted(error: NSQError) -> None:
+    assert not should_reroute(error)
+    assert PublishRetry(FakeClock()).after(error) is None
+
+
+def test_no_retry_begins_at_or_after_the_deadline() -> None:
+    clock = FakeClock()
+    retry = PublishRetry(clock, attempts=100, deadline=clock.now() + 1.0, first=0.5)
+    assert retry.after(MOVED[0]) == Retry(0.0)
+    assert retry.after(MOVED[0]) == Retry(0.5)
+    clock.advance(0.5)
+    assert retry.after(MOVED[0]) is None
+    assert PublishRetry(clock, attempts=1).after(MOVED[0]) is None
+    with pytest.raises(OptionError):
+        PublishRetry(clock, attempts=0)
+
+
+def test_refusals_that_leave_the_connection_open_are_told_from_those_that_end_it() -> None:
+    assert stays_open(MOVED[0])
+    assert stays_open(MOVED[1])
+    assert not stays_open(MOVED[2])
+    assert stays_open(ExtNotSupportedError("E_EXT_NOT_SUPPORT"))
+
+
+@pytest.mark.rule("YZ-12")
+def test_a_moved_leader_is_told_with_its_new_place() -> None:
+    before = layout(3, 0, 1)
+    now = TopicLayout(3, partitions={0: Endpoint("10.0.0.9", 4150, 0), 2: Endpoint("10.0.0.1", 4152, 2)}, has_meta=True)
+    assert moved_away(before, now) == {0: Endpoint("10.0.0.9", 4150, 0), 1: None, 2: Endpoint("10.0.0.1", 4152, 2)}
+    assert moved_away(before, before) == {}
