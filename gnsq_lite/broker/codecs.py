@@ -92,7 +92,7 @@ class Snappy:
         size = int.from_bytes(data[at + 1 : at + 4], "little")
         if 0x02 <= kind <= 0x7F:
             raise CodecError("snappy: unsupported input")
-        if kind < 0x80 and size > _SNAPPY_LONGEST:
+        if size > (6 if kind == 0xFF else _SNAPPY_LONGEST):
             raise CodecError("snappy: corrupt input")
         end = at + 4 + size
         return end if end <= len(data) else None

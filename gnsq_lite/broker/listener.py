@@ -49,7 +49,7 @@ class TCPListener:
 
     def __init__(self, host: str, port: int, limit: int, opened: Callable[[Connection], None]) -> None:
         self.context: ssl.SSLContext | None = None
-        self.refuse = False
+        self.refuses: Callable[[], bool] = lambda: False
         self.connections: dict[Connection, None] = {}
         self._limit, self._opened = limit, opened
         self._socket = listen(host, port)
@@ -70,7 +70,7 @@ class TCPListener:
             if taken is None:
                 return
             connection = Connection(*taken, self._loop, self.context, self._closed)
-            if self.refuse or len(self.connections) >= self._limit:
+            if self.refuses() or len(self.connections) >= self._limit:
                 connection.reset()
                 continue
             self.connections[connection] = None

@@ -101,7 +101,7 @@ class Nsqd:
     def _listen(self) -> None:
         self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
         self._tcp.context = self._context
-        self._tcp.refuse = self.script.refuse_connections
+        self._tcp.refuses = lambda: self.script.refuse_connections
         self.tcp_port = self._tcp.port
         if self._context is not None:
             self._https = HTTPListener(self._host, self.https_port, nsqd_app(self), self._context)

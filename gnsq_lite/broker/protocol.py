@@ -76,16 +76,16 @@ class ProtocolV2(Session):
             data = gojson.decode(command.body, identify.FIELDS)
         except gojson.NotDecodable:
             raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+        script = self.server.script
+        for name in script.refused_features:
+            data[name] = identify.NOTHING[name]
         self.profile.apply(data)
         self.msg_timeout, self.sample_rate = self.profile.msg_timeout, self.profile.sample_rate
         self._ticks_from = self._heard_at = self.server.topics.now()
         self.link.write_timeout = self.profile.heartbeat_interval or _WRITE_TIMEOUT
         self._wait_for_client()
-        script = self.server.script
         if not data["feature_negotiation"] or script.plain_identify:
             return b"OK"
-        for name in script.refused_features:
-            data[name] = identify.NOTHING[name]
         answer = self.profile.negotiate(
             data, has_tls=self.server.has_tls(), auth_required=self.server.authorizer is not None
         )

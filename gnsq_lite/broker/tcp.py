@@ -65,6 +65,7 @@ class Connection:
         self._codec: Codec | None = None
         self._held = False
         self._ending = False
+        self._peer_ended = False
         self._gone = False
         self._reads = loop.io(sock.fileno(), _READ)
         self._writes = loop.io(sock.fileno(), _WRITE)
@@ -99,6 +100,7 @@ class Connection:
             self.take(data)
         elif self.receiver is not None:
             self._reads.stop()
+            self._peer_ended = True
             self.receiver.receive_end()
 
     def take(self, data: bytes) -> None:
@@ -275,6 +277,9 @@ class Connection:
             self._finish()
 
     def _finish(self) -> None:
+        if self._peer_ended:
+            self.drop()
+            return
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:

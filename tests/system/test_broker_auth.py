@@ -1,0 +1,195 @@
+"""AUTH of the embedded broker against an auth server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.rawclient import RawClient, mpub, pub, sized, sub
+
+pytestmark = pytest.mark.rule("SEC-4")
+
+
+class AuthServer:
+    """Knows secrets and what they allow; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.grants: dict[str, dict[str, Any]] = {}
+        self.asked: list[tuple[str, dict[str, list[str]]]] = []
+        self.status = 200
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                url = urlsplit(self.path)
+                query = parse_qs(url.query, keep_blank_values=True)
+                outer.asked.append((url.path, query))
+                grant = outer.grants.get(query["secret"][0])
+                body = json.dumps(grant).encode() if grant else b"{}"
+                self.send_response(outer.status if grant else 403)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def allow(topic: str, *permissions: str, ttl: int = 60, channels: tuple[str, ...] = (".*",)) -> dict[str, Any]:
+    return {
+        "ttl": ttl,
+        "identity": "tester",
+        "identity_url": "http://id.example",
+        "authorizations": [{"topic": topic, "channels": list(channels), "permissions": list(permissions)}],
+    }
+
+
+@pytest.fixture
+def auth() -> Iterator[AuthServer]:
+    server = AuthServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def broker(auth: AuthServer) -> Iterator[Broker]:
+    with Broker(auth_http_addresses=[auth.address]) as made:
+        yield made
+
+
+def authorize(client: RawClient, secret: bytes) -> dict[str, Any]:
+    reply: dict[str, Any] = json.loads(client.ask(b"AUTH\n", sized(secret)))
+    return reply
+
+
+def test_an_authorized_client_may_do_what_its_grant_says(broker: Broker, auth: AuthServer) -> None:
+    auth.grants["s3cret"] = allow("^t$", "publish", "subscribe")
+    with RawClient(broker.nsqd_tcp_address) as client:
+        assert client.identify()["auth_required"] is True
+        assert authorize(client, b"s3cret") == {
+            "identity": "tester",
+            "identity_url": "http://id.example",
+            "permission_count": 1,
+        }
+        assert client.ask(pub("t", b"1")) == b"OK"
+        assert client.ask(mpub("t", b"2")) == b"OK"
+        assert client.ask(b"DPUB t 0\n", sized(b"3")) == b"OK"
+        client.subscribe("t", "c", ready=5)
+        assert {client.message().body for _ in range(3)} == {b"1", b"2", b"3"}
+        (entry,) = broker.node.stats()["topics"][0]["channels"][0]["clients"]
+        assert (entry["authed"], entry["auth_identity"]) == (True, "tester")
+        assert "s3cret" not in json.dumps(broker.node.stats())
+    path, query = auth.asked[0]
+    assert path == "/auth"
+    assert query == {"remote_ip": ["127.0.0.1"], "tls": ["false"], "secret": ["s3cret"], "common_name": [""]}
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (pub("u", b"x"), 'E_UNAUTHORIZED AUTH failed for PUB on "u" ""'),
+        (mpub("u", b"x"), 'E_UNAUTHORIZED AUTH failed for MPUB on "u" ""'),
+        (b"DPUB u 0\n" + sized(b"x"), 'E_UNAUTHORIZED AUTH failed for DPUB on "u" ""'),
+        (sub("t", "d"), 'E_UNAUTHORIZED AUTH failed for SUB on "t" "d"'),
+        (sub("u", "c"), 'E_UNAUTHORIZED AUTH failed for SUB on "u" "c"'),
+        (b"AUTH\n" + sized(b"ok"), "E_INVALID AUTH already set"),
+    ],
+)
+def test_what_is_not_granted_is_refused(broker: Broker, auth: AuthServer, command: bytes, error: str) -> None:
+    auth.grants["ok"] = allow("^t$", "publish", "subscribe", channels=("^c$", "^$"))
+    with RawClient(broker.nsqd_tcp_address) as client:
+        authorize(client, b"ok")
+        client.send(command)
+        assert client.error() == error
+        assert client.is_closed()
+
+
+@pytest.mark.parametrize("command", [pub("t", b"x"), mpub("t", b"x"), b"DPUB t 0\n" + sized(b"x"), sub("t", "c")])
+def test_nothing_is_allowed_before_auth(broker: Broker, command: bytes) -> None:
+    with RawClient(broker.nsqd_tcp_address) as client:
+        client.send(command)
+        assert client.error() == f"E_AUTH_FIRST AUTH required before {command.split()[0].decode()}"
+        assert client.is_closed()
+
+
+def test_a_wrong_secret_and_a_broken_auth_server_give_the_same_answer(broker: Broker, auth: AuthServer) -> None:
+    for secret, status in ((b"wrong", 200), (b"ok", 500)):
+        auth.grants["ok"] = allow(".*", "publish")
+        auth.status = status
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.send(b"AUTH\n", sized(secret))
+            assert client.error() == "E_AUTH_FAILED AUTH failed"
+            assert client.is_closed()
+
+
+def test_a_grant_of_nothing_is_no_grant(broker: Broker, auth: AuthServer) -> None:
+    auth.grants["empty"] = {"ttl": 10, "authorizations": []}
+    with RawClient(broker.nsqd_tcp_address) as client:
+        client.send(b"AUTH\n", sized(b"empty"))
+        assert client.error() == "E_UNAUTHORIZED AUTH no authorizations found"
+
+
+def test_a_grant_is_kept_for_its_ttl_and_then_asked_for_again(broker: Broker, auth: AuthServer) -> None:
+    auth.grants["s"] = allow("t", "publish", ttl=60)
+    auth.grants["short"] = allow("t", "publish", ttl=1)
+    with RawClient(broker.nsqd_tcp_address) as client, RawClient(broker.nsqd_tcp_address) as other:
+        authorize(client, b"s")
+        authorize(other, b"short")
+        del auth.grants["short"]
+        threading.Event().wait(1.2)
+        assert client.ask(pub("t", b"x")) == b"OK"
+        assert len(auth.asked) == 2
+        other.send(pub("t", b"x"))
+        assert other.error() == "E_AUTH_FAILED AUTH failed"
+        assert len(auth.asked) == 3
+
+
+def test_a_second_auth_server_answers_when_the_first_is_down(auth: AuthServer) -> None:
+    auth.grants["s"] = allow("t", "publish")
+    with Broker(auth_http_addresses=["127.0.0.1:1", f"http://{auth.address}/other/path"]) as broker:
+        for _ in range(4):
+            with RawClient(broker.nsqd_tcp_address) as client:
+                authorize(client, b"s")
+    assert {path for path, _ in auth.asked} == {"/other/path"}
+
+
+def test_an_auth_server_that_says_nothing_stops_only_who_asks(auth: AuthServer) -> None:
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Broker(auth_http_addresses=[address], http_client_request_timeout=1.0) as broker,
+            RawClient(broker.nsqd_tcp_address) as waiting,
+            RawClient(broker.nsqd_tcp_address) as other,
+        ):
+            waiting.send(b"AUTH\n", sized(b"s"))
+            other.send(b"FOO\n")
+            assert other.error(timeout=0.9) == "E_INVALID invalid command FOO"
+            assert waiting.error() == "E_AUTH_FAILED AUTH failed"
+
+
+def test_auth_without_auth_servers_is_refused() -> None:
+    with Broker() as broker, RawClient(broker.nsqd_tcp_address) as client:
+        client.send(b"AUTH\n", sized(b"s"))
+        assert client.error() == "E_AUTH_DISABLED AUTH disabled"
+        assert client.is_closed()

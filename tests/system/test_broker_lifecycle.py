@@ -1,0 +1,325 @@
+"""The embedded broker as a guest in a process: threads, forks, blocked callers, restarts, leaks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from gnsq_lite.errors import ClosedError, OptionError
+from tests.rawclient import RawClient, mpub, pub
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str, *arguments: str) -> str:
+    """Run *code* in a new Python, with warnings as errors; return what it prints."""
+    head = "from gnsq_lite.broker import Broker\nfrom tests.rawclient import RawClient, pub, mpub\n"
+    source = head + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, *arguments, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.strip()
+
+
+def open_tasks() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def eventually(what: str, wanted: object, get: object) -> None:
+    limit = time.monotonic() + 10
+    while (found := get()) != wanted:  # type: ignore[operator]
+        assert time.monotonic() < limit, f"{what}: {found}, not {wanted}"
+        time.sleep(0.01)
+
+
+# -- start and stop -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts in /proc")
+def test_stopping_leaves_no_thread_and_no_socket() -> None:
+    with Broker():
+        pass
+    gc.collect()
+    tasks, files = open_tasks(), open_files()
+    for _ in range(5):
+        with Broker(nsqds=2, lookupds=2) as broker:
+            clients = [RawClient(node.nsqd_tcp_address) for node in broker.nodes]
+            for client in clients:
+                assert client.ask(pub("t", b"x")) == b"OK"
+                client.close()
+    gc.collect()
+    eventually("files", files, open_files)
+    eventually("threads", tasks, open_tasks)
+
+
+def test_clients_see_the_end_of_a_stopped_broker() -> None:
+    with Broker() as broker:
+        client = RawClient(broker.nsqd_tcp_address)
+        client.subscribe("t", "c")
+    with client:
+        assert client.is_closed()
+
+
+def test_a_stopped_broker_refuses_calls_and_stops_again_without_effect() -> None:
+    broker = Broker()
+    with pytest.raises(ClosedError):
+        broker.node.stats()
+    broker.stop()
+    with broker, pytest.raises(ClosedError):
+        broker.start()
+    broker.stop()
+    with pytest.raises(ClosedError):
+        broker.node.drop_connections()
+
+
+def test_a_broker_can_be_started_again() -> None:
+    broker = Broker()
+    for _ in range(2):
+        with broker, RawClient(broker.nsqd_tcp_address) as client:
+            assert client.ask(pub("t", b"x")) == b"OK"
+
+
+def test_a_taken_port_is_an_error_that_leaves_nothing_behind() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        broker = Broker(http_port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            broker.start()
+        assert not broker.alive
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(broker.tcp_address, timeout=5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("nsqds", 65), ("nsqds", -1), ("lookupds", 65), ("no_such", 1)])
+def test_a_wrong_option_is_named(name: str, value: int) -> None:
+    with pytest.raises(OptionError) as caught:
+        Broker(**{name: value})
+    assert caught.value.name == name
+
+
+def test_several_threads_may_control_it_at_once() -> None:
+    with Broker() as broker:
+        problems: list[BaseException] = []
+
+        def control() -> None:
+            try:
+                for _ in range(20):
+                    broker.node.stats()
+                    broker.node.drop_connections()
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=control) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert problems == []
+
+
+# -- beside other work ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [(), ("-m", "gevent.monkey")], ids=["plain", "patched"])
+def test_a_blocked_main_thread_does_not_hold_it_up(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys, time
+            sys.path.insert(0, ROOT)
+            from gevent.monkey import get_original
+            from gnsq_lite.broker import Broker
+            from tests.rawclient import Closed, RawClient, HEARTBEAT
+            with Broker() as broker:
+                client = RawClient(broker.nsqd_tcp_address)
+                client.answers_heartbeats = False
+                client.identify(heartbeat_interval=1000)
+                get_original("time", "sleep")(2.5)
+                try:
+                    while True:
+                        assert client.frame(timeout=0.2) == HEARTBEAT
+                except Closed:
+                    print("closed by the broker")
+                client.close()
+            """
+        ).replace("ROOT", repr(str(ROOT)))
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("closed by the broker", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_neither_disturbs_it_nor_keeps_its_ports_open() -> None:
+    code = """
+    import os, socket, time
+    broker = Broker().start()
+    client = RawClient(broker.nsqd_tcp_address)
+    client.subscribe("t", "c", ready=5)
+    ready, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        client.socket.detach()
+        assert not broker.alive
+        broker.stop()
+        with Broker() as own, RawClient(own.nsqd_tcp_address) as other:
+            assert other.ask(pub("u", b"x")) == b"OK"
+        os.close(go)
+        os.read(ready, 1)
+        os._exit(0)
+    os.close(ready)
+    time.sleep(0.2)
+    with RawClient(broker.nsqd_tcp_address) as producer:
+        assert producer.ask(pub("t", b"after the fork")) == b"OK"
+    print(client.message().body.decode())
+    address = broker.tcp_address
+    broker.stop()
+    assert client.is_closed()
+    client.close()
+    try:
+        socket.create_connection(address, timeout=5)
+    except ConnectionRefusedError:
+        print("refused")
+    os.close(go)
+    print(os.waitpid(child, 0)[1])
+    """
+    assert run(code).split("\n") == ["after the fork", "refused", "0"]
+
+
+def test_a_process_that_forgets_to_stop_it_ends_all_the_same() -> None:
+    assert run("broker = Broker().start(); print('up')") == "up"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_forever_ends_cleanly_on_a_signal(number: signal.Signals) -> None:
+    code = """
+from gnsq_lite.broker import Broker, run_forever
+run_forever(Broker(), lambda broker: print(broker.nsqd_tcp_address, flush=True))
+print("ended")
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with RawClient(address) as client:
+            assert client.ask(pub("t", b"x")) == b"OK"
+            process.send_signal(number)
+            assert client.is_closed()
+        assert process.stdout.read().strip() == "ended"
+    assert process.returncode == 0
+
+
+# -- nodes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manner", ["stop", "kill"])
+def test_a_node_comes_back_on_its_ports_with_what_was_not_finished(manner: str) -> None:
+    with Broker() as broker:
+        node, before = broker.node, broker.nsqd_tcp_address
+        with RawClient(before) as client:
+            client.ask(mpub("t", b"1", b"2", b"3"))
+            client.subscribe("t", "c", ready=2)
+            first, _ = client.message(), client.message()
+            client.finish(first)
+            assert client.message().body == b"3"
+            getattr(node, manner)()
+            assert client.is_closed()
+        assert not node.running
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(node.tcp_address, timeout=5)
+        node.restart()
+        assert node.nsqd_tcp_address == before
+        with RawClient(before) as client:
+            client.subscribe("t", "c", ready=5)
+            assert sorted((client.message().body, client.message().body)) == [b"2", b"3"]
+
+
+def test_a_killed_node_resets_its_connections_and_a_stopped_one_closes_them() -> None:
+    with Broker(nsqds=2) as broker:
+        for node, expected in zip(broker.nodes, ("reset", "closed"), strict=True):
+            with RawClient(node.nsqd_tcp_address) as client:
+                client.sync()
+                (node.kill if expected == "reset" else node.stop)()
+                try:
+                    found = "closed" if client.socket.recv(1) == b"" else "data"
+                except ConnectionResetError:
+                    found = "reset"
+            assert found == expected
+
+
+def test_dropped_connections_are_reset_and_new_ones_welcome() -> None:
+    with Broker() as broker:
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.sync()
+            broker.node.drop_connections()
+            with pytest.raises(ConnectionResetError):
+                client.socket.recv(1)
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.sync()
+
+
+def test_connections_beyond_the_limit_are_refused() -> None:
+    with Broker(max_connections=2) as broker:
+        clients = [RawClient(broker.nsqd_tcp_address) for _ in range(2)]
+        for client in clients:
+            client.sync()
+        try:
+            with RawClient(broker.nsqd_tcp_address, magic=b"") as third:
+                assert third.is_closed()
+        except ConnectionResetError:
+            pass  # within connect() already
+        clients.pop().close()
+        eventually("connections", 1, lambda: len(broker.call(broker._nsqds[0].sessions)))
+        with RawClient(broker.nsqd_tcp_address) as third:
+            third.sync()
+        clients.pop().close()
+
+
+def test_publishing_beyond_the_memory_limit_fails_and_the_rest_still_flows() -> None:
+    with Broker(max_memory=100_000) as broker:
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.ask(pub("t", b"x" * 60_000))
+            client.send(pub("t", b"x" * 60_000))
+            assert client.error() == "E_PUB_FAILED PUB failed memory limit of 100000 bytes reached"
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.subscribe("t", "c", ready=1)
+            client.finish(client.message())
+            assert client.ask(pub("t", b"x" * 60_000)) == b"OK"
+
+
+def test_a_client_that_never_reads_is_cut_off_and_does_not_take_the_memory() -> None:
+    with Broker() as broker:
+        with RawClient(broker.nsqd_tcp_address) as producer:
+            for _ in range(40):
+                producer.ask(mpub("t", *[b"x" * 500_000] * 8))
+        with RawClient(broker.nsqd_tcp_address) as stuck:
+            stuck.identify(heartbeat_interval=1000, msg_timeout=60000)
+            stuck.subscribe("t", "c", ready=2500)
+            time.sleep(0.5)
+            (entry,) = broker.node.stats()["topics"][0]["channels"][0]["clients"]
+            assert entry["in_flight_count"] < 100
+            eventually("clients", 0, lambda: len(broker.node.stats()["topics"][0]["channels"][0]["clients"]))
