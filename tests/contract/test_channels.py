@@ -138,6 +138,17 @@ def test_a_paused_topic_holds_its_messages(broker: ServerHandle, connect: Connec
     assert broker.stats(topic)["paused"] is False
 
 
+def test_a_paused_topic_gives_its_backlog_to_no_new_channel(broker: ServerHandle, connect: Connect, topic: str) -> None:
+    broker.publish(topic, b"x")
+    assert broker.http("POST", f"/topic/pause?topic={topic}").status == 200
+    client = connect(broker)
+    client.subscribe(topic, "c", ready=1)
+    assert client.is_silent(0.2)
+    assert broker.stats(topic)["depth"] == 1
+    assert broker.http("POST", f"/topic/unpause?topic={topic}").status == 200
+    assert client.message().body == b"x"
+
+
 def test_deleting_a_channel_cuts_its_clients(broker: ServerHandle, connect: Connect, topic: str) -> None:
     client = connect(broker)
     client.subscribe(topic, "c", ready=1)
