@@ -1,0 +1,48 @@
+"""The Spark tests need pyspark and pyarrow, those with a session a Java 17 too; what is left out is said in the end."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from gnsq_lite.spark.compat import JavaMissing, require_java
+
+#: Tests of what imports neither Spark nor Arrow.
+_ALWAYS = {"test_options.py", "test_compat.py"}
+
+
+def _why_no_spark() -> str | None:
+    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    return f'no {" and ".join(missing)}: pip install ".[spark]"' if missing else None
+
+
+def _why_no_session() -> str | None:
+    try:
+        require_java()
+    except JavaMissing as error:
+        return str(error)
+    return None
+
+
+NO_SPARK = _why_no_spark()
+NO_SESSION = NO_SPARK or _why_no_session()
+
+
+def pytest_ignore_collect(collection_path: Any, config: pytest.Config) -> bool | None:
+    """Leave files out whose needs are not met; the summary names the reason."""
+    name = collection_path.name
+    if collection_path.suffix != ".py" or not name.startswith("test_") or name in _ALWAYS:
+        return None
+    if NO_SPARK or (NO_SESSION and name.startswith("test_session_")):
+        return True
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what was left out, and why."""
+    if NO_SPARK:
+        terminalreporter.write_line(f"tests/spark: nearly all left out: {NO_SPARK}", yellow=True)
+    elif NO_SESSION:
+        terminalreporter.write_line(f"tests/spark: tests with a Spark session left out: {NO_SESSION}", yellow=True)

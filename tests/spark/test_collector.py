@@ -1,0 +1,193 @@
+"""Stored first, finished then: the order, and what happens when storing fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.spark import collector as module
+from gnsq_lite.spark.collector import Collector, SpoolFailed
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.spool import Spool, locate
+from gnsq_lite.spark.stream import open_spool
+from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk
+
+
+def options(directory: Path, **more: str) -> SourceOptions:
+    base = {"topic": "t", "channel": "c", "spoolDir": str(directory), "nsqdTCPAddresses": "n"}
+    return parse(SourceOptions, {**base, **more})
+
+
+def until(what: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+@contextmanager
+def collecting(
+    directory: Path, files: Files | None = None, most: int | None = None, **more: str
+) -> Iterator[tuple[Collector, FakeReceiver]]:
+    given = options(directory, **more)
+    receiver = FakeReceiver()
+    collector = Collector(open_spool(directory, given, files or Files()), receiver, given)
+    collector.start(most)
+    try:
+        yield collector, receiver
+    finally:
+        collector.stop(5.0)
+
+
+def stored(spool: Spool) -> list[bytes]:
+    batches = [batch for _, path in locate(spool.directory, 0, spool.newest) for batch in _read(path)]
+    return [body for batch in batches for body in batch.column("body").to_pylist()]
+
+
+def _read(path: Path) -> list[Any]:
+    from gnsq_lite.spark.segments import scan_file
+
+    return scan_file(path).batches
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_message_is_finished_only_after_its_sync(tmp_path: Path) -> None:
+    class Watching(Files):
+        synced = 0
+
+        def sync(self, fd: int) -> None:
+            time.sleep(0.02)
+            super().sync(fd)
+            Watching.synced += 1
+
+    seen: list[int] = []
+    with collecting(tmp_path, Watching()) as (_, receiver):
+        before = Watching.synced
+        message = FakeMessage(1)
+        message.on_finish = lambda: seen.append(Watching.synced - before)
+        receiver.take(message)
+        until(lambda: message.answer is not None)
+    assert seen == [1]
+
+
+def test_rows_are_in_the_order_of_arrival(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (collector, receiver):
+        messages = [FakeMessage(n, b"%d" % n) for n in range(500)]
+        for message in messages:
+            receiver.take(message)
+        until(lambda: all(m.answer == "FIN" for m in messages))
+        collector.spool.roll()
+        assert stored(collector.spool) == [b"%d" % n for n in range(500)]
+
+
+def test_a_full_disk_sends_the_messages_back_pauses_and_recovers(tmp_path: Path) -> None:
+    files = FullDisk(10**6)
+    with collecting(tmp_path, files) as (collector, receiver):
+        files.room = 0
+        refused = FakeMessage(1)
+        receiver.take(refused)
+        until(lambda: refused.answer is not None)
+        assert refused.answer == "REQ", "never FIN for what is not stored"
+        files.room = 10**6
+        until(lambda: receiver.calls[-1:] == ["resume"])
+        again = FakeMessage(1, attempts=2)
+        receiver.take(again)
+        until(lambda: again.answer == "FIN")
+        collector.check()
+        collector.spool.roll()
+        assert stored(collector.spool) == [b"body"]
+
+
+def test_a_disk_that_stays_full_ends_the_query_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FAILURES", 2)
+    files = FullDisk(10**6)
+    with collecting(tmp_path, files) as (collector, receiver):
+        files.room = 0
+        for number in range(2):
+            message = FakeMessage(number)
+            receiver.take(message)
+            until(lambda m=message: m.answer == "REQ")  # type: ignore[misc]
+        until(lambda: collector._error is not None)
+        with pytest.raises(SpoolFailed, match=r"No space left.*nothing is lost"):
+            collector.check()
+
+
+def test_what_ends_the_receiver_ends_the_query(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (collector, receiver):
+        receiver.error = RuntimeError("TLS is not granted")
+        with pytest.raises(RuntimeError, match="TLS"):
+            collector.check()
+
+
+def test_a_message_sent_again_is_finished_and_not_stored_twice(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (collector, receiver):
+        for message in (FakeMessage(1), FakeMessage(1, attempts=2), FakeMessage(1, attempts=2, nsqd="other:4150")):
+            receiver.take(message)
+            until(lambda m=message: m.answer == "FIN")  # type: ignore[misc]
+        collector.spool.roll()
+        assert len(stored(collector.spool)) == 2, "another nsqd's message of the same id is another message"
+
+
+def test_a_message_sent_again_after_a_restart_is_recognised(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (_, receiver):
+        first = FakeMessage(1)
+        receiver.take(first)
+        until(lambda: first.answer == "FIN")
+    with collecting(tmp_path) as (collector, receiver):
+        again = FakeMessage(1, attempts=2)
+        receiver.take(again)
+        until(lambda: again.answer == "FIN")
+        collector.spool.roll()
+        assert len(stored(collector.spool)) == 1
+
+
+def test_without_dedup_a_message_sent_again_is_stored_again(tmp_path: Path) -> None:
+    with collecting(tmp_path, dedup="false") as (collector, receiver):
+        for message in (FakeMessage(1), FakeMessage(1, attempts=2)):
+            receiver.take(message)
+            until(lambda m=message: m.answer == "FIN")  # type: ignore[misc]
+        collector.spool.roll()
+        assert len(stored(collector.spool)) == 2
+
+
+def test_back_pressure_is_on_bytes_no_batch_has_never_on_uncommitted_ones(tmp_path: Path) -> None:
+    """A cap on uncommitted bytes deadlocks: Spark commits a batch only when it makes the next one."""
+    with collecting(tmp_path, maxSpoolBytes="64k") as (collector, receiver):
+        receiver.take(FakeMessage(1, b"x" * 70_000))
+        until(lambda: receiver.paused)
+        with collector.lock:
+            end = collector.spool.roll()
+        collector.hand_over(end)  # in a batch, not committed
+        until(lambda: not receiver.paused)
+        assert collector.spool.meta.committed == 0
+
+
+def test_only_so_many_messages_are_taken_as_were_asked_for(tmp_path: Path) -> None:
+    with collecting(tmp_path, most=3) as (collector, receiver):
+        messages = [FakeMessage(n) for n in range(5)]
+        for message in messages:
+            receiver.take(message)
+        until(lambda: all(m.answer for m in messages))
+        assert [m.answer for m in messages].count("FIN") == 3
+        assert [m.answer for m in messages].count("REQ") == 2
+        assert collector.stored == 3
+
+
+@pytest.mark.rule("PIPE-5")
+def test_topic_partitions_are_kept_apart_and_in_order(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (collector, receiver):
+        messages = [FakeMessage(n, b"%d" % n, partition=n % 2) for n in range(20)]
+        for message in messages:
+            receiver.take(message)
+        until(lambda: all(m.answer == "FIN" for m in messages))
+        collector.spool.roll()
+        for segment in collector.spool.segments:
+            values = [int(b) for batch in _read(tmp_path / segment.name) for b in batch.column("body").to_pylist()]
+            assert values == sorted(values)
+            assert {value % 2 for value in values} == {segment.partition}

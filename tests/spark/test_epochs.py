@@ -1,0 +1,226 @@
+"""Receivers in the tasks: two attempts of one task give the same rows; nothing unpublished is finished."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.spark import epochs
+from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_epoch
+from gnsq_lite.spark.epochs import EpochPartition, EpochTask, NsqEpochReader, slot_partitions
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.schema import to_batch
+from gnsq_lite.spark.segments import SegmentDamaged
+from gnsq_lite.spark.spool import DataLoss, SpoolInUse
+from tests.spark.fakes import FakeMessage, FakeReceiver
+
+
+def options(directory: Path, **more: str) -> SourceOptions:
+    base = {"topic": "t", "channel": "c", "spoolDir": str(directory), "nsqdTCPAddresses": "n", "epochMs": "100"}
+    return parse(SourceOptions, {**base, "receiver": "executors", "lockWaitMs": "0", **more})
+
+
+class Feeding(FakeReceiver):
+    """Delivers its messages as soon as it is started."""
+
+    def __init__(self, messages: list[FakeMessage]) -> None:
+        super().__init__()
+        self.messages = messages
+
+    def start(self, on_message: Any) -> None:
+        super().start(on_message)
+        for message in self.messages:
+            on_message(message)
+
+
+def task(directory: Path, messages: list[FakeMessage], files: Files | None = None, **more: str) -> EpochTask:
+    partition = EpochPartition(1, 0, 2, 0)
+    return EpochTask(EpochLog(directory, 1, 0, files), options(directory, **more), partition, Feeding(messages))
+
+
+def numbers(made: EpochTask) -> list[int]:
+    return [int(body) for batch in made.rows() for body in batch.column("body").to_pylist()]
+
+
+def messages(first: int, count: int) -> list[FakeMessage]:
+    return [FakeMessage(n, b"%d" % n) for n in range(first, first + count)]
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_task_that_runs_again_yields_what_was_published_and_receives_nothing_more(tmp_path: Path) -> None:
+    taken, later = messages(0, 5), messages(5, 5)
+    assert numbers(task(tmp_path, taken)) == [0, 1, 2, 3, 4]
+    assert {m.answer for m in taken} == {"FIN"}
+    assert numbers(task(tmp_path, later)) == [0, 1, 2, 3, 4]
+    assert {m.answer for m in later} == {None}
+
+
+@pytest.mark.rule("PIPE-2")
+def test_nothing_is_finished_before_it_is_published(tmp_path: Path) -> None:
+    class Late(Files):
+        def link(self, source: Path, target: Path) -> None:
+            assert {m.answer for m in taken} <= {None}
+            super().link(source, target)
+
+    taken = messages(0, 3)
+    made = task(tmp_path, taken, Late())
+    first = next(made.rows())
+    assert first.num_rows == 3
+    assert {m.answer for m in taken} == {"FIN"}
+
+
+def test_an_attempt_that_died_after_publishing_is_carried_on(tmp_path: Path) -> None:
+    log = EpochLog(tmp_path, 1, 0)
+    assert log.publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
+    assert numbers(task(tmp_path, messages(2, 2))) == [0, 1, 2, 3]
+
+
+def test_a_chunk_another_attempt_published_first_counts_and_ones_own_goes_back(tmp_path: Path) -> None:
+    mine = messages(10, 2)
+    made = task(tmp_path, mine)
+    log = EpochLog(tmp_path, 1, 0)
+
+    class Overtaken(Files):
+        def link(self, source: Path, target: Path) -> None:
+            if target.name.endswith("c000000.seg") and not target.exists():
+                log.publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
+                log.finish(1, End(2, 0, True))
+            super().link(source, target)
+
+    made._log._files = Overtaken()
+    assert numbers(made) == [0, 1]
+    assert {m.answer for m in mine} == {"REQ"}
+
+
+def test_nobody_publishes_behind_the_end(tmp_path: Path) -> None:
+    log = EpochLog(tmp_path, 1, 0)
+    assert log.finish(0, End(0, 0, True))
+    assert not log.publish(0, [to_batch(messages(0, 1))])  # type: ignore[arg-type]
+    zombie = messages(0, 1)
+    assert numbers(task(tmp_path, zombie)) == []
+
+
+def test_two_attempts_at_once_yield_the_same_rows_and_lose_none(tmp_path: Path) -> None:
+    for round_number in range(10):
+        directory = tmp_path / str(round_number)
+        directory.mkdir()
+        ours, theirs = messages(0, 50), messages(100, 50)
+        results: dict[int, list[int]] = {}
+
+        def run(index: int, given: list[FakeMessage], where: Path, into: dict[int, list[int]]) -> None:
+            into[index] = numbers(task(where, given))
+
+        threads = [
+            threading.Thread(target=run, args=(index, given, directory, results))
+            for index, given in enumerate((ours, theirs))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert results[0] == results[1]
+        finished = [int(m.body) for m in ours + theirs if m.answer == "FIN"]
+        assert sorted(finished) == sorted(results[0]), "finished is exactly what was published"
+        assert {m.answer for m in ours + theirs} <= {"FIN", "REQ"}, "nothing stays in flight"
+
+
+def test_a_reader_that_stops_early_leaves_nothing_in_flight(tmp_path: Path) -> None:
+    given = messages(0, 3)
+    made = task(tmp_path, given)
+    rows = made.rows()
+    next(rows)
+    made._receiver.take(FakeMessage(9))  # type: ignore[attr-defined]
+    waiting = made._queue[0]
+    rows.close()
+    assert waiting.answer == "REQ"  # type: ignore[attr-defined]
+    assert made._receiver.calls[-1] == "stop"  # type: ignore[attr-defined]
+
+
+def test_an_epochs_rows_are_limited(tmp_path: Path) -> None:
+    given = messages(0, 10)
+    assert len(numbers(task(tmp_path, given, maxOffsetsPerTrigger="8"))) == 4, "8 rows over 2 receivers"
+    assert [m.answer for m in given].count("REQ") == 6
+
+
+def test_a_damaged_chunk_is_an_error(tmp_path: Path) -> None:
+    EpochLog(tmp_path, 1, 0).publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
+    path = next(tmp_path.glob("e*.seg"))
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(SegmentDamaged, match="damaged"):
+        numbers(task(tmp_path, []))
+
+
+def test_a_plan_holds_when_the_batch_runs_again(tmp_path: Path) -> None:
+    assert plan_epoch(tmp_path, 1, Plan(2, 5), Files()) == Plan(2, 5)
+    assert plan_epoch(tmp_path, 1, Plan(8, 9), Files()) == Plan(2, 5)
+    EpochLog(tmp_path, 1, 1).finish(0, End(0, 0, True))
+    forget_epochs(tmp_path, 1, Files())
+    assert list(tmp_path.glob("e*")) == []
+
+
+def test_each_named_topic_partition_has_one_slot() -> None:
+    given = options(Path("/x"), partitions="0,1,2,5")
+    slots = [slot_partitions(given, EpochPartition(1, slot, 2, 0)) for slot in range(2)]
+    assert slots == [(0, 2), (1, 5)]
+    with pytest.raises(OptionError, match="partitions named"):
+        NsqEpochReader(options(Path("/x"), ordered="true"))
+
+
+def test_a_slot_without_a_partition_ends_at_once(tmp_path: Path) -> None:
+    made = EpochTask(
+        EpochLog(tmp_path, 1, 1), options(tmp_path, partitions="0"), EpochPartition(1, 1, 2, 0), Feeding(messages(0, 1))
+    )
+    assert numbers(made) == []
+    assert EpochLog(tmp_path, 1, 1).end() == End(0, 0, True)
+
+
+def test_the_driver_counts_epochs_and_cleans_up(tmp_path: Path) -> None:
+    reader = NsqEpochReader(options(tmp_path))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    assert (start["epoch"], end["epoch"]) == (0, 1)
+    assert [(p.epoch, p.slot) for p in reader.partitions(start, end)] == [(1, 0), (1, 1)]  # type: ignore[attr-defined]
+    with pytest.raises(SpoolInUse):
+        NsqEpochReader(options(tmp_path)).initialOffset()
+    reader.commit(end)
+    assert list(tmp_path.glob("e*")) == []
+    reader.stop()
+    again = NsqEpochReader(options(tmp_path))
+    assert again.initialOffset()["epoch"] == 1
+    with pytest.raises(DataLoss):
+        again.latestOffset({**start, "spool": "other"}, None)
+    again.stop()
+
+
+def test_available_now_ends_after_an_epoch_without_backlog(tmp_path: Path) -> None:
+    reader = NsqEpochReader(options(tmp_path))
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset(start, None)
+    reader.partitions(start, first)
+    for slot, backlog in ((0, 0), (1, 4)):
+        EpochLog(tmp_path, 1, slot).finish(0, End(4, backlog, True))
+    second = reader.latestOffset(first, None)
+    assert second["epoch"] == 2
+    reader.partitions(first, second)
+    for slot in range(2):
+        EpochLog(tmp_path, 2, slot).finish(0, End(3, 0, True))
+    assert reader.latestOffset(second, None) == second
+    reader.stop()
+
+
+def test_a_task_counts_its_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "CHUNK_SECONDS", 0.01)
+    given = [FakeMessage(n, b"%d" % n, timestamp_ns=n) for n in range(4)]
+    partition = EpochPartition(1, 0, 1, backlog_until_ns=1)
+    made = EpochTask(EpochLog(tmp_path, 1, 0), options(tmp_path), partition, Feeding(given))
+    begun = time.monotonic()
+    assert numbers(made) == [0, 1, 2, 3]
+    assert time.monotonic() - begun >= 0.1
+    assert EpochLog(tmp_path, 1, 0).end() == End(4, 2, True)

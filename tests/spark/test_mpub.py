@@ -1,0 +1,209 @@
+"""MPUB payloads from Arrow, and what is refused before a byte is sent."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsq_lite.errors import InvalidBody, InvalidName, MessageTooLarge, NotSent, OptionError, OutcomeUnknown
+from gnsq_lite.spark.mpub import Payload, bodies_of, checked_bodies, payloads
+from gnsq_lite.spark.options import SinkOptions, parse
+from gnsq_lite.spark.progress import Marker, TaskKey, remove_markers
+from gnsq_lite.spark.publisher import Sink
+from gnsq_lite.spark.sink import batched, check_columns
+
+
+def parsed(data: bytes) -> list[bytes]:
+    """Read an MPUB body by the protocol's own layout, with no code of the library."""
+    size, count = struct.unpack_from(">II", data)
+    assert size == len(data) - 4
+    at, found = 8, []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">I", data, at)
+        found.append(data[at + 4 : at + 4 + length])
+        at += 4 + length
+    assert at == len(data)
+    return found
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.binary(min_size=1, max_size=40), max_size=30),
+    st.integers(1, 10),
+    st.integers(50, 200),
+    st.integers(0, 3),
+)
+def test_payloads_hold_all_bodies_in_order_within_the_limits(
+    bodies: list[bytes], most: int, size: int, cut: int
+) -> None:
+    column = pa.array([b"before"] * cut + bodies, pa.binary()).slice(cut)
+    found = list(payloads("t", column, most, size))
+    assert [body for payload in found for body in parsed(payload.data)] == bodies
+    assert all(0 < payload.count <= most and len(payload.data) - 4 <= max(size, 48) for payload in found)
+    assert [body for payload in found for body in bodies_of(payload.data)] == bodies
+
+
+def test_strings_are_sent_as_utf8() -> None:
+    column, _ = checked_bodies(pa.array(["é"], pa.string()), 10, "error")
+    assert column.to_pylist() == ["é".encode()]
+
+
+@pytest.mark.parametrize("column", [pa.array([b"a", None], pa.binary()), pa.array(["a", ""], pa.string())])
+def test_a_null_or_empty_body_is_an_error_or_skipped(column: pa.Array) -> None:
+    with pytest.raises(InvalidBody, match=r"1 rows have a null or empty body.*onNullBody=skip"):
+        checked_bodies(column, 10, "error")
+    kept, mask = checked_bodies(column, 10, "skip")
+    assert kept.to_pylist() == [b"a"]
+    assert mask is not None
+    assert mask.to_pylist() == [True, False]
+
+
+def test_a_body_above_the_limit_is_refused_before_anything_is_sent() -> None:
+    checked_bodies(pa.array([b"x" * 10]), 10, "error")
+    with pytest.raises(MessageTooLarge, match="11 bytes; nsqd accepts at most 10"):
+        checked_bodies(pa.array([b"x" * 11]), 10, "error")
+
+
+def test_a_body_of_another_type_is_refused() -> None:
+    with pytest.raises(OptionError, match="BINARY or STRING"):
+        checked_bodies(pa.array([1, 2]), 10, "error")
+
+
+class FakePublication:
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+    def result(self, timeout: float | None = None) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class FakeWriter:
+    """Takes payloads; fails as told."""
+
+    def __init__(self, *errors: BaseException | None) -> None:
+        self.errors = list(errors)
+        self.sent: list[tuple[str, list[bytes]]] = []
+        self.deferred: list[tuple[str, bytes, float]] = []
+
+    def send(self, payload: Payload, timeout: float) -> Any:
+        error = self.errors.pop(0) if self.errors else None
+        if not isinstance(error, NotSent):
+            self.sent.append((payload.topic, parsed(payload.data)))
+        return FakePublication(error)
+
+    def publish_nowait(self, topic: str, body: bytes, *, defer: float, timeout: float) -> Any:
+        self.deferred.append((topic, body, defer))
+        return FakePublication(None)
+
+
+def sink(writer: FakeWriter, skip: int = 0, on_progress: Callable[[int], None] | None = None, **more: str) -> Sink:
+    options = parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": "t", "mpubSize": "2", **more})
+    return Sink(writer, options, skip=skip, on_progress=on_progress, sleep=lambda _: None)  # type: ignore[arg-type]
+
+
+def table(*bodies: bytes, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary()), **columns})
+
+
+def test_rows_are_published_in_order_in_mpubs() -> None:
+    writer = FakeWriter()
+    assert sink(writer).write([table(b"1", b"2", b"3"), table(b"4")]) == 4
+    assert writer.sent == [("t", [b"1", b"2"]), ("t", [b"3"]), ("t", [b"4"])]
+
+
+def test_a_topic_column_rules_and_neighbours_share_an_mpub() -> None:
+    writer = FakeWriter()
+    sink(writer).write([table(b"1", b"2", b"3", topic=["a", "a", None])])
+    assert writer.sent == [("a", [b"1", b"2"]), ("t", [b"3"])]
+    with pytest.raises(InvalidName):
+        sink(FakeWriter()).write([table(b"1", topic=["a b"])])
+
+
+def test_a_defer_column_publishes_deferred() -> None:
+    writer = FakeWriter()
+    assert sink(writer).write([table(b"1", b"2", defer=[1.5, None])]) == 2
+    assert writer.deferred == [("t", b"1", 1.5), ("t", b"2", 0.0)]
+
+
+@pytest.mark.parametrize("error", [NotSent("down"), OutcomeUnknown("lost")])
+def test_what_may_help_is_sent_again(error: BaseException) -> None:
+    writer = FakeWriter(error, None)
+    assert sink(writer).write([table(b"1")]) == 1
+    assert writer.sent[-1] == ("t", [b"1"])
+
+
+def test_after_all_retries_the_error_is_the_tasks() -> None:
+    writer = FakeWriter(*[OutcomeUnknown("lost")] * 9)
+    with pytest.raises(OutcomeUnknown):
+        sink(writer, maxRetries="2").write([table(b"1")])
+    assert len(writer.sent) == 3
+
+
+def test_a_repeated_task_goes_on_behind_its_marker() -> None:
+    noted: list[int] = []
+    writer = FakeWriter()
+    sink(writer, on_progress=noted.append, pipeline="1").write([table(b"1", b"2", b"3", b"4", b"5")])
+    assert noted == [2, 4, 5, 5]
+    for done in range(6):
+        again = FakeWriter()
+        sink(again, skip=done).write([table(b"1", b"2", b"3"), table(b"4", b"5")])
+        assert [body for _, bodies in again.sent for body in bodies] == [b"1", b"2", b"3", b"4", b"5"][done:]
+
+
+def test_progress_never_passes_what_nsqd_has_taken() -> None:
+    noted: list[int] = []
+    writer = FakeWriter(None, OutcomeUnknown("lost"))
+    with pytest.raises(OutcomeUnknown):
+        sink(writer, on_progress=noted.append, pipeline="1", maxRetries="0").write([table(b"1", b"2", b"3")])
+    assert noted == [2]
+
+
+def test_skipped_null_rows_count_as_progress() -> None:
+    noted: list[int] = []
+    sink(FakeWriter(), on_progress=noted.append, onNullBody="skip").write([table(b"1", b"", b"", b"")])
+    assert noted[-1] == 4
+
+
+def test_a_marker_belongs_to_one_task_of_one_batch(tmp_path: Path) -> None:
+    key = TaskKey("q-1", "7", 0)
+    marker = Marker(tmp_path, key)
+    assert marker.read() == 0
+    marker.write(41)
+    assert Marker(tmp_path, key).read() == 41
+    assert Marker(tmp_path, TaskKey("q-1", "8", 0)).read() == 0
+    remove_markers(tmp_path, "q-1", 7)
+    assert marker.read() == 41
+    remove_markers(tmp_path, "q-1", 8)
+    assert marker.read() == 0
+
+
+def test_columns_the_sink_does_not_know_are_refused_before_anything_is_sent() -> None:
+    options = parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": "t"})
+    check_columns([("body", "string"), ("defer", "double"), ("topic", "string")], options, False)
+    for fields, why in [
+        ([("value", "string")], "need a column 'body'"),
+        ([("body", "binary"), ("key", "string")], "knows the columns"),
+        ([("body", "int")], "must be one of binary, string"),
+    ]:
+        with pytest.raises(OptionError, match=why):
+            check_columns(fields, options, False)
+    with pytest.raises(OptionError, match="cannot be overwritten"):
+        check_columns([("body", "string")], options, True)
+    with pytest.raises(OptionError, match="option topic"):
+        check_columns([("body", "string")], parse(SinkOptions, {"nsqdTCPAddresses": "n"}), False)
+
+
+def test_rows_from_old_pyspark_become_batches() -> None:
+    found = list(batched(iter([("a", None), (b"b", "t2"), (None, "t")]), ["body", "topic"], size=2))
+    assert [batch.to_pydict() for batch in found] == [
+        {"body": [b"a", b"b"], "topic": [None, "t2"]},
+        {"body": [None], "topic": ["t"]},
+    ]

@@ -1,0 +1,163 @@
+"""Options: names, types, refusals; what Spark passes is text."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import TLSOptions
+from gnsq_lite.spark.options import (
+    SPARK_NAMES,
+    SinkOptions,
+    SourceOptions,
+    camel,
+    connection_arguments,
+    parse,
+    redacted,
+)
+
+BASE = {"topic": "t", "channel": "c", "spoolDir": "/spool", "nsqdTCPAddresses": "one:4150, two"}
+
+
+def source(**more: str) -> SourceOptions:
+    return parse(SourceOptions, {**BASE, **more})
+
+
+def test_names_are_camel_case_and_their_case_does_not_matter() -> None:
+    assert camel("max_offsets_per_trigger") == "maxOffsetsPerTrigger"
+    options = parse(SourceOptions, {key.upper(): value for key, value in BASE.items()} | {"MAXINFLIGHT": "7"})
+    assert (options.max_in_flight, options.nsqd_tcp_addresses) == (7, ("one:4150", "two"))
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [("topik", "topic"), ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"), ("spooldirectory", "spoolDir")],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(given: str, nearest: str) -> None:
+    with pytest.raises(OptionError, match=f"{given}.*did you mean {nearest}\\?"):
+        source(**{given: "x"})
+
+
+def test_an_unknown_connection_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(OptionError, match=r"nsq\.authSecrets.*did you mean nsq\.authSecret\?"):
+        connection_arguments({"authSecrets": "hunter2"})
+
+
+def test_options_spark_adds_itself_are_let_through() -> None:
+    for name in SPARK_NAMES:
+        source(**{name: "whatever"})
+
+
+def test_a_path_is_refused_with_what_to_use() -> None:
+    with pytest.raises(OptionError, match=r"takes no path.*topic"):
+        source(path="clicks")
+
+
+@pytest.mark.parametrize("name", ["topic", "channel", "spoolDir"])
+def test_what_is_required_is_asked_for_by_its_name(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*is required"):
+        parse(SourceOptions, {key: value for key, value in BASE.items() if key != name})
+
+
+def test_some_address_is_required_and_an_invalid_one_is_named() -> None:
+    with pytest.raises(OptionError, match="nsqdTCPAddresses or lookupdHTTPAddresses"):
+        parse(SourceOptions, {**BASE, "nsqdTCPAddresses": ""})
+    with pytest.raises(OptionError, match="port must be a number"):
+        source(nsqdTCPAddresses="one:port")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4096", 4096), ("64k", 65536), ("16m", 16 << 20), ("1G", 1 << 30), ("2gb", 2 << 30)]
+)
+def test_sizes_take_a_suffix(text: str, size: int) -> None:
+    assert source(maxSpoolBytes=text).max_spool_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("maxSpoolBytes", "lots", "number of bytes"),
+        ("maxSpoolBytes", "1.5g", "number of bytes"),
+        ("maxInFlight", "1e3", "whole number"),
+        ("maxInFlight", "0", "between 1 and"),
+        ("maxOffsetsPerTrigger", "0", "at least 1"),
+        ("dedup", "yes", "true or false"),
+        ("spoolTransfer", "copy", "shared, inline"),
+        ("startingOffsets", "latest", "own position"),
+        ("snapshot", "../x", "letters"),
+        ("nsq.heartbeatIntervalMs", "soon", "a number"),
+        ("nsq.heartbeatIntervalMs", "10", "between 1.0"),
+        ("nsq.sampleRate", "100", "between 0 and 99"),
+    ],
+)
+def test_a_value_out_of_type_or_range_is_refused_with_its_name(name: str, text: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        source(**{name: text})
+
+
+def test_milliseconds_become_seconds_for_the_reader() -> None:
+    arguments = source(**{"nsq.heartbeatIntervalMs": "5000", "nsq.outputBufferTimeoutMs": "-1"}).client_arguments()
+    assert (arguments["heartbeat_interval"], arguments["output_buffer_timeout"]) == (5.0, -1)
+
+
+@pytest.mark.rule("PIPE-4")
+def test_tls_and_auth_reach_the_reader_as_its_own_options() -> None:
+    options = source(**{"nsq.tls": "true", "nsq.tlsCaFile": "/ca.pem", "nsq.authSecret": "hunter2"})
+    arguments = options.client_arguments()
+    assert arguments["tls"] == TLSOptions(ca_file="/ca.pem")
+    assert arguments["auth_secret"] == "hunter2"
+
+
+def test_tls_switched_off_and_given_options_is_a_contradiction() -> None:
+    with pytest.raises(OptionError, match="contradicted"):
+        source(**{"nsq.tls": "false", "nsq.tlsCaFile": "/ca.pem"})
+
+
+def test_a_secret_shows_in_no_repr_no_log_and_no_error() -> None:
+    raw = {**BASE, "nsq.authSecret": "hunter2"}
+    assert "hunter2" not in repr(parse(SourceOptions, raw))
+    assert "hunter2" not in str(redacted(raw))
+    with pytest.raises(OptionError) as caught:
+        parse(SourceOptions, {**raw, "authSecret": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "rows"),
+    [
+        ({}, 50_000),
+        ({"maxOffsetsPerTrigger": "1000"}, 1000),
+        ({"maxOffsetsPerTrigger": "1000", "minPartitions": "4"}, 250),
+        ({"maxOffsetsPerTrigger": "3", "minPartitions": "4"}, 1),
+        ({"maxOffsetsPerTrigger": "1000000"}, 50_000),
+        ({"segmentMaxRecords": "77", "maxOffsetsPerTrigger": "10"}, 77),
+    ],
+)
+def test_segments_are_small_enough_for_the_rate_limit(more: dict[str, str], rows: int) -> None:
+    assert source(**more).rows_per_segment == rows
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"), [({}, 120.0), ({"msgTimeoutMs": "5000"}, 10.0), ({"spoolRetentionMs": "0"}, 0.0)]
+)
+def test_committed_segments_stay_for_twice_the_message_timeout(more: dict[str, str], seconds: float) -> None:
+    assert source(**more).retention == seconds
+
+
+def test_receivers_in_the_tasks_need_shared_storage() -> None:
+    with pytest.raises(OptionError, match="share"):
+        source(receiver="executors", spoolTransfer="inline")
+
+
+def test_options_survive_pickle_and_every_one_is_documented() -> None:
+    options = source(**{"nsq.compression": "snappy"})
+    assert pickle.loads(pickle.dumps(options)) == options
+    for cls in (SourceOptions, SinkOptions):
+        assert all(field.metadata["doc"] for field in dataclasses.fields(cls))
+
+
+def test_the_sink_needs_no_topic_option() -> None:
+    assert parse(SinkOptions, {"nsqdTCPAddresses": "one", "mpubMaxBytes": "1m"}).mpub_max_bytes == 1 << 20

@@ -1,0 +1,278 @@
+"""The streaming reader as Spark calls it, without Spark and without a network."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.spool import DataLoss, SpoolError, SpoolInUse
+from gnsq_lite.spark.stream import NsqStreamReader, SegmentPartition
+from tests.spark.fakes import FakeMessage, FakeReceiver
+
+RECEIVERS: list[FakeReceiver] = []
+
+
+class Reader(NsqStreamReader):
+    """With messages by hand."""
+
+    def _make_receiver(self) -> Any:
+        RECEIVERS.append(FakeReceiver())
+        return RECEIVERS[-1]
+
+
+@pytest.fixture
+def readers(tmp_path: Path) -> Iterator[Any]:
+    made: list[Reader] = []
+
+    def make(**more: str) -> Reader:
+        base = {"topic": "t", "channel": "c", "spoolDir": str(tmp_path / "spool"), "nsqdTCPAddresses": "n"}
+        reader = Reader(parse(SourceOptions, {**base, "lockWaitMs": "0", **more}))
+        made.append(reader)
+        return reader
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def feed(reader: Reader, first: int, count: int, timestamp_ns: int | None = None) -> None:
+    receiver = RECEIVERS[-1]
+    messages = [FakeMessage(n, b"%d" % n, timestamp_ns=timestamp_ns) for n in range(first, first + count)]
+    for message in messages:
+        receiver.take(message)
+    deadline = time.monotonic() + 10
+    while not all(m.answer for m in messages):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def rows(reader: Reader, start: Any, end: Any) -> list[int]:
+    copy = pickle.loads(pickle.dumps(reader))  # what a task gets
+    found = []
+    for partition in reader.partitions(start, end):
+        for batch in copy.read(pickle.loads(pickle.dumps(partition))):
+            found += [int(body) for body in batch.column("body").to_pylist()]
+    return found
+
+
+def test_the_constructor_does_nothing_and_a_copy_carries_no_receiver(readers: Any, tmp_path: Path) -> None:
+    reader = readers()
+    assert not (tmp_path / "spool").exists()
+    start = reader.initialOffset()
+    assert pickle.loads(pickle.dumps(reader))._collector is None
+    assert list(start) == ["v", "spool", "seg"], "Spark compares offsets as text: the order counts"
+
+
+def test_a_batch_has_what_came_and_the_next_what_came_later(readers: Any) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, None) == start
+    feed(reader, 0, 3)
+    first = reader.latestOffset(start, None)
+    feed(reader, 3, 2)
+    second = reader.latestOffset(first, None)
+    assert (rows(reader, start, first), rows(reader, first, second)) == ([0, 1, 2], [3, 4])
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_batch_that_runs_again_after_a_restart_has_the_same_rows(readers: Any) -> None:
+    reader = readers(segmentMaxRecords="2")
+    start = reader.initialOffset()
+    feed(reader, 0, 7)
+    end = reader.latestOffset(start, None)
+    before = [repr(p) for p in reader.partitions(start, end)]
+    reader.stop()
+    again = readers(segmentMaxRecords="2")
+    assert [repr(p) for p in again.partitions(start, end)] == before, "partitions() is the first call of a restart"
+    feed(again, 7, 2)
+    assert rows(again, start, end) == list(range(7))
+    assert rows(again, end, again.latestOffset(end, None)) == [7, 8]
+
+
+def test_rows_per_trigger_are_limited(readers: Any) -> None:
+    reader = readers(maxOffsetsPerTrigger="4")
+    end = reader.initialOffset()
+    feed(reader, 0, 10)
+    sizes = []
+    for _ in range(4):
+        start, end = end, reader.latestOffset(end, None)
+        sizes.append(len(rows(reader, start, end)))
+    assert sizes == [4, 4, 2, 0]
+
+
+def test_sparks_own_limit_counts_too(readers: Any) -> None:
+    class ReadMaxRows:
+        max_rows = 3
+
+    reader = readers(segmentMaxRecords="1")
+    start = reader.initialOffset()
+    feed(reader, 0, 10)
+    assert len(rows(reader, start, reader.latestOffset(start, ReadMaxRows()))) == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "last"),
+    [(Limits(), 3), (Limits(rows=20), 2), (Limits(rows=5), 1), (Limits(bytes=299), 2), (Limits(25), 2)],
+)
+def test_a_limit_takes_whole_segments_and_at_least_one(limits: Limits, last: int) -> None:
+    assert limits.cut([(1, 10, 100), (2, 10, 100), (3, 10, 100)]) == last
+    assert limits.cut([]) is None
+
+
+def test_old_pyspark_passes_no_position(readers: Any) -> None:
+    reader = readers(maxOffsetsPerTrigger="2")
+    start = reader.initialOffset()
+    feed(reader, 0, 3)
+    first = reader.latestOffset()
+    second = reader.latestOffset()
+    assert (rows(reader, start, first), rows(reader, first, second)) == ([0, 1], [2])
+
+
+def test_commit_moves_segments_away_and_a_new_query_starts_after_them(readers: Any) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    feed(reader, 0, 2)
+    first = reader.latestOffset(start, None)
+    feed(reader, 2, 2)
+    second = reader.latestOffset(first, None)
+    reader.commit(first)
+    reader.stop()
+    other = readers()  # the checkpoint was deleted, the spool kept
+    begin = other.initialOffset()
+    assert begin["seg"] == first["seg"]
+    assert rows(other, begin, other.latestOffset(begin, None)) == [2, 3], "no loss; what was not committed comes again"
+    assert second["seg"] == 2
+
+
+def test_inline_partitions_need_no_shared_directory(readers: Any, tmp_path: Path) -> None:
+    reader = readers(spoolTransfer="inline")
+    start = reader.initialOffset()
+    feed(reader, 0, 3)
+    partitions = reader.partitions(start, reader.latestOffset(start, None))
+    for file in (tmp_path / "spool").glob("seg-*"):
+        file.unlink()
+    assert [batch.num_rows for partition in partitions for batch in reader.read(partition)] == [3]
+
+
+def test_a_spool_that_took_anothers_place_is_data_loss(readers: Any, tmp_path: Path) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    feed(reader, 0, 1)
+    end = reader.latestOffset(start, None)
+    reader.stop()
+    (tmp_path / "spool").rename(tmp_path / "gone")
+    with pytest.raises(DataLoss, match="not the one of this query's checkpoint"):
+        readers().latestOffset(end, None)
+
+
+def test_a_replaced_spool_goes_on_where_loss_is_allowed(readers: Any, tmp_path: Path) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    feed(reader, 0, 1)
+    end = reader.latestOffset(start, None)
+    reader.stop()
+    (tmp_path / "spool").rename(tmp_path / "gone")
+    other = readers(failOnDataLoss="false")
+    assert other.partitions(start, end) == []
+    feed(other, 5, 2)
+    later = other.latestOffset(end, None)
+    assert rows(other, end, later) == [5, 6]
+
+
+def test_a_spool_restored_from_an_older_copy_is_data_loss_and_gives_no_number_twice(readers: Any) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    ahead = {**start, "seg": 10}
+    with pytest.raises(DataLoss, match="older copy"):
+        reader.latestOffset(ahead, None)
+    reader.stop()
+    other = readers(failOnDataLoss="false")
+    assert other.latestOffset(ahead, None) == ahead
+    feed(other, 0, 2)
+    assert rows(other, ahead, other.latestOffset(ahead, None)) == [0, 1]
+
+
+def test_a_lost_segment_is_data_loss_or_left_out(readers: Any, tmp_path: Path) -> None:
+    reader = readers(segmentMaxRecords="1")
+    start = reader.initialOffset()
+    feed(reader, 0, 3)
+    end = reader.latestOffset(start, None)
+    next((tmp_path / "spool").glob("seg-*2-p*")).unlink()
+    with pytest.raises(DataLoss, match="lacks segment 2"):
+        reader.partitions(start, end)
+    reader.stop()
+    assert rows(readers(segmentMaxRecords="1", failOnDataLoss="false"), start, end) == [0, 2]
+
+
+def test_a_directory_the_executor_does_not_see_is_said(readers: Any, tmp_path: Path) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    feed(reader, 0, 1)
+    partitions = reader.partitions(start, reader.latestOffset(start, None))
+    elsewhere = [SegmentPartition(str(tmp_path / "nowhere"), p.parts) for p in partitions]
+    with pytest.raises(DataLoss, match=r"visible on this executor.*inline"):
+        list(reader.read(elsewhere[0]))
+
+
+def test_a_second_query_on_the_spool_is_refused(readers: Any) -> None:
+    readers().initialOffset()
+    with pytest.raises(SpoolInUse, match="in use by another query"):
+        readers().initialOffset()
+
+
+def test_an_offset_of_the_other_receiver_is_refused(readers: Any) -> None:
+    with pytest.raises(SpoolError, match="another checkpointLocation"):
+        parse_offset({"v": 1, "spool": "u", "epoch": 3})
+    assert parse_offset(Offset("u", 3, "epoch").as_dict(), "epoch") == Offset("u", 3, "epoch")
+
+
+def test_available_now_ends_when_the_backlog_is_read_though_new_messages_come(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="150")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    feed(reader, 0, 2, timestamp_ns=1)
+    first = reader.latestOffset(start, None)
+    assert rows(reader, start, first) == [0, 1]
+    begun = time.monotonic()
+    assert reader.latestOffset(first, None) == first
+    assert time.monotonic() - begun >= 0.1
+    late = time.time_ns() + 10**12
+    feed(reader, 2, 1, timestamp_ns=late)
+    assert rows(reader, first, reader.latestOffset(first, None)) == [2], "what is here is handed over"
+
+
+def test_available_now_waits_for_a_slow_backlog(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="1000")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    timer = threading.Timer(0.3, lambda: feed(reader, 0, 1, timestamp_ns=1))
+    timer.start()
+    assert rows(reader, start, reader.latestOffset(start, None)) == [0]
+    timer.join()
+
+
+def test_available_now_without_any_nsqd_is_an_error_and_not_an_empty_result(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="50", connectTimeoutMs="150")
+    start = reader.initialOffset()
+    RECEIVERS[-1].connected = False
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(ConnectError, match="no nsqd with topic t"):
+        reader.latestOffset(start, None)
+
+
+def test_stop_leaves_the_lock_and_may_be_called_twice(readers: Any) -> None:
+    reader = readers()
+    reader.initialOffset()
+    reader.stop()
+    reader.stop()
+    assert RECEIVERS[-1].calls[-1] == "stop"
+    readers().initialOffset()
