@@ -111,6 +111,8 @@ class HTTPClient:
         if not isinstance(address, str) or "://" not in address:
             host, port = parse_address(address, default_port=self.default_port, option="address")
             return "https" if tls else "http", host, port, "", None
+        if not address.isprintable() or " " in address:  # urlsplit would drop a newline in silence
+            raise OptionError("address", "<hidden>", "must hold no spaces and no control characters")
         try:
             url = urlsplit(address)
             port_given = url.port

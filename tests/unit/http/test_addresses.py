@@ -1,0 +1,142 @@
+"""Addresses, options and what is shown of them; no sockets."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.http.transport import deadline, is_loopback, proxy_for, remaining
+from gnsq_lite.options import HTTPOptions, TLSOptions
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "url"),
+    [
+        ("host", None, "http://host:4151"),
+        ("host:1", None, "http://host:1"),
+        (("host", 1), None, "http://host:1"),
+        ("::1", None, "http://[::1]:4151"),
+        ("[::1]:7", None, "http://[::1]:7"),
+        ("host:4152", TLSOptions(), "https://host:4152"),
+        ("host:4152", True, "https://host:4152"),
+        ("https://host", None, "https://host:443"),
+        ("http://host", None, "http://host:80"),
+        ("http://[::1]:5/a/b/", None, "http://[::1]:5/a/b"),
+        ("https://user:secret@host:9", None, "https://host:9"),
+    ],
+)
+def test_an_address_is_a_host_a_pair_or_a_url(address: Any, tls: Any, url: str) -> None:
+    client = NsqdClient(address, tls=tls)
+    assert client.url == url
+    assert repr(client) == f"<NsqdClient {url}>"
+
+
+def test_the_default_port_is_that_of_the_server() -> None:
+    assert LookupdClient("host").url == "http://host:4161"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host:0",
+        "host:x",
+        "ftp://host",
+        "http://",
+        "http://host:99999",
+        "http://host/?a=b",
+        "http://host/#x",
+        5,
+        None,
+        "http://h ost",
+        "host\n",
+        "http://host\n.evil",
+    ],
+)
+def test_what_is_no_address_is_an_option_error(address: Any) -> None:
+    with pytest.raises(OptionError):
+        NsqdClient(address)
+
+
+def test_no_secret_is_in_the_error_about_a_url() -> None:
+    for url in ("ftp://user:s3cret@host", "http://user:s3cret@host/?x=1", "http://user:s3cret@host:999999"):
+        with pytest.raises(OptionError) as caught:
+            NsqdClient(url)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(OptionError, match="contradicts http://host; write https://"):
+        NsqdClient("http://host", tls=TLSOptions())
+    with pytest.raises(OptionError, match="contradicts the user and password"):
+        NsqdClient("https://u:p@host", auth_token="t")
+    with pytest.raises(OptionError, match="verify=False"):
+        NsqdClient("host", tls=False)
+    with pytest.raises(TypeError, match="no_such_option"):
+        NsqdClient("host", no_such_option=1)
+
+
+def test_settings_replace_those_of_the_options() -> None:
+    options = HTTPOptions(http_timeout=3.0, http_retries=7)
+    client = NsqdClient("host", options, http_timeout=4.0)
+    assert (client.options.http_timeout, client.options.http_retries) == (4.0, 7)
+
+
+@pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "ü", "\x00", 5])
+def test_a_token_that_could_forge_a_header_is_refused_and_not_shown(token: Any) -> None:
+    with pytest.raises(OptionError, match="auth_token='<hidden>'"):
+        NsqdClient("host", auth_token=token)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("LocalHost", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("127.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("10.0.0.1", False),
+        ("::2", False),
+    ],
+)
+def test_loopback_is_this_machine_only(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_proxies_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert proxy_for("http", "a.example", 80) is None
+    monkeypatch.setenv("HTTP_PROXY", "proxy:3128")
+    monkeypatch.setenv("https_proxy", "https://secure:3129")
+    assert proxy_for("http", "a.example", 80) == "http://proxy:3128"
+    assert proxy_for("https", "a.example", 443) == "https://secure:3129"
+    assert proxy_for("http", "localhost", 80) is None
+    monkeypatch.setenv("NO_PROXY", "a.example,b.example:81,.c.example")
+    assert proxy_for("http", "a.example", 80) is None
+    assert proxy_for("http", "b.example", 81) is None
+    assert proxy_for("http", "b.example", 80) == "http://proxy:3128"
+    assert proxy_for("http", "x.c.example", 80) is None
+    monkeypatch.setenv("NO_PROXY", "*")
+    assert proxy_for("http", "z.example", 80) is None
+
+
+def test_a_deadline_is_of_the_block_it_was_set_for() -> None:
+    with deadline(100.0):
+        assert 99.0 < remaining() <= 100.0
+        with deadline(-1.0), pytest.raises(TimeoutError):
+            remaining()
+        assert 99.0 < remaining() <= 100.0
+
+
+def test_nothing_is_logged_above_debug_by_making_a_client(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    NsqdClient("host")
+    assert caplog.records == []

@@ -1,0 +1,339 @@
+"""What each method sends, and what it makes of the answer; no sockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from gnsq_lite import errors
+from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.http.bodies import join_bodies, pack_bodies
+from gnsq_lite.http.client import HTTPClient
+from gnsq_lite.http.reply import Reply
+
+URL = "http://server"
+
+
+class Recorded:
+    """One request: ``method``, ``path``, ``params``, ``body``."""
+
+    def __init__(self, method: str, target: str, body: bytes | None) -> None:
+        self.method, self.body = method, body or b""
+        self.path = urlsplit(target).path
+        self.params = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
+
+
+class Recorder:
+    """Stands in for the network."""
+
+    def __init__(self, reply: Any = b"") -> None:
+        self.reply = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+        self.requests: list[Recorded] = []
+
+    def attempts(
+        self, method: str, target: str, url: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> Reply:
+        self.requests.append(Recorded(method, target, body))
+        return Reply(url, 200, "", self.reply)
+
+    def on(self, client: HTTPClient) -> Any:
+        client._attempts = self.attempts  # type: ignore[method-assign]
+        return client
+
+
+P = {"topic": "t", "partition": "1"}
+PC = {**P, "channel": "c"}
+
+NSQD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, str]]] = [
+    ("publish", ("t", b"x"), {"partition": 1}, "POST", "/pub", P),
+    ("publish", ("t", b"x"), {"defer": 0.0001}, "POST", "/pub", {"topic": "t", "defer": "1"}),
+    ("publish", ("t", b"x"), {"defer": 1.5}, "POST", "/pub", {"topic": "t", "defer": "1500"}),
+    ("multipublish", ("t", [b"x"]), {"partition": 1}, "POST", "/mpub", {**P, "binary": "true"}),
+    ("multipublish", ("t", [b"x"]), {"binary": False}, "POST", "/mpub", {"topic": "t"}),
+    ("create_topic", ("t#ephemeral",), {}, "POST", "/topic/create", {"topic": "t#ephemeral"}),
+    ("delete_topic", ("t",), {}, "POST", "/topic/delete", {"topic": "t"}),
+    ("create_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/create", PC),
+    ("delete_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/delete", PC),
+    ("pause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/pause", PC),
+    ("unpause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unpause", PC),
+    ("empty_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/empty", PC),
+    ("skip_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/skip", PC),
+    ("unskip_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unskip", PC),
+    ("skip_zan_test", ("t", "c"), {"partition": 1}, "POST", "/channel/skipZanTest", PC),
+    ("skip_zan_test", ("t", "c"), {"skip": False}, "POST", "/channel/unskipZanTest", {"topic": "t", "channel": "c"}),
+    ("set_channel_offset", ("t", "c", "timestamp:5"), {"partition": 1}, "POST", "/channel/setoffset", PC),
+    ("set_channel_order", ("t", "c", False), {"partition": 1}, "POST", "/channel/setorder", {**PC, "order": "false"}),
+    (
+        "limit_channel_clients",
+        ("t", "c"),
+        {"ready": 3, "client_prefix": "10.", "partition": 1},
+        "POST",
+        "/channel/setclientlimit",
+        {**PC, "ready": "3", "client_prefix": "10."},
+    ),
+    ("limit_channel_rate", ("t", "c", 9), {"partition": 1}, "POST", "/channel/ratelimit", {**PC, "ratekilobytes": "9"}),
+    ("fix_channel_confirmed", ("t", "c"), {"partition": 1}, "POST", "/channel/fixconfirmed", PC),
+    ("finish_memory_delayed", ("t", "c"), {"partition": 1}, "POST", "/channel/finishmemdelayed", PC),
+    ("empty_delayed", ("t", "c"), {"partition": 1}, "POST", "/channel/emptydelayed", PC),
+    ("requeue_delayed", ("t", "c"), {"partition": 1}, "POST", "/channel/requeuedelayed", PC),
+    ("finish_message", ("t", "c", 7), {"partition": 1}, "POST", "/message/finish", {**PC, "msgid": "7"}),
+    ("message_stats", ("t", "c"), {"partition": 1}, "GET", "/message/stats", PC),
+    ("message_history", ("t",), {"partition": 1}, "GET", "/message/historystats", P),
+    ("trace_messages", ("t",), {}, "POST", "/message/trace/enable", {"topic": "t"}),
+    (
+        "trace_messages",
+        ("t", "c"),
+        {"enable": False},
+        "POST",
+        "/message/trace/disable",
+        {"topic": "t", "channel": "c"},
+    ),
+    ("clean_old_data", ("t",), {"partition": 1}, "POST", "/topic/greedyclean", P),
+    ("clean_unused", (), {}, "POST", "/topic/cleanunused", {"checkall": "true", "dryrun": "true"}),
+    (
+        "clean_unused",
+        ("t",),
+        {"dry_run": False},
+        "POST",
+        "/topic/cleanunused",
+        {"topic": "t", "checkall": "false", "dryrun": "false"},
+    ),
+    ("fix_topic_data", ("t",), {"partition": 1}, "POST", "/topic/fixdata", {**P, "checkcorrupt": "false"}),
+    ("disable_write", (), {}, "POST", "/disable/write", {"type": "all"}),
+    ("disable_write", ("",), {}, "POST", "/disable/write", {"type": ""}),
+    ("set_log_level", (4,), {}, "POST", "/loglevel/set", {"loglevel": "4"}),
+    ("enable_delayed_queue", (), {}, "PUT", "/delayqueue/enable", {"enable": "true"}),
+    ("enable_file_meta_writer", (False,), {}, "PUT", "/filemeta_writer/enable", {"state": "false"}),
+    ("backup_delayed_queue", ("t",), {"partition": 1}, "GET", "/delayqueue/backupto", P),
+    ("coordinator_stats", ("t",), {"partition": 1}, "GET", "/coordinator/stats", P),
+    ("server_stats", (), {}, "GET", "/serverstats", {}),
+    ("metrics", (), {}, "GET", "/metric", {}),
+    ("get_config", ("log_level",), {}, "GET", "/config/log_level", {}),
+    ("set_config", ("log_level", "info"), {}, "PUT", "/config/log_level", {}),
+    ("set_block_rate", (5,), {}, "PUT", "/debug/setblockrate", {"rate": "5"}),
+    ("profile", ("profile",), {"seconds": 2.5}, "GET", "/debug/pprof/profile", {"seconds": "3"}),
+]
+
+LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, str]]] = [
+    ("create_topic", ("t",), {}, "POST", "/topic/create", {"topic": "t"}),
+    (
+        "create_topic",
+        ("t",),
+        {
+            "partition_num": 2,
+            "replicator": 1,
+            "extend": True,
+            "ordered_multi": True,
+            "multi_part": False,
+            "disable_channel_auto_create": True,
+            "retention": 3,
+            "sync_disk": 4,
+            "suggest_load": 5,
+        },
+        "POST",
+        "/topic/create",
+        {
+            "topic": "t",
+            "partition_num": "2",
+            "replicator": "1",
+            "extend": "true",
+            "orderedmulti": "true",
+            "multipart": "false",
+            "disable_channel_auto_create": "true",
+            "retention": "3",
+            "syncdisk": "4",
+            "suggestload": "5",
+        },
+    ),
+    (
+        "delete_topic",
+        ("t",),
+        {"force": True},
+        "POST",
+        "/topic/delete",
+        {"topic": "t", "partition": "**", "force": "true"},
+    ),
+    ("tombstone_topic", ("t", ("::1", 9)), {}, "POST", "/topic/tombstone", {"topic": "t", "node": "[::1]:9"}),
+    (
+        "tombstone_topic",
+        ("t", "host"),
+        {"restore": True},
+        "POST",
+        "/topic/tombstone",
+        {"topic": "t", "node": "host:4151", "restore": "true"},
+    ),
+    (
+        "move_partition",
+        ("t", 1),
+        {"move_from": "a:1", "move_to": "b:2", "move_leader": True},
+        "POST",
+        "/topic/partition/move",
+        {**P, "move_leader": "true", "move_from": "a:1", "move_to": "b:2"},
+    ),
+    ("expand_partitions", ("t", 4), {}, "POST", "/topic/partition/expand", {"topic": "t", "partition_num": "4"}),
+    (
+        "update_topic_meta",
+        ("t",),
+        {"upgrade_ext": True},
+        "POST",
+        "/topic/meta/update",
+        {"topic": "t", "upgradeext": "true"},
+    ),
+    ("disable_write", ("ordered",), {}, "POST", "/disable/write", {"type": "ordered"}),
+    ("set_log_level", (1,), {}, "POST", "/loglevel/set", {"loglevel": "1"}),
+    ("cluster_stats", (), {}, "GET", "/cluster/stats", {}),
+    ("remove_node", ("a:1:2:3",), {}, "POST", "/cluster/node/remove", {"remove_node": "a:1:2:3"}),
+    ("begin_upgrade", (), {}, "POST", "/cluster/upgrade/begin", {}),
+    ("end_upgrade", (), {}, "POST", "/cluster/upgrade/done", {}),
+    ("tombstone_lookupd", ("x",), {}, "POST", "/cluster/lookupd/tombstone", {"node": "x"}),
+    ("balance_top_topics", (True,), {}, "POST", "/cluster/balance/topn", {"enable": "true"}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options", "method", "path", "params"), NSQD_CALLS)
+def test_a_method_of_the_nsqd_client_sends_this(
+    name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
+) -> None:
+    recorder = Recorder(b"{}")
+    getattr(recorder.on(NsqdClient(URL)), name)(*args, **options)
+    (request,) = recorder.requests
+    assert (request.method, request.path, request.params) == (method, path, params)
+
+
+@pytest.mark.parametrize(("name", "args", "options", "method", "path", "params"), LOOKUPD_CALLS)
+def test_a_method_of_the_lookupd_client_sends_this(
+    name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
+) -> None:
+    recorder = Recorder(b"{}")
+    getattr(recorder.on(LookupdClient(URL)), name)(*args, **options)
+    (request,) = recorder.requests
+    assert (request.method, request.path, request.params) == (method, path, params)
+
+
+def test_lookup_asks_for_access_meta_and_partition_only_when_told() -> None:
+    recorder = Recorder({"producers": []})
+    client = recorder.on(LookupdClient(URL))
+    client.lookup("t")
+    client.lookup("t", access="w", metainfo=True, partition=0)
+    assert [request.params for request in recorder.requests] == [
+        {"topic": "t"},
+        {"topic": "t", "access": "w", "metainfo": "true", "partition": "0"},
+    ]
+
+
+def test_a_path_in_front_of_the_endpoints_is_kept() -> None:
+    recorder = Recorder(b"OK")
+    recorder.on(NsqdClient("http://gateway/nsq/one/")).ping()
+    assert recorder.requests[0].path == "/nsq/one/ping"
+
+
+def test_a_traced_publish_returns_where_the_message_is() -> None:
+    answer = {"status": "OK", "id": 57, "trace_id": "123", "queue_offset": 2587, "rawsize": 33}
+    recorder = Recorder(answer)
+    trace = recorder.on(NsqdClient(URL)).publish_trace("t", b"x", trace_id=123, partition=1)
+    assert (trace.id, trace.trace_id, trace.queue_offset, trace.rawsize) == (57, 123, 2587, 33)
+    assert recorder.requests[0].params == {**P, "trace_id": "123"}
+    with pytest.raises(errors.OptionError, match="trace_id"):
+        NsqdClient(URL).publish_trace("t", b"x", trace_id=1 << 64)
+
+
+def test_ext_headers_survive_being_unquoted_twice() -> None:
+    recorder = Recorder(b"OK")
+    headers = {"k": "100% a+b ü & ?", "n": 1}
+    assert recorder.on(NsqdClient(URL)).publish_ext("t", b"x", headers=headers) is None
+    once = recorder.requests[0].params["ext"]
+    twice = dict(parse_qsl("ext=" + once.replace("&", "%26").replace("#", "%23")))["ext"]
+    assert json.loads(twice) == headers
+    recorder = Recorder({"id": 1, "trace_id": "2", "queue_offset": 3, "rawsize": 4})
+    assert recorder.on(NsqdClient(URL)).publish_ext("t", b"x", headers={"##trace_id": "2"}).trace_id == 2
+
+
+def test_a_stored_message_is_returned_with_its_numbers() -> None:
+    recorder = Recorder({"id": 5, "trace_id": 6, "body": "b\x07", "timestamp": 7, "offset": 8, "ext": "{}"})
+    message = recorder.on(NsqdClient(URL)).get_message("t", 5)
+    assert (message.id, message.trace_id, message.body, message.offset) == (5, 6, "b\\x07", 8)
+    assert message.raw["body"] == "b\x07"
+    assert recorder.requests[0].params["search_mode"] == "id"
+
+
+@pytest.mark.rule("WIRE-6")
+@pytest.mark.parametrize("name", ["", "a b", "t\n", "x" * 65, "ü", "../x", "t&partition=1"])
+def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
+    recorder = Recorder()
+    nsqd, lookupd = recorder.on(NsqdClient(URL)), recorder.on(LookupdClient(URL))
+    for call in (
+        lambda: nsqd.publish(name, b"x"),
+        lambda: nsqd.multipublish(name, [b"x"]),
+        lambda: nsqd.create_topic(name),
+        lambda: nsqd.create_channel(name, "c"),
+        lambda: nsqd.create_channel("t", name),
+        lambda: nsqd.stats(name),
+        lambda: nsqd.stats("t", name),
+        lambda: nsqd.publish_trace(name, b"x", trace_id=1),
+        lambda: nsqd.publish_ext(name, b"x", headers={}),
+        lambda: nsqd.get_message(name, 1),
+        lambda: nsqd.set_channel_offset("t", name, "special:-1"),
+        lambda: lookupd.lookup(name),
+        lambda: lookupd.channels(name),
+        lambda: lookupd.create_topic(name),
+        lambda: lookupd.delete_topic(name),
+        lambda: lookupd.create_channel("t", name),
+        lambda: lookupd.tombstone_topic(name, "h:1"),
+        lambda: lookupd.move_partition(name, 0, move_from="a", move_to="b", move_leader=True),
+    ):
+        with pytest.raises(errors.InvalidName):
+            call()
+    assert recorder.requests == []
+
+
+@pytest.mark.rule("WIRE-8")
+def test_a_bad_body_is_refused_before_anything_is_sent() -> None:
+    recorder = Recorder()
+    client = recorder.on(NsqdClient(URL))
+    for publish in (
+        client.publish,
+        lambda t, b: client.publish_trace(t, b, trace_id=1),
+        lambda t, b: client.publish_ext(t, b, headers={}),
+        lambda t, b: client.multipublish(t, [b]),
+    ):
+        with pytest.raises(errors.InvalidBody):
+            publish("t", b"")
+        with pytest.raises(errors.BodyTypeError, match=r"not str; call \.encode\(\) on it"):
+            publish("t", "text")
+    for bodies in ([], b"bytes", "text"):
+        with pytest.raises((errors.InvalidBody, errors.BodyTypeError)):
+            client.multipublish("t", bodies)
+    with pytest.raises(errors.InvalidBody, match="holds a newline"):
+        client.multipublish("t", [b"a\nb"], binary=False)
+    for defer in (-0.001, float("nan"), float("inf")):
+        with pytest.raises(errors.OptionError, match="defer"):
+            client.publish("t", b"x", defer=defer)
+    assert recorder.requests == []
+
+
+def test_a_batch_is_packed_as_mpub_has_it() -> None:
+    assert pack_bodies([b"ab", b"\n"]) == bytes.fromhex("00000002 00000002 6162 00000001 0a")
+    assert join_bodies(iter([b"ab", b"c"])) == b"ab\nc"
+
+
+def test_offsets_and_options_are_checked() -> None:
+    client = Recorder().on(NsqdClient(URL))
+    for good in ("virtual_queue:0", "timestamp:1700000000", "msgcount:2", "special:-1"):
+        client.set_channel_offset("t", "c", good)
+    for bad in ("", "special:1", "msgcount:-1", "timestamp:5\n", "count:1", b"special:-1"):
+        with pytest.raises(errors.OptionError, match="offset"):
+            client.set_channel_offset("t", "c", bad)
+    for name in ("", "a/b", "../ping", "A", None):
+        with pytest.raises(errors.OptionError, match="option"):
+            client.get_config(name)
+    with pytest.raises(errors.OptionError, match="kind"):
+        client.disable_write("some")
+
+
+def test_a_configuration_value_is_json_or_a_bare_string() -> None:
+    assert Recorder(b'["a"]').on(NsqdClient(URL)).get_config("x") == ["a"]
+    assert Recorder(b"/data/nsq").on(NsqdClient(URL)).get_config("data_path") == "/data/nsq"
