@@ -7,7 +7,6 @@ a word, what was sent is of unknown outcome: sent again only where the caller as
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import deque
 from collections.abc import Iterable
@@ -21,42 +20,20 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     BacklogFull,
     ClosedError,
-    ConnectionLost,
     NotSent,
     NsqdError,
-    NSQError,
     OutcomeUnknown,
-    UnexpectedFrame,
 )
-from gnsq_lite.message import Message
-from gnsq_lite.net.addresses import mapped
-from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.coalescing import joined
+from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.net.peers import Peer
 from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.routes import Routes
 from gnsq_lite.net.runtime import Loop, native_lock
 from gnsq_lite.net.settings import ProducerSettings
-from gnsq_lite.policy.reconnect import Reconnect
-from gnsq_lite.wire import commands
-from gnsq_lite.wire.constants import OK
-
-log = logging.getLogger("gnsq_lite.writer")
 
 _CHECK_EVERY = 1.0
 _NEVER = float("inf")
-
-#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
-_STALE = 0.001
-
-
-class Peer:
-    """One nsqd of a Writer: its connection while there is one, and what it has not answered yet, in order."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        #: The connection, while the peer is in ``Producer.ready``; None otherwise.
-        self.connection: Any = None
-        self.pending: deque[Publication] = deque()
-        self.error: NSQError | None = None
-        self.task: Any = None
 
 
 class Producer:
@@ -72,6 +49,7 @@ class Producer:
         self.closing = False
         self.published = self.failed = self.unknown = self.reconnects = 0
         self._turn = 0
+        self._number = 0
         self._next_deadline = _NEVER
         self._timer: Any = loop.hub.loop.timer(0.0)
         self._drained: list[Event] = []
@@ -80,57 +58,127 @@ class Producer:
         self._batches: dict[str, list[Publication]] = {}
         self._greenlets: list[Any] = []
         self._started = False
-        #: Whether every publish needs the dialect to choose where it goes.
-        self.routed = False
+        #: Whether every publish goes to an endpoint that the dialect chooses.
+        self.routed = settings.dialect.needs_route("")
+        self.routes = Routes(self)
+        self._discovery: Discovery | None = None
 
     def start(self) -> None:
         """Begin to connect."""
         if self._started:
             return
         self._started = True
-        for endpoint in self.settings.endpoints:
-            self._add(endpoint)
-        self._greenlets.append(self.loop.spawn("writer-ticker", self._tick))
+        if not self.routed:
+            for endpoint in self.settings.endpoints:
+                self.peer(endpoint)
+            if self.settings.lookupds:
+                self._discovery = self._discover()
+                self.keep(self.loop.spawn("discovery", self._discovery.run))
+        self.keep(self.loop.spawn("writer-ticker", self._tick))
 
-    def _add(self, endpoint: Endpoint) -> Peer:
+    def _discover(self) -> Discovery:
+        settings, dialect = self.settings, self.settings.dialect
+        return Discovery(
+            settings.lookupds,
+            path=dialect.lookup_path("", "write"),
+            parse=lambda data: dialect.parse_lookup("", "write", data),
+            options=settings.lookup,
+            clock=self.clock,
+            rng=self.rng,
+            direct=settings.endpoints,
+            on_found=lambda endpoints: [self.peer(endpoint) for endpoint in endpoints],
+            on_forget=self._forget,
+            allowed=settings.allowed_addresses,
+            address_map=settings.address_map,
+        )
+
+    def _forget(self, endpoints: Iterable[Endpoint]) -> None:
+        for endpoint in endpoints:
+            peer = self.peers.pop(endpoint, None)
+            if peer is not None:
+                peer.close()
+
+    def keep(self, greenlet: Any) -> None:
+        """Have *greenlet* killed at the end."""
+        self._greenlets.append(greenlet)
+
+    def peer(self, endpoint: Endpoint) -> Peer:
+        """Return the peer of an endpoint, which is connected from now on."""
         peer = self.peers.get(endpoint)
         if peer is None:
-            peer = self.peers[endpoint] = Peer(endpoint)
-        if peer.task is None:
-            peer.task = self.loop.spawn(f"writer {endpoint}", self._serve, peer)
+            peer = self.peers[endpoint] = Peer(self, endpoint)
+            peer.task = self.loop.spawn(f"writer {endpoint}", peer.serve)
         return peer
+
+    def joined(self, peer: Peer) -> None:
+        """A peer's handshake is done."""
+        self.ready.append(peer)
+        if self._discovery is not None:
+            self._discovery.connected(peer.endpoint)
+        waiting, peer.waiting = peer.waiting, deque()
+        shared, self.waiting = self.waiting, deque()
+        for publication in waiting:
+            if not publication.done():
+                self.send_to(peer.endpoint, publication)
+        self.send_again(p for p in shared if not p.done())
+
+    def parted(self, peer: Peer) -> None:
+        """A peer's connection is gone."""
+        if peer in self.ready:
+            self.ready.remove(peer)
+            if self._discovery is not None:
+                self._discovery.disconnected(peer.endpoint)
 
     # -- publishing
 
     def submit(self, publication: Publication) -> None:
         """Send it now, or as soon as an nsqd can be reached."""
         if self.closing:
-            self._settle(publication, error=ClosedError("the Writer was closed"))
+            self.settle(publication, error=ClosedError("the Writer was closed"))
             return
         if publication.deadline < self._next_deadline:
             self._watch(publication.deadline)
-        if self.settings.coalesce and publication.data:
+        if self.routed:
+            self._number += 1
+            publication.number = self._number
+            self.routes.send(publication)
+        elif self.settings.coalesce and publication.request is not None and not publication.request.batch:
             self._gather(publication)
-        elif self.ready:
-            self._send(publication)
         else:
-            self.waiting.append(publication)
+            self._send(publication)
 
     def _send(self, publication: Publication) -> None:
         ready = self.ready
-        if len(ready) == 1:
-            peer = ready[0]
+        while ready:
+            if len(ready) == 1:
+                peer = ready[0]
+            else:
+                self._turn = turn = (self._turn + 1) % len(ready)
+                peer = ready[turn]
+            if peer.send(publication):
+                return
+        self.waiting.append(publication)
+
+    def send_to(self, endpoint: Endpoint, publication: Publication) -> None:
+        """Send it to that endpoint, and to no other, once it is connected."""
+        peer = self.peer(endpoint)
+        if peer.waiting or not peer.send(publication):
+            peer.waiting.append(publication)
+
+    def send_again(self, publications: Iterable[Publication]) -> None:
+        """Send, in order, what a lost connection did not take; deadlines are watched already."""
+        if self.routed:
+            self.routes.put_back(publications)
         else:
-            self._turn = turn = (self._turn + 1) % len(ready)
-            peer = ready[turn]
-        connection = peer.connection
-        if not peer.pending and self.clock.now() - connection.read_at > _STALE and connection.has_ended():
-            self.ready.remove(peer)  # its greenlet will find out in a moment; the message need not be lost with it
-            self.submit_again(publication)
-            return
-        peer.pending.append(publication)
-        publication.sent = True
-        connection.send(publication.data)
+            for publication in publications:
+                self._send(publication)
+
+    def refused(self, publication: Publication, error: NsqdError) -> None:
+        """nsqd refused it; where its leader has moved, it follows."""
+        if self.routed and not publication.done() and self.settings.dialect.should_reroute(error):
+            self.routes.retry(publication, error)
+        else:
+            self.settle(publication, error=error)
 
     def _gather(self, publication: Publication) -> None:
         """Keep single messages until the end of the turn: those to one topic go as one MPUB."""
@@ -142,134 +190,52 @@ class Producer:
         batches, self._batches = self._batches, {}
         for publications in batches.values():
             for batch in joined(publications, self.settings.max_body_size):
-                if self.ready:
-                    self._send(batch)
-                else:
-                    self.waiting.append(batch)
+                self._send(batch)
 
-    # -- answers
+    # -- outcomes
 
-    def on_response(self, connection: Connection, body: bytes) -> None:
-        """An OK settles the oldest unanswered publish."""
-        pending = self.peers[connection.endpoint].pending
-        if not pending:
-            raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
-        publication = pending.popleft()
-        if body == OK:
-            receipt = None
-        elif publication.request is not None:
-            receipt = self.settings.dialect.receipt(publication.request, body)
-        else:
-            raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
-        if not self._drained and publication.settle(receipt):
+    def succeed(self, publication: Publication, receipt: Any) -> None:
+        """nsqd has it."""
+        if publication.settle(receipt):
             self.published += publication.count
             self._released += publication.cost
-        else:
-            self._settle(publication, receipt)
+            if self._drained:
+                self._tell_drained()
 
-    def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """A refusal that leaves the connection open settles the oldest unanswered publish."""
-        self._refuse(self.peers[connection.endpoint], error)
-
-    def _refuse(self, peer: Peer, error: NsqdError) -> None:
-        if not peer.pending:
-            log.warning("%s", error)
+    def settle(self, publication: Publication, *, error: BaseException) -> None:
+        """Give a publish its outcome, once, and count it."""
+        if not publication.settle(error=error):
             return
-        self._settle(peer.pending.popleft(), error=error)
-
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        """Nobody subscribed."""
-        raise UnexpectedFrame("a message came to a connection that has not subscribed")
-
-    def on_answered(self, connection: Connection, finished: int, requeued: int) -> None:
-        """A Writer answers no messages."""
-
-    def on_failure(self) -> None:
-        """A Writer has no handlers."""
-
-    def requeue_delay(self, message: Message) -> float:
-        """A Writer has no messages."""
-        return 0.0
-
-    # -- one nsqd: connected, kept, connected again (PUB-3, PUB-4)
-
-    def _serve(self, peer: Peer) -> None:
-        retry = Reconnect(self.settings.reconnect, rng=self.rng)
-        while not self.closing:
-            error = self._once(peer, retry)
-            if self.closing:
-                return
-            peer.error = error
-            log.warning("%s", error, extra={"nsqd": str(peer.endpoint)})
-            self._after_loss(peer, error)
-            self._fail_hopeless()
-            gevent.sleep(retry.failed())
-            self.reconnects += 1
-
-    def _once(self, peer: Peer, retry: Reconnect) -> NSQError:
-        target = Target(
-            endpoint=peer.endpoint,
-            identify_extra=self.settings.dialect.identify_extra("", peer.endpoint),
-            connect_to=mapped(self.settings.address_map, peer.endpoint),
-        )
-        connection = Connection(self.loop, target, self.settings.connection, self, self.clock)
-        try:
-            connection.open()
-            retry.succeeded()
-            peer.connection, peer.error = connection, None
-            self.ready.append(peer)
-            self._send_waiting()
-            connection.run()
-        except NSQError as error:
-            return error
-        except Exception as error:
-            log.exception("%s: the connection failed in an unforeseen way", peer.endpoint)
-            return ConnectionLost(connection.address, f"{type(error).__name__}: {error}")
-        finally:
-            connection.close(ConnectionLost(connection.address, "closed"))
-            peer.connection = None
-            if peer in self.ready:
-                self.ready.remove(peer)
-        raise ClosedError("a connection ended without a reason")
-
-    def _send_waiting(self) -> None:
-        waiting, self.waiting = self.waiting, deque()
-        for publication in waiting:
-            if not publication.done():
-                self.submit_again(publication)
-
-    def submit_again(self, publication: Publication) -> None:
-        """Send, or keep until an nsqd can be reached; its deadline is watched already."""
-        if self.ready:
-            self._send(publication)
+        self._released += publication.cost
+        if isinstance(error, OutcomeUnknown):
+            self.unknown += publication.count
         else:
-            self.waiting.append(publication)
+            self.failed += publication.count
+        if self._drained:
+            self._tell_drained()
 
-    def _after_loss(self, peer: Peer, error: NSQError) -> None:
-        """Settle or send again what the lost connection owed."""
-        pending, peer.pending = peer.pending, deque()
-        unread = isinstance(error, NsqdError)
-        if unread and pending:
-            self._settle(pending.popleft(), error=error)
-        for publication in pending:
-            if publication.done():
-                continue
-            if unread or publication.retries > 0:
-                publication.retries -= 0 if unread else 1
-                publication.sent = publication.sent and not unread
-                self.submit_again(publication)
-            else:
-                why = f"the connection was lost before the answer came, so the outcome is unknown: {error}"
-                self._settle(publication, error=OutcomeUnknown(why))
+    def _tell_drained(self) -> None:
+        if not self.unsettled():
+            for event in self._drained:
+                event.set()
 
-    def _fail_hopeless(self) -> None:
+    def reserve(self, publication: Publication, size: int) -> None:
+        """Count a publish that nobody waits for against ``max_pending``; from any thread.  Raises BacklogFull."""
+        with self._backlog_lock:
+            if self._reserved - self._released + size > self.settings.max_pending:
+                most = self.settings.max_pending
+                raise BacklogFull(f"{most} bytes are on their way already (max_pending); nothing was sent")
+            self._reserved += size
+        publication.cost = size
+
+    def fail_hopeless(self) -> None:
         """Fail what waits when no nsqd can be had, for a reason that waiting does not mend."""
         errors = [peer.error for peer in self.peers.values()]
         if self.ready or not errors or not all(isinstance(e, self.settings.misconfigured) for e in errors):
             return
         waiting, self.waiting = self.waiting, deque()
-        for publication in waiting:
-            self._settle(publication, error=errors[0])
+        for publication in (*waiting, *self.routes.waiting()):
+            self.settle(publication, error=errors[0] or NotSent("no nsqd can be reached"))
 
     # -- deadlines
 
@@ -280,19 +246,30 @@ class Producer:
         self._timer = self.loop.hub.loop.timer(max(0.0, deadline - self.clock.now()))
         self._timer.start(self._expire)
 
+    def _everything(self) -> Iterable[Publication]:
+        """Every publish that may have no outcome yet."""
+        yield from self.waiting
+        yield from self.routes.waiting()
+        for batch in self._batches.values():
+            yield from batch
+        for peer in self.peers.values():
+            yield from peer.pending
+            yield from peer.waiting
+
     def _expire(self) -> None:
         now = self.clock.now()
-        self._next_deadline = _NEVER
-        soonest = _NEVER
-        for publications in (self.waiting, *(peer.pending for peer in self.peers.values())):
-            for publication in publications:
-                if publication.done():
-                    continue
-                if publication.deadline <= now:
-                    self._settle(publication, error=publication.expired(self._why()))
-                else:
-                    soonest = min(soonest, publication.deadline)
+        self._next_deadline = soonest = _NEVER
+        for publication in list(self._everything()):
+            if publication.done():
+                continue
+            if publication.deadline <= now:
+                self.settle(publication, error=publication.expired(self._why()))
+            else:
+                soonest = min(soonest, publication.deadline)
         self.waiting = deque(p for p in self.waiting if not p.done())
+        self.routes.forget(Publication.done)
+        for peer in self.peers.values():
+            peer.waiting = deque(p for p in peer.waiting if not p.done())
         if soonest < _NEVER:
             self._watch(soonest)
 
@@ -313,39 +290,7 @@ class Producer:
 
     def unsettled(self) -> int:
         """Publishes that have no outcome yet."""
-        waiting: Iterable[Iterable[Publication]] = (
-            self.waiting,
-            *self._batches.values(),
-            *(peer.pending for peer in self.peers.values()),
-        )
-        return sum(1 for group in waiting for p in group if not p.done())
-
-    def reserve(self, publication: Publication, size: int) -> None:
-        """Count a publish that nobody waits for against ``max_pending``; from any thread.  Raises BacklogFull."""
-        with self._backlog_lock:
-            if self._reserved - self._released + size > self.settings.max_pending:
-                most = self.settings.max_pending
-                raise BacklogFull(f"{most} bytes are on their way already (max_pending); nothing was sent")
-            self._reserved += size
-        publication.cost = size
-
-    def _settle(self, publication: Publication, value: Any = None, error: BaseException | None = None) -> None:
-        """Give a publish its outcome, once, and count it."""
-        if not publication.settle(value, error):
-            return
-        self._count(publication, error)
-        if self._drained and not self.unsettled():
-            for event in self._drained:
-                event.set()
-
-    def _count(self, publication: Publication, error: BaseException | None) -> None:
-        self._released += publication.cost
-        if error is None:
-            self.published += publication.count
-        elif isinstance(error, OutcomeUnknown):
-            self.unknown += publication.count
-        else:
-            self.failed += publication.count
+        return sum(1 for publication in self._everything() if not publication.done())
 
     def drain(self, timeout: float) -> bool:
         """Wait until all that was submitted has an outcome; return whether it has."""
@@ -367,64 +312,19 @@ class Producer:
         self.drain(timeout)
         self.closing = True
         for peer in self.peers.values():
-            if peer.connection is not None:
-                peer.connection.close(ConnectionLost(peer.connection.address, "the Writer was closed"))
-            for publication in peer.pending:
-                self._settle(publication, error=OutcomeUnknown("the Writer was closed before the answer came"))
-        for publication in (*self.waiting, *(p for group in self._batches.values() for p in group)):
-            self._settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
+            peer.close()
+        for publication in list(self._everything()):
+            self.settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
         self._timer.stop()
-        me = gevent.getcurrent()
-        for task in (*(peer.task for peer in self.peers.values()), *self._greenlets):
-            if task is not None and task is not me:
-                task.kill(block=False)
+        self.routes.close()
+        if self._discovery is not None:
+            self._discovery.stop()
+        for greenlet in self._greenlets:
+            if greenlet is not gevent.getcurrent():
+                greenlet.kill(block=False)
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
         self.closing = True
         for peer in self.peers.values():
-            if peer.connection is not None:
-                peer.connection.abandon()
-
-
-class Batch(Publication):
-    """Publishes of one turn to one topic, sent as one MPUB; each has its own outcome."""
-
-    __slots__ = ("members",)
-
-    members: list[Publication]
-
-    def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Settle each member."""
-        first = super().settle(value, error)
-        if first:
-            for member in self.members:
-                member.settle(value, error)
-        return first
-
-
-def joined(publications: list[Publication], most: int) -> Iterable[Publication]:
-    """Yield *publications* as MPUBs of at most *most* bytes; what stands alone stays as it is."""
-    group: list[Publication] = []
-    size = 4
-    for publication in publications:
-        body = publication.request.bodies[0] if publication.request is not None else b""
-        if group and size + 4 + len(body) > most:
-            yield _as_batch(group)
-            group, size = [], 4
-        group.append(publication)
-        size += 4 + len(body)
-    if group:
-        yield _as_batch(group)
-
-
-def _as_batch(group: list[Publication]) -> Publication:
-    if len(group) == 1:
-        return group[0]
-    first = group[0]
-    bodies = [p.request.bodies[0] for p in group if p.request is not None]
-    data = commands.multipublish_head(first.topic) + commands.multipublish_body(bodies)
-    batch = Batch(first._loop, first.topic, data, len(group), first.timeout, min(p.deadline for p in group))
-    batch.members = group
-    batch.retries = min(p.retries for p in group)
-    return batch
+            peer.abandon()

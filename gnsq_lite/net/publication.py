@@ -7,7 +7,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from gnsq_lite.dialect import PublishRequest
-from gnsq_lite.errors import NotSent, PublishTimeout
+from gnsq_lite.errors import NotSent, NSQError, PublishTimeout
 from gnsq_lite.net.runtime import Completion, Loop
 
 
@@ -25,6 +25,9 @@ class Publication(Completion):
         "count",
         "data",
         "deadline",
+        "last_error",
+        "moves",
+        "number",
         "request",
         "retries",
         "sent",
@@ -49,6 +52,10 @@ class Publication(Completion):
         self.retries = 0
         #: Bytes counted against max_pending; 0 where somebody waits.
         self.cost = 0
+        #: Order among routed publishes, how often its leader was looked for, and what it met last.
+        self.number = 0
+        self.moves = 0
+        self.last_error: NSQError | None = None
         self.sent = False
 
     def result(self, timeout: float | None = None) -> Any:
@@ -91,8 +98,10 @@ class Publication(Completion):
         if greenlet is not None:
             greenlet.switch()
 
-    def expired(self, why: str) -> NotSent | PublishTimeout:
+    def expired(self, why: str) -> NSQError:
         """Return the error for a deadline that has passed; *why* no nsqd could be reached."""
+        if self.last_error is not None and not self.sent:
+            return self.last_error
         if self.sent:
             return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
         return NotSent(f"no nsqd could be reached for the publish to {self.topic} within {self.timeout:g} s{why}")

@@ -1,0 +1,178 @@
+"""One nsqd of a Writer: connected, kept, connected again (PUB-3, PUB-4, YZ-11)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import gevent
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import (
+    ClosedError,
+    ConnectionLost,
+    NsqdError,
+    NSQError,
+    OutcomeUnknown,
+    UnexpectedFrame,
+)
+from gnsq_lite.message import Message
+from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.wire.constants import OK
+
+if TYPE_CHECKING:
+    from gnsq_lite.net.producer import Producer
+
+log = logging.getLogger("gnsq_lite.writer")
+
+#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
+STALE = 0.001
+
+
+class Peer:
+    """An nsqd, or a partition on it: its connection while there is one, and what it has not answered, in order."""
+
+    def __init__(self, producer: Producer, endpoint: Endpoint) -> None:
+        self.producer, self.endpoint = producer, endpoint
+        #: The connection, once its handshake is done; None before and after.
+        self.connection: Any = None
+        self.pending: deque[Publication] = deque()
+        #: Routed publishes, which may go nowhere else, until the connection is there.
+        self.waiting: deque[Publication] = deque()
+        self.error: NSQError | None = None
+        self.task: Any = None
+
+    def send(self, publication: Publication) -> bool:
+        """Send it; False, and nothing was sent, when the connection turns out to have ended."""
+        connection = self.connection
+        if connection is None:
+            return False
+        if not self.pending and self.producer.clock.now() - connection.read_at > STALE and connection.has_ended():
+            self._gone()  # its greenlet will find out in a moment; the message need not be lost with it
+            return False
+        self.pending.append(publication)
+        publication.sent = True
+        connection.send(publication.data)
+        return True
+
+    # -- answers; the connection's owner
+
+    def on_response(self, connection: Connection, body: bytes) -> None:
+        """An OK settles the oldest unanswered publish."""
+        if not self.pending:
+            raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
+        publication = self.pending.popleft()
+        if body == OK:
+            self.producer.succeed(publication, None)
+        elif publication.request is not None:
+            self.producer.succeed(publication, self.producer.settings.dialect.receipt(publication.request, body))
+        else:
+            raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
+
+    def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
+        """A refusal that leaves the connection open settles the oldest unanswered publish."""
+        if not self.pending:
+            log.warning("%s", error)
+            return
+        self.producer.refused(self.pending.popleft(), error)
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        """Nobody subscribed."""
+        raise UnexpectedFrame("a message came to a connection that has not subscribed")
+
+    def on_answered(self, connection: Connection, finished: int, requeued: int) -> None:
+        """A Writer answers no messages."""
+
+    def on_failure(self) -> None:
+        """A Writer has no handlers."""
+
+    def requeue_delay(self, message: Message) -> float:
+        """A Writer has no messages."""
+        return 0.0
+
+    # -- life
+
+    def serve(self) -> None:
+        """Keep connected until the Writer closes; waits.  No exception but that ends it."""
+        producer = self.producer
+        retry = Reconnect(producer.settings.reconnect, rng=producer.rng)
+        while not producer.closing:
+            error = self._once(retry)
+            if producer.closing:
+                return
+            self.error = error
+            log.warning("%s", error, extra={"nsqd": str(self.endpoint)})
+            self._after_loss(error)
+            producer.fail_hopeless()
+            gevent.sleep(retry.failed())
+            producer.reconnects += 1
+
+    def _once(self, retry: Reconnect) -> NSQError:
+        producer = self.producer
+        target = Target(
+            endpoint=self.endpoint,
+            identify_extra=producer.settings.dialect.identify_extra("", self.endpoint),
+            connect_to=mapped(producer.settings.address_map, self.endpoint),
+        )
+        connection = Connection(producer.loop, target, producer.settings.connection, self, producer.clock)
+        try:
+            connection.open()
+            retry.succeeded()
+            self.connection, self.error = connection, None
+            producer.joined(self)
+            connection.run()
+        except NSQError as error:
+            return error
+        except Exception as error:
+            log.exception("%s: the connection failed in an unforeseen way", self.endpoint)
+            return ConnectionLost(connection.address, f"{type(error).__name__}: {error}")
+        finally:
+            connection.close(ConnectionLost(connection.address, "closed"))
+            self._gone()
+        raise ClosedError("a connection ended without a reason")
+
+    def _gone(self) -> None:
+        self.connection = None
+        self.producer.parted(self)
+
+    def _after_loss(self, error: NSQError) -> None:
+        """Settle or send again what the lost connection owed, in its order.
+
+        After an error frame nsqd has read nothing that came behind the publish it refused.
+        """
+        pending, self.pending = self.pending, deque()
+        waiting, self.waiting = self.waiting, deque()
+        unread = isinstance(error, NsqdError)
+        again: list[Publication] = []
+        refused = pending.popleft() if unread and pending else None
+        for publication in pending:
+            if publication.done():
+                continue
+            if unread or publication.retries > 0:
+                publication.retries -= 0 if unread else 1
+                publication.sent = publication.sent and not unread
+                again.append(publication)
+            else:
+                why = f"the connection was lost before the answer came, so the outcome is unknown: {error}"
+                self.producer.settle(publication, error=OutcomeUnknown(why))
+        self.producer.send_again([*again, *waiting])
+        if refused is not None and isinstance(error, NsqdError):
+            self.producer.refused(refused, error)
+
+    def close(self) -> None:
+        """Disconnect; what was sent and not answered is of unknown outcome."""
+        if self.connection is not None:
+            self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
+        for publication in self.pending:
+            self.producer.settle(publication, error=OutcomeUnknown("the Writer was closed before the answer came"))
+        if self.task is not None and self.task is not gevent.getcurrent():
+            self.task.kill(block=False)
+
+    def abandon(self) -> None:
+        """In a forked child: the connection is the parent's."""
+        if self.connection is not None:
+            self.connection.abandon()
