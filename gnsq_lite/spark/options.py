@@ -162,6 +162,7 @@ class SinkOptions(CommonOptions):
     pipeline: int = opt(4, "MPUBs under way at once", low=1, high=256)
     on_null_body: Literal["error", "skip"] = opt("error", "what a null or empty body does; nsqd takes neither")
     marker_dir: str = opt("", "directory for progress markers: a task tried again goes on where it stopped")
+    rows_per_second: float | None = opt(None, "rows a task publishes in a second at the most", low=0.001)
     max_retries: int = opt(5, "times a failed MPUB is sent again", low=0, high=1000)
     publish_timeout_ms: int = opt(30_000, "time nsqd may take to answer", low=10, high=3_600_000)
 

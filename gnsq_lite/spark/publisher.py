@@ -85,6 +85,7 @@ class Sink:
         self._on_progress = on_progress
         self._window: deque[tuple[Payload, Publication, int]] = deque()
         self._seen = self._settled = 0
+        self._due = time.monotonic()
         #: Rows nsqd has taken, those that were skipped included; and what was sent anew.
         self.done = skip
         self.published = 0
@@ -127,7 +128,10 @@ class Sink:
             self._write_deferred(topic, bodies, defers if mask is None else defers.filter(mask))
             self.done = row_after
             return
-        pieces = list(payloads(topic, bodies, options.mpub_size, options.mpub_max_bytes))
+        most = options.mpub_size
+        if options.rows_per_second is not None:  # small enough for an even flow
+            most = max(1, min(most, int(options.rows_per_second / 10)))
+        pieces = list(payloads(topic, bodies, most, options.mpub_max_bytes))
         left = len(bodies)
         for piece in pieces:
             left -= piece.count
@@ -144,6 +148,7 @@ class Sink:
         timeout = self._options.publish_timeout_ms / 1000
         waiting: deque[Any] = deque()
         for body, defer in zip(bodies.to_pylist(), defers.to_pylist(), strict=True):
+            self._throttle(1)
             seconds = float(defer or 0.0)
             waiting.append(self._writer.publish_nowait(topic, body, defer=max(0.0, seconds), timeout=timeout))
             if len(waiting) >= 1000:
@@ -152,7 +157,17 @@ class Sink:
             publication.result()
         self.published += len(bodies)
 
+    def _throttle(self, count: int) -> None:
+        """Wait until *count* more rows are within rowsPerSecond."""
+        rate = self._options.rows_per_second
+        if rate is not None:
+            now = time.monotonic()
+            due = max(self._due, now - 1.0)  # no more than a second's worth at once after a pause
+            self._sleep(max(0.0, due - now))
+            self._due = due + count / rate
+
     def _push(self, payload: Payload, done: int) -> None:
+        self._throttle(payload.count)
         while len(self._window) >= self._options.pipeline:
             self._settle()
         publication = self._writer.send(payload, self._options.publish_timeout_ms / 1000)

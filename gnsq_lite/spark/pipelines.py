@@ -1,0 +1,246 @@
+"""Pipelines people run: archive, replay, summarize, relay.  ``gnsq-lite spark ...`` calls these functions.
+
+Each takes the source's or the sink's options as Spark takes them (camelCase), uses the running SparkSession or makes
+one, reports progress to a callback, and returns a frozen summary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.spark.archive import store_batch
+from gnsq_lite.spark.compat import OldSpark, require_pyspark, supports_available_now
+from gnsq_lite.spark.launch import session
+from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
+
+
+class PipelineFailed(NSQError):
+    """A streaming query ended with an error; the text is Spark's."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a pipeline is."""
+
+    batches: int
+    rows: int
+    rows_per_second: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pipeline did."""
+
+    batches: int
+    rows: int
+    seconds: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def archive(
+    source: Mapping[str, str],
+    path: str | Path,
+    *,
+    checkpoint: str | Path,
+    available_now: bool = False,
+    trigger: float = 10.0,
+    where: str | None = None,
+    spark: Any = None,
+    on_progress: OnProgress | None = None,
+) -> Outcome:
+    """Store a topic as Parquet by day and hour of publishing, every message once.
+
+    Args:
+        source: Options of the streaming source: topic, channel, spoolDir, addresses ...
+        path: The archive's directory; see :mod:`gnsq_lite.spark.archive`.
+        checkpoint: The query's checkpoint; keep it with the spool.
+        available_now: End when the backlog of this moment is stored; otherwise run until interrupted.
+        trigger: Seconds between micro-batches.
+        where: SQL; only rows for which it holds are stored (all are acknowledged).
+    Raises:
+        OptionError: before Spark is started.  PipelineFailed: the query ended with an error.
+    """
+    parse(SourceOptions, source)
+    _check_available_now(available_now)
+    spark = spark or session()
+    frame = spark.readStream.format("nsq").options(**source).load()
+    if where:
+        frame = frame.where(where)
+    target = Path(path).absolute()
+    target.mkdir(parents=True, exist_ok=True)
+
+    def store(batch: Any, batch_id: int) -> None:
+        store_batch(batch, batch_id, query_id(batch), target)
+
+    return _run(frame.writeStream.foreachBatch(store), checkpoint, available_now, trigger, on_progress)
+
+
+def query_id(batch: Any) -> str:
+    """Return the id of the streaming query whose foreachBatch runs: the same after a restart from its checkpoint."""
+    found: str | None = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not found:
+        raise PipelineFailed("this PySpark tells foreachBatch no query id, so a batch could not be told from another")
+    return found
+
+
+def relay(
+    source: Mapping[str, str],
+    sink: Mapping[str, str],
+    *,
+    checkpoint: str | Path,
+    select: str = "body",
+    where: str | None = None,
+    available_now: bool = False,
+    trigger: float = 1.0,
+    spark: Any = None,
+    on_progress: OnProgress | None = None,
+) -> Outcome:
+    """Publish what a SQL expression makes of each message to another topic; at least once.
+
+    Args:
+        select: SQL of the new body, of the source's columns; such as ``upper(string(body))``.
+        where: SQL; only rows for which it holds are published.
+    Raises:
+        OptionError: before Spark is started.  PipelineFailed: the query ended with an error.
+    """
+    given = parse(SinkOptions, sink)
+    if parse(SourceOptions, source).topic == given.topic:
+        raise OptionError("topic", given.topic, "a topic relayed to itself never ends")
+    _check_available_now(available_now)
+    spark = spark or session()
+    frame = spark.readStream.format("nsq").options(**source).load()
+    if where:
+        frame = frame.where(where)
+    writer = frame.selectExpr(f"{select} AS body").writeStream.format("nsq").options(**sink)
+    return _run(writer, checkpoint, available_now, trigger, on_progress)
+
+
+def replay(
+    path: str | Path,
+    sink: Mapping[str, str],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    where: str | None = None,
+    rate: float | None = None,
+    select: str = "body",
+    spark: Any = None,
+) -> Outcome:
+    """Publish an archive's messages again, oldest first within each task; at least once.
+
+    Args:
+        path: An archive, or any Parquet with the columns body and timestamp.
+        since, until: Publish times, ``"2026-11-21 04:00:00"`` in the session's time zone; since <= t < until.
+        where: SQL over the archive's columns.
+        rate: Messages per second at the most, over all tasks; None: as fast as nsqd takes them.
+        select: SQL of the body to publish.
+    Raises:
+        OptionError: before Spark is started.  FileNotFoundError: there is no archive.
+    """
+    parse(SinkOptions, sink)
+    if rate is not None and not rate > 0:
+        raise OptionError("rate", rate, "must be more than 0 messages a second")
+    files = archive_files(path)
+    spark = spark or session()
+    begun = time.monotonic()
+    frame = spark.read.parquet(*files)
+    for condition in (where, since and f"timestamp >= TIMESTAMP '{_time(since)}'"):
+        frame = frame.where(condition) if condition else frame
+    if until:
+        frame = frame.where(f"timestamp < TIMESTAMP '{_time(until)}'")
+    options = dict(sink)
+    if rate is not None:
+        frame = frame.coalesce(1)
+        options["rowsPerSecond"] = str(rate)
+    chosen = frame.sortWithinPartitions("timestamp").selectExpr(f"{select} AS body")
+    observed, counts = _counted(chosen)
+    observed.write.format("nsq").options(**options).mode("append").save()
+    return Outcome(1, int(counts.get.get("rows") or 0), time.monotonic() - begun)
+
+
+def _counted(frame: Any) -> tuple[Any, Any]:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observation = Observation()
+    return frame.observe(observation, f.count(f.lit(1)).alias("rows")), observation
+
+
+def _time(text: str) -> str:
+    if any(c in text for c in "'\\\n"):
+        raise OptionError("since/until", text, "must be a time such as 2026-11-21 04:00:00")
+    return text
+
+
+def archive_files(path: str | Path) -> list[str]:
+    """Return an archive's Parquet files.  Raises FileNotFoundError."""
+    root = Path(path).absolute()
+    found = sorted(one for one in root.rglob("*.parquet") if not any(p.startswith("_") for p in _below(root, one)))
+    if not found:
+        raise FileNotFoundError(f"no Parquet files below {root}")
+    return [one.as_uri() for one in found]
+
+
+def _below(root: Path, path: Path) -> tuple[str, ...]:
+    return path.relative_to(root).parts
+
+
+def _check_available_now(wanted: bool) -> None:
+    require_pyspark()
+    if wanted and not supports_available_now():
+        import pyspark
+
+        raise OldSpark(f"available_now needs pyspark >= 4.2; this is {pyspark.__version__}: run it without and stop it")
+
+
+def _run(
+    writer: Any, checkpoint: str | Path, available_now: bool, trigger: float, on_progress: OnProgress | None
+) -> Outcome:
+    """Start a query, report until it ends, and stop it in order on Ctrl-C."""
+    begun = time.monotonic()
+    when = {"availableNow": True} if available_now else {"processingTime": f"{trigger:g} seconds"}
+    query = writer.option("checkpointLocation", Path(checkpoint).absolute().as_uri()).trigger(**when).start()
+    watch = _Watch(on_progress)
+    try:
+        while not query.awaitTermination(0.5):
+            watch.look(query)
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:
+        raise PipelineFailed(_first_lines(str(error))) from error
+    finally:
+        query.stop()
+    watch.look(query)
+    return Outcome(watch.batches, watch.rows, time.monotonic() - begun)
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[:30])
+
+
+class _Watch:
+    """Adds up the progress reports of a query; each batch is counted once."""
+
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+        self._seen: set[int] = set()
+        self.batches = self.rows = 0
+
+    def look(self, query: Any) -> None:
+        rate = 0.0
+        for report in query.recentProgress:
+            number, rows = int(report["batchId"]), int(report["numInputRows"])
+            if rows and number not in self._seen:
+                self._seen.add(number)
+                self.batches += 1
+                self.rows += rows
+            rate = float(report.get("processedRowsPerSecond") or 0.0)
+        if self._on_progress is not None:
+            self._on_progress(Progress(self.batches, self.rows, rate))

@@ -1,0 +1,329 @@
+"""Kills the query, its source process, a worker or everything, again and again, and counts what arrives.
+
+A run publishes N numbered messages to a real nsqd and starts a streaming query that stores every micro-batch under its
+batch id (a directory that is renamed into place: the idempotent sink).  The query is killed with SIGKILL, at random
+moments or at named points, and started again from its checkpoint, until everything has arrived.  Then: nothing may be
+lost, no batch may have had other rows when it ran again, and the sink may have no row twice.
+
+    python -m tests.spark.kill_harness --kills 30 --messages 500000       # the long form
+    python -m tests.spark.kill_harness --kills 4 --messages 20000         # the short one
+
+Points: before-fsync, after-fsync, after-fin (in the source process, through the spool's file calls), before-sink,
+after-sink (in foreachBatch, the whole query dies); victims: jvm, source, worker, all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.source import NsqDataSource
+from gnsq_lite.spark.stream import NsqStreamReader
+
+ROOT = Path(__file__).parent.parent.parent
+POINTS = ("before-fsync", "after-fsync", "after-fin", "before-sink", "after-sink")
+VICTIMS = ("jvm", "source", "worker", "all")
+TOPIC, CHANNEL = "kill", "spark"
+
+
+# -- the query under test, in a process group of its own ---------------------------------------------------------------
+
+
+class KillingFiles(Files):
+    """Real files; the process dies at the point and the count that the file ``point`` names."""
+
+    def __init__(self) -> None:
+        point = Path(os.environ["GNSQ_HARNESS"]) / "point"
+        self.point, _, count = point.read_text().partition(" ") if point.exists() else ("", "", "")
+        self.left = int(count or 0)
+        self.path = point
+        self.synced = 0
+
+    def sync(self, fd: int) -> None:
+        self.die("before-fsync")
+        super().sync(fd)
+        self.die("after-fsync")
+
+    def append(self, fd: int, data: bytes) -> None:
+        self.die("after-fin")  # the next write comes after the FINs of the last one were queued
+        super().append(fd, data)
+
+    def die(self, here: str) -> None:
+        if here == self.point:
+            self.left -= 1
+            if self.left <= 0:
+                self.path.unlink(missing_ok=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillableReader(NsqStreamReader):
+    files = KillingFiles
+
+
+class KillableSource(NsqDataSource):
+    def streamReader(self, schema: Any) -> Any:
+        options: SourceOptions = self._checked(schema)
+        if options.receiver == "executors":
+            return super().streamReader(schema)
+        return KillableReader(options)
+
+
+def store(base: Path, frame: Any, batch_id: int) -> None:
+    """Write a batch's rows under its id, whole or not at all; compare with what an earlier run of it wrote."""
+    target = base / "sink" / f"{batch_id:06d}.json"
+    rows = sorted((row.id, bytes(row.body).decode()) for row in frame.select("id", "body").collect())
+    seen = base / "seen" / f"{batch_id:06d}.{time.time_ns()}.json"
+    seen.parent.mkdir(exist_ok=True)
+    Files().replace_text(seen, json.dumps(rows))
+    point = base / "point"
+    wanted = point.read_text() if point.exists() else ""
+    if wanted.startswith("before-sink"):
+        point.unlink()
+        os.killpg(0, signal.SIGKILL)
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        Files().replace_text(target, json.dumps(rows))
+    if wanted.startswith("after-sink"):
+        point.unlink()
+        os.killpg(0, signal.SIGKILL)
+
+
+def query(base: Path, address: str, receiver: str) -> None:
+    """Run the streaming query until killed."""
+    from gnsq_lite.spark.launch import session
+
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.task.maxFailures": "4",
+        "spark.python.worker.faulthandler.enabled": "false",
+    }
+    spark = session("local[2,4]", "kill-harness", conf)
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(KillableSource)
+    frame = (
+        spark.readStream.format("nsq")
+        .options(topic=TOPIC, channel=CHANNEL, spoolDir=str(base / "spool"), nsqdTCPAddresses=address)
+        .options(maxOffsetsPerTrigger="4000", msgTimeoutMs="3000", receiver=receiver, epochMs="500")
+        .load()
+    )
+    writer = frame.writeStream.foreachBatch(lambda batch, number: store(base, batch, number))
+    started = writer.option("checkpointLocation", str(base / "checkpoint")).start()
+    (base / "pids").write_text(f"{os.getpid()} {spark.sparkContext._gateway.proc.pid}")
+    started.awaitTermination()
+
+
+# -- the executioner ---------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """One query process group, and how it is killed."""
+
+    def __init__(self, base: Path, address: str, receiver: str) -> None:
+        self.base = base
+        environment = {**os.environ, "GNSQ_HARNESS": str(base), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+        (base / "pids").unlink(missing_ok=True)
+        self.log = (base / "log").open("ab")
+        command = [sys.executable, "-m", "tests.spark.kill_harness", "--query", str(base), address, receiver]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=self.log, stderr=self.log, start_new_session=True
+        )
+
+    def wait_started(self, timeout: float = 180.0) -> bool:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if (self.base / "pids").exists():
+                return True
+            time.sleep(0.1)
+        return False
+
+    def members(self) -> dict[int, str]:
+        """Return the group's processes: pid -> command line."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if os.getpgid(int(entry.name)) == self.process.pid or os.getsid(int(entry.name)) == self.process.pid:
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (ProcessLookupError, FileNotFoundError, PermissionError):
+                continue
+        return found
+
+    def kill(self, victim: str) -> bool:
+        """Kill one kind of process; return whether there was one."""
+        marks = {"jvm": "org.apache.spark", "source": "python_streaming_source_runner", "worker": "pyspark.daemon"}
+        members = self.members()
+        chosen = [pid for pid, command in members.items() if victim == "all" or marks[victim] in command]
+        for pid in chosen:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return bool(chosen)
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        for pid in self.members():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait(30)
+        self.log.close()
+
+
+def publish(address: str, first: int, count: int) -> None:
+    """Publish numbered messages."""
+    from gnsq_lite import Writer
+
+    with Writer(address) as writer:
+        for at in range(first, first + count, 500):
+            writer.multipublish(TOPIC, [b"%d" % n for n in range(at, min(at + 500, first + count))])
+            time.sleep(0.05)  # so that a kill finds messages on their way
+
+
+def arrived(base: Path) -> list[str]:
+    """Return the bodies in the idempotent sink."""
+    return [body for file in sorted((base / "sink").glob("*.json")) for _, body in json.loads(file.read_text())]
+
+
+def verdict(base: Path, messages: int, kills: int, points: Counter[str]) -> dict[str, Any]:
+    """Compare what arrived with what was published, and each replayed batch with its first run."""
+    bodies = arrived(base)
+    counts = Counter(bodies)
+    replayed = different = 0
+    for file in sorted((base / "sink").glob("*.json")):
+        runs = list((base / "seen").glob(f"{file.stem}.*.json"))
+        replayed += len(runs) - 1
+        different += sum(json.loads(run.read_text()) != json.loads(file.read_text()) for run in runs)
+    return {
+        "messages": messages,
+        "kills": kills,
+        "points": dict(sorted(points.items())),
+        "arrived": len(bodies),
+        "lost": messages - len(counts),
+        "duplicates": len(bodies) - len(counts),
+        "batches": len(list((base / "sink").glob("*.json"))),
+        "replayed_batches": replayed,
+        "replays_that_differ": different,
+    }
+
+
+def harness(
+    base: Path, server: Any, messages: int, kills: int, seed: int, receiver: str, quiet: bool
+) -> dict[str, Any]:
+    """Run it all; *server* is a running nsqd of the tests."""
+    rng = random.Random(seed)
+    (base / "sink").mkdir(parents=True)
+    server.http("POST", f"/topic/create?topic={TOPIC}")
+    server.http("POST", f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
+    done: Counter[str] = Counter()
+    plan = [*POINTS, *VICTIMS] if receiver == "driver" else [*POINTS[3:], *VICTIMS]
+    schedule = [plan[n % len(plan)] for n in range(kills)]
+    rng.shuffle(schedule)
+    published = 0
+    share = messages // (kills + 1) + 1
+    lock = threading.Lock()
+    while schedule:
+        todo = schedule[-1]
+        if todo in POINTS:
+            (base / "point").write_text(f"{todo} {rng.randint(1, 12)}")
+        run = Run(base, server.tcp_address, receiver)
+        try:
+            if not run.wait_started():
+                raise RuntimeError(f"the query did not start; see {base}/log")
+            count = min(share, messages - published)
+            feeder = threading.Thread(target=publish, args=(server.tcp_address, published, count))
+            with lock:
+                published += count
+            feeder.start()
+            struck = execute(run, base, todo, rng)
+            feeder.join()
+        finally:
+            run.end()
+        if struck:
+            schedule.pop()
+            done[todo] += 1
+        if not quiet:
+            print(f"{sum(done.values())}/{kills} {todo}: {'killed' if struck else 'not reached'}", flush=True)
+        (base / "point").unlink(missing_ok=True)
+    publish(server.tcp_address, published, messages - published)
+    finish(base, server, receiver, messages)
+    return verdict(base, messages, kills, done)
+
+
+def execute(run: Run, base: Path, todo: str, rng: random.Random) -> bool:
+    """Kill as planned; several victims in one life of the query where it survives them (a worker)."""
+    if todo in POINTS:
+        deadline = time.monotonic() + 60
+        while (base / "point").exists() and run.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        return not (base / "point").exists()
+    time.sleep(rng.uniform(0.0, 4.0))
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if run.kill(todo):
+            time.sleep(1.0 if todo == "worker" else 0.2)
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def finish(base: Path, server: Any, receiver: str, messages: int) -> None:
+    """Let one last query run until everything has arrived, or nothing more does."""
+    run = Run(base, server.tcp_address, receiver)
+    try:
+        if not run.wait_started():
+            raise RuntimeError(f"the query did not start; see {base}/log")
+        last, since = -1, time.monotonic()
+        while time.monotonic() - since < 30:
+            count = len(set(arrived(base)))
+            if count >= messages:
+                return
+            if count != last:
+                last, since = count, time.monotonic()
+            time.sleep(0.5)
+    finally:
+        run.end()
+
+
+def main() -> int:
+    """Run from the command line; 0 when nothing was lost, changed or doubled."""
+    if sys.argv[1:2] == ["--query"]:
+        query(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--receiver", choices=["driver", "executors"], default="driver")
+    parser.add_argument("--keep", help="a directory for spool, checkpoint, sink and log; kept")
+    given = parser.parse_args()
+    from tests import servers
+
+    with tempfile.TemporaryDirectory() as temporary:
+        base = Path(given.keep or temporary) / "harness"
+        with servers.real_nsqd(Path(temporary), "nsqd", mem_queue_size=2_000_000) as server:
+            result = harness(base, server, given.messages, given.kills, given.seed, given.receiver, False)
+    print(json.dumps(result, indent=2))
+    return int(bool(result["lost"] or result["duplicates"] or result["replays_that_differ"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
