@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--seconds", type=float, default=1.0, help="CPU time of a measurement, about (default 1)")
     out.add_argument("--messages", "--frames", type=int, help="messages of a measurement, instead of --seconds")
     out.add_argument("--server", choices=("auto", "nsqd", "pump"), default="auto")
+    out.add_argument("--no-pin", action="store_true", help="let the system choose cores, for clients and servers")
     out.add_argument("--quick", action="store_true", help="one tiny round without peers, on the pump: does it work?")
     out.add_argument("--profile", action="store_true", help="sample where gnsq_lite's time goes; figures are lower")
     out.add_argument("--out", type=Path, default=OUT, help="where the results are written (default benchmarks/out)")
@@ -107,7 +108,7 @@ def run_case(bench: Bench, case: Case, clients: list[Implementation], rounds: in
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    settings = Settings(seconds=args.seconds, messages=args.messages, server=args.server)
+    settings = Settings(seconds=args.seconds, messages=args.messages, server=args.server, pin=not args.no_pin)
     if args.quick:
         settings = Settings(
             messages=args.messages or 2000,

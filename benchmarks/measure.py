@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.cases import Case, Implementation
 from benchmarks.environments import command, variables
-from benchmarks.server.processes import Nsqd, Pump, find_nsqd
+from benchmarks.server.processes import CLIENT_CORES, SERVER_CORES, Nsqd, Pump, find_nsqd, on_cores
 
 #: What the bodies are made of: text like a log line's, so that compression has ordinary work.
 _WORDS = (
@@ -48,6 +48,8 @@ class Settings:
     """Seconds a client gets to send its last answers."""
     patience: float = 60.0
     """Seconds to wait for a result, beside those the work needs."""
+    pin: bool = True
+    """Whether client and server get cores of their own."""
     profile: Path | None = None
 
 
@@ -83,7 +85,8 @@ class Bench:
             self._nsqds.pop(name).close()
         if name not in self._nsqds:
             assert self._program is not None
-            self._nsqds[name] = Nsqd(self._program, queue)
+            with on_cores(SERVER_CORES if self.settings.pin else None):
+                self._nsqds[name] = Nsqd(self._program, queue)
         return self._nsqds[name]
 
     def measure(self, implementation: Implementation, case: Case) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class Bench:
         job = self._job(implementation, case)
         argv = command(implementation)
         if case.server == "none":
-            return self._finish(case, job, _wait(_start(argv, job, self.settings.profile), job, implementation))
+            return self._finish(case, job, _wait(self._start(argv, job), job, implementation))
         if case.server == "pump" or self._program is None:
             return self._on_pump(argv, implementation, case, job)
         return self._on_nsqd(argv, implementation, case, job)
@@ -140,7 +143,7 @@ class Bench:
         try:
             if case.kind == "consume":
                 nsqd.fill(job["topic"], total, job["text"].encode())
-            driver = _start(argv, job, self.settings.profile)
+            driver = self._start(argv, job)
             if case.kind == "latency":
                 _publish_at_rate(nsqd, job, driver)
             result = _wait(driver, job, implementation)
@@ -157,8 +160,8 @@ class Bench:
         consumes = case.kind in ("consume", "latency")
         listeners = job.get("connections", 1)
         total = job["messages"] + job["warmup"]
-        with (
-            Pump(
+        with on_cores(SERVER_CORES if self.settings.pin else None):
+            pump = Pump(
                 messages=total if consumes else 0,
                 body=job["body"],
                 text=job["text"],
@@ -167,16 +170,24 @@ class Bench:
                 listeners=listeners,
                 beat_every_messages=max(100, total // 20) if job.get("audit") else 0,
                 rate=job.get("rate", 0),
-            ) as pump,
-            _lookupd(job, pump.addresses[0]),
-        ):
+            )
+        with pump, _lookupd(job, pump.addresses[0]):
             job["addresses"] = pump.addresses
-            result = _wait(_start(argv, job, self.settings.profile), job, implementation)
+            result = _wait(self._start(argv, job), job, implementation)
             account = pump.stop()
         _check_pump(account, case, implementation, total, job)
         if job.get("audit"):
             result["account"] = account
         return self._finish(case, job, result)
+
+    def _start(self, argv: list[str], job: dict[str, Any]) -> subprocess.Popen[str]:
+        environment = variables()
+        if self.settings.profile is not None:
+            environment["GNSQ_BENCH_PROFILE"] = str(self.settings.profile)
+        with on_cores(CLIENT_CORES if self.settings.pin else None):
+            return subprocess.Popen(
+                [*argv, json.dumps(job)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            )
 
     def _finish(self, case: Case, job: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         if case.kind == "latency":
@@ -189,15 +200,6 @@ class Bench:
             value = result["messages"] / result["cpu"]
             result["per_second"] = result["messages"] / result["wall"]
         return {**result, "value": value}
-
-
-def _start(argv: list[str], job: dict[str, Any], profile: Path | None) -> subprocess.Popen[str]:
-    environment = variables()
-    if profile is not None:
-        environment["GNSQ_BENCH_PROFILE"] = str(profile)
-    return subprocess.Popen(
-        [*argv, json.dumps(job)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
 
 
 def _wait(driver: subprocess.Popen[str], job: dict[str, Any], implementation: Implementation) -> dict[str, Any]:
