@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
-from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, OptionError
+from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address
 from gnsq_lite.wire import commands
@@ -88,6 +88,15 @@ class Dialect(Protocol):
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
         """Return the most RDY that makes sense on this connection; None: no limit."""
 
+    def sequence(self, topic: str, endpoint: Endpoint) -> Any:
+        """Return the policy that keeps the messages of a connection in order; None: any order will do (YZ-6)."""
+
+    def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
+        """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""
+
+    def look_up_after(self, error: NSQError) -> float | None:
+        """Return the seconds after which a lost connection calls for a lookup; None: the next poll will do (YZ-18)."""
+
     # -- publishing
     def needs_route(self, topic: str) -> bool:
         """Whether publishing to *topic* needs a lookup of that topic (role "write") first."""
@@ -137,6 +146,18 @@ class PlainDialect:
 
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
         """No limit."""
+        return None
+
+    def sequence(self, topic: str, endpoint: Endpoint) -> Any:
+        """Any order will do."""
+        return None
+
+    def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
+        """The callback, then FIN."""
+        return "drop"
+
+    def look_up_after(self, error: NSQError) -> float | None:
+        """The next poll will do (CONN-4)."""
         return None
 
     def needs_route(self, topic: str) -> bool:

@@ -247,6 +247,21 @@ class PartitionUnavailable(NotSent):
         return f"partition {self.partition} of {self.topic}: {self.why}"
 
 
+class PartitionStopped(NSQError):
+    """An ordered partition is read no further: a message had more than max_attempts (YZ-13).
+
+    It stays unanswered, so nsqd keeps it and all behind it.
+    """
+
+    def __init__(self, topic: str, partition: int | None, attempts: int) -> None:
+        super().__init__(topic, partition, attempts)
+        self.topic, self.partition, self.attempts = topic, partition, attempts
+
+    def __str__(self) -> str:
+        which = f"partition {self.partition} of {self.topic}"
+        return f"{which} is stopped: a message failed {self.attempts - 1} times and later ones must not pass it"
+
+
 # -- error frames (ERR-1 to ERR-3) ----------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.message import Message
+from gnsq_lite.net.closing import close
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
 from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop
@@ -163,6 +164,7 @@ class Reader:
             reconnect=reconnect,
             lookup=lookup,
             on_give_up=on_give_up or log_give_up,
+            gives_up_by_callback=on_give_up is not None,
             hooks=Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff),
             address_map=address_map,
             allowed_addresses=allowed_addresses,
@@ -218,7 +220,7 @@ class Reader:
             self._core = self._core or _NEVER
             return
         if isinstance(core, Consumer) and not core.ended.done():
-            loop.run(core.close, timeout)
+            loop.run(close, core, timeout)
             core.ended.wait(timeout + 5.0)
 
     def join(self, timeout: float | None = None) -> bool:

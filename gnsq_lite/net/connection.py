@@ -58,6 +58,8 @@ class Owner(Protocol):
 
     def requeue_delay(self, message: Message) -> float: ...
 
+    def handle(self, messages: list[Message]) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:

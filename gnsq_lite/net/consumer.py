@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import gevent
@@ -23,26 +23,27 @@ from gnsq_lite.errors import (
     BadTopicError,
     ClosedError,
     ConnectionLost,
-    InvalidError,
     NsqdError,
     NSQError,
+    PartitionStopped,
     ProtocolError,
     SubOrderIsMustError,
     TLSError,
     UnauthorizedError,
 )
-from gnsq_lite.message import Message, Requeue
-from gnsq_lite.net.addresses import mapped
+from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder
-from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
+from gnsq_lite.net.ordered import OrderedConnection
+from gnsq_lite.net.outcomes import HandlerOutcomes
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
+from gnsq_lite.net.subscription import Subscription
 from gnsq_lite.policy.attempts import requeue_delay
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
-from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.wire import commands
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -79,26 +80,28 @@ class Consumer:
         )
         self.backoff = Backoff(settings.backoff, clock=clock, rng=self.rng)
         make = make_batch_runner if settings.batch_size else make_runner
-        run = make(settings.handler, self, settings.retry.max_attempts)
+        self.outcomes = HandlerOutcomes(self)
+        run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self._concurrency_given = settings.concurrency is not None
         concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        self.pool = make_pool(settings.pool, loop, run, concurrency, self.on_handler_exit)
+        self.pool = make_pool(settings.pool, loop, run, concurrency, self.outcomes.on_exit)
         self.batches = (
             BatchFeeder(loop, settings.batch_size, settings.batch_wait, self.pool, self.is_starved)
             if settings.batch_size
             else None
         )
-        self.finished = self.requeued = self.failures = self.given_up = self.late_answers = self.reconnects = 0
+        self.finished = self.requeued = self.late_answers = self.reconnects = 0
         #: Counts of connections that are gone.
         self.received_before = self.expired_before = 0
         self.closing = False
         self._max_in_flight = settings.max_in_flight
         self._paused = False
-        self._tasks: dict[Endpoint, Any] = {}
-        self._subscribe_with: dict[Endpoint, int] = {}
+        self._subscriptions: dict[Endpoint, Subscription] = {}
+        self._stopped: set[Endpoint] = set()
         self._hopeless: dict[Endpoint, NSQError] = {}
         self._wake_ticker = Event()
-        self._quiet = Event()
+        #: Set when something happened that the one who closes waits for.
+        self.quiet = Event()
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
 
@@ -120,76 +123,21 @@ class Consumer:
             self._connect(endpoint, direct=False)
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
-        if self.closing or endpoint in self._tasks:
+        if self.closing or endpoint in self._subscriptions or endpoint in self._stopped:
             return
-        self._tasks[endpoint] = self.loop.spawn(f"nsqd {endpoint}", self._serve, endpoint, direct)
+        subscription = self._subscriptions[endpoint] = Subscription(self, endpoint, direct=direct)
+        subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
 
-    # -- one nsqd: no exception ends its greenlet but the Reader's end (CONN-3, CONN-4)
+    # -- connections come and go
 
-    def _serve(self, endpoint: Endpoint, direct: bool) -> None:
-        retry = Reconnect(self.settings.reconnect, rng=self.rng)
-        try:
-            while not self.closing:
-                reason = self._once(endpoint, retry)
-                if self.closing:
-                    return
-                self._tell_lost(endpoint, reason)
-                if not direct:
-                    return  # a later poll that still lists it connects again
-                delay = retry.failed()
-                log.info("%s: next attempt in %.1f s", endpoint, delay)
-                self._give_up_if_hopeless(endpoint, reason)
-                gevent.sleep(delay)
-                self.reconnects += 1
-        finally:
-            self._tasks.pop(endpoint, None)
-            if self.discovery is not None:
-                self.discovery.disconnected(endpoint)
+    def forget(self, subscription: Subscription) -> None:
+        """Its greenlet has ended: a poll may find the endpoint again."""
+        self._subscriptions.pop(subscription.endpoint, None)
+        if self.discovery is not None:
+            self.discovery.disconnected(subscription.endpoint)
 
-    def _once(self, endpoint: Endpoint, retry: Reconnect) -> NSQError:
-        """Connect and serve until the end; return its reason."""
-        connection: Connection | None = None
-        try:
-            connection = Connection(self.loop, self._target(endpoint), self.settings.connection, self, self.clock)
-            connection.open()
-            if self.closing:
-                connection.close(ConnectionLost(connection.address, "the Reader was closed"))
-            retry.succeeded()
-            self._joined(connection)
-            connection.run()
-        except InvalidError as error:
-            self._try_next_subscribe(endpoint, connection, error)
-            return error
-        except NSQError as error:
-            return error
-        except Exception as error:
-            log.exception("%s: the connection failed in an unforeseen way", endpoint)
-            return ConnectionLost(str(endpoint), f"{type(error).__name__}: {error}")
-        finally:
-            if connection is not None:
-                connection.close(ConnectionLost(connection.address, "closed"))
-                self._parted(connection)
-        raise ClosedError("a connection ended without a reason")
-
-    def _target(self, endpoint: Endpoint) -> Target:
-        settings, dialect = self.settings, self.settings.dialect
-        ways = dialect.subscribe(settings.topic, settings.channel, endpoint)
-        way = self._subscribe_with.get(endpoint, 0) % len(ways)
-        return Target(
-            endpoint=endpoint,
-            topic=settings.topic,
-            channel=settings.channel,
-            subscribe=ways[way],
-            make_message=dialect.message_factory(settings.topic, endpoint, way, None),
-            identify_extra=dialect.identify_extra(settings.topic, endpoint),
-            connect_to=mapped(settings.address_map, endpoint),
-        )
-
-    def _try_next_subscribe(self, endpoint: Endpoint, connection: Connection | None, error: NsqdError) -> None:
-        if connection is not None and connection.opened_at is None and "invalid command" in error.text:
-            self._subscribe_with[endpoint] = self._subscribe_with.get(endpoint, 0) + 1
-
-    def _joined(self, connection: Connection) -> None:
+    def joined(self, connection: Connection) -> None:
+        """A connection is subscribed."""
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self._hopeless.pop(endpoint, None)
@@ -202,9 +150,10 @@ class Consumer:
         self._apply(self.allocator.add(endpoint, limit if own is None else min(own, limit), counts_down=counts_down))
         self._wake_ticker.set()
         log.info("%s: connected, subscribed to %s/%s", endpoint, self.settings.topic, self.settings.channel)
-        self._call_hook("on_connected", connection.address)
+        self.call_hook("on_connected", connection.address)
 
-    def _parted(self, connection: Connection) -> None:
+    def parted(self, connection: Connection) -> None:
+        """A connection is gone."""
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
             self.received_before += connection.received
@@ -212,20 +161,42 @@ class Consumer:
             self._apply(self.allocator.remove(connection.endpoint))
             if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
                 self._wake_ticker.set()
-        self._quiet.set()
+        self.quiet.set()
 
-    def _tell_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
+    def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
+        """Tell, look up again where the leader may have moved, and end the Reader where nothing can be had."""
+        endpoint = subscription.endpoint
         log.warning("%s", reason, extra={"nsqd": str(endpoint), "topic": self.settings.topic})
-        self._call_hook("on_disconnected", str(endpoint), reason)
-        self._call_hook("on_error", reason)
-
-    def _give_up_if_hopeless(self, endpoint: Endpoint, reason: NSQError) -> None:
-        """End the Reader when no nsqd it knows can ever be had: asking on would only hide the mistake."""
+        self.call_hook("on_disconnected", str(endpoint), reason)
+        self.call_hook("on_error", reason)
+        after = self.settings.dialect.look_up_after(reason)
+        if after is not None and self.settings.lookupds:
+            self._greenlets = [g for g in self._greenlets if not g.dead]
+            self._greenlets.append(self.loop.spawn("look up", self._look_up, after))
         if isinstance(reason, MISCONFIGURED):
+            # No nsqd it knows can ever be had: asking on would only hide the mistake.
             self._hopeless[endpoint] = reason
             known = set(self.settings.endpoints)
             if not self.settings.lookupds and not self.connections and known <= set(self._hopeless):
                 self.fail(reason)
+
+    def _look_up(self, after: float) -> None:
+        gevent.sleep(after)
+        if self.discovery is not None:
+            self.discovery.poke()
+
+    def stop_partition(self, message: Message) -> None:
+        """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
+        for endpoint, connection in list(self.connections.items()):
+            if connection is message._connection:
+                self._stopped.add(endpoint)
+                error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
+                log.error("%s", error)
+                self.call_hook("on_error", error)
+                connection.close(error)
+                subscription = self._subscriptions.get(endpoint)
+                if subscription is not None:
+                    subscription.direct = False
 
     def fail(self, error: BaseException) -> None:
         """End the Reader with *error*, which start() or join() raises."""
@@ -234,7 +205,7 @@ class Consumer:
         self.loop.spawn("closing", self._end_with, error)
 
     def _end_with(self, error: BaseException) -> None:
-        self._stop_all()
+        self.stop_all()
         self.ended.settle(error=error)
 
     # -- messages
@@ -243,11 +214,28 @@ class Consumer:
         """Hand what a read brought to the pool."""
         self._apply(self.allocator.received(connection.endpoint, len(messages)))
         if self.closing:
-            self._send_back(messages)
-        elif self.batches is not None:
+            self.send_back(messages)
+        elif isinstance(connection, OrderedConnection):
+            connection.take(messages)
+        else:
+            self.handle(messages)
+
+    def handle(self, messages: list[Message]) -> None:
+        """Queue messages for the handlers."""
+        if self.batches is not None:
             self.batches.add(messages)
         else:
             self.pool.submit(messages)
+
+    def on_left_open(self, message: Message) -> None:
+        """The handler returned and answers later."""
+        if isinstance(message._connection, OrderedConnection):
+            message._connection.left_open(message)
+
+    def on_expired(self, message: Message) -> None:
+        """nsqd had taken it back before its handler began."""
+        if isinstance(message._connection, OrderedConnection):
+            message._connection.skipped(message)
 
     def on_answered(self, connection: Connection, finished: int, requeued: int) -> None:
         """Count what left; a success may end backoff (BACK-2)."""
@@ -257,68 +245,21 @@ class Consumer:
         if finished and self.backoff.level:
             self._outcome(True)
         if self.closing:
-            self._quiet.set()
+            self.quiet.set()
 
     def on_response(self, connection: Connection, body: bytes) -> None:
         """CLOSE_WAIT, while closing."""
-        self._quiet.set()
+        self.quiet.set()
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A late answer (ERR-1): counted, logged, told; nothing else happens."""
         self.late_answers += 1
         log.warning("%s", error)
-        self._call_hook("on_error", error)
+        self.call_hook("on_error", error)
 
     def requeue_delay(self, message: Message) -> float:
         """Return the seconds a failed message rests (MSG-1)."""
         return requeue_delay(self.settings.retry, message.attempts, self.rng)
-
-    # -- outcomes; these two run where handlers run
-
-    def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue the messages of a handler that raised, as far as it has not answered them."""
-        asked = error if isinstance(error, Requeue) else None
-        delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
-        for message in job if isinstance(job, list) else (job,):
-            if asked is None:
-                self.failures += 1
-                log.warning(
-                    "handler failed on %r (attempt %d): %s: %s",
-                    message.id,
-                    message.attempts,
-                    type(error).__name__,
-                    error,
-                    exc_info=error,
-                    extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
-                )
-                self._call_hook("on_failure", message, error)
-            try:
-                message.requeue(delay, backoff)
-            except AlreadyAnswered:
-                pass
-
-    def on_too_many_attempts(self, message: Message) -> None:
-        """FIN after the give-up callback succeeded, else REQ (MSG-4)."""
-        try:
-            self.settings.on_give_up(message)
-        except Exception as error:
-            log.exception("giving up %r failed; it is requeued", message.id)
-            self._call_hook("on_failure", message, error)
-            answer: Callable[[], None] = message.requeue
-        else:
-            self.given_up += 1
-            answer = message.finish
-        try:
-            answer()
-        except AlreadyAnswered:
-            pass
-
-    def on_handler_exit(self, error: BaseException) -> None:
-        """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            self.loop.call_soon(lambda: self.fail(error))
-        else:
-            log.error("a handler raised %s; its message was requeued", type(error).__name__, exc_info=error)
 
     # -- backoff
 
@@ -337,12 +278,12 @@ class Consumer:
             resume_at = self.backoff.resume_at
             pause = max(0.0, resume_at - self.clock.now()) if resume_at is not None else 0.0
             log.warning("backing off for %.1f s (level %d)", pause, self.backoff.level)
-            self._call_hook("on_backoff", pause)
+            self.call_hook("on_backoff", pause)
             self._wake_ticker.set()
         elif after is Phase.FLOWING:
             log.info("backoff is over")
             self._apply(self.allocator.resume())
-            self._call_hook("on_backoff", 0.0)
+            self.call_hook("on_backoff", 0.0)
 
     # -- ticking
 
@@ -415,62 +356,23 @@ class Consumer:
             return "backoff"
         return "connected" if self.connections else "connecting"
 
-    # -- the end (CLOSE-1)
+    # -- the end; CLOSE-1 is in gnsq_lite.net.closing
 
-    def close(self, timeout: float) -> None:
-        """Stop in order, within *timeout* seconds; waits."""
-        if self.closing:
-            return
-        self.closing = True
-        deadline = self.clock.now() + timeout
-        if self.discovery is not None:
-            self.discovery.stop()
-        connections = list(self.connections.values())
-        for connection in connections:
-            connection.send_close()
-        self._send_back(self._take_queued())
-        self._wait_until(lambda: self._is_quiet(connections), deadline)
-        left = self.pool.busy()
-        if left:
-            log.warning("%d handlers still run after %g s; their messages go back to nsqd", left, timeout)
-        for connection in connections:
-            self._send_back(list(connection.in_flight.values()))
-            connection.flush_now()
-            connection.shut_down()
-        self._wait_until(lambda: not any(c.is_open() for c in connections), max(deadline, self.clock.now() + 1.0))
-        self._stop_all()
-        self.ended.settle()
-
-    def _take_queued(self) -> list[Message]:
-        jobs = self.pool.take_queued() + (self.batches.take() if self.batches is not None else [])
-        return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
-
-    def _is_quiet(self, connections: list[Connection]) -> bool:
-        if self.pool.busy():
-            return False
-        return all(not c.is_open() or (c.close_waited and not c.in_flight) for c in connections)
-
-    def _wait_until(self, done: Any, deadline: float) -> None:
-        while not done():
-            left = deadline - self.clock.now()
-            if left <= 0:
-                return
-            self._quiet.clear()
-            self._quiet.wait(min(left, 0.05))
-
-    def _send_back(self, messages: Iterable[Message]) -> None:
+    def send_back(self, messages: Iterable[Message]) -> None:
+        """REQ 0, as far as they are not answered."""
         for message in messages:
             try:
                 message.requeue(0.0, backoff=False)
             except AlreadyAnswered:
                 pass
 
-    def _stop_all(self) -> None:
+    def stop_all(self) -> None:
+        """Close what is open and end every greenlet but the caller's."""
         self.pool.close()
         for connection in list(self.connections.values()):
             connection.close(ConnectionLost(connection.address, "the Reader was closed"))
         me = gevent.getcurrent()
-        for task in (*self._tasks.values(), *self._greenlets):
+        for task in (*(s.task for s in self._subscriptions.values()), *self._greenlets):
             if task is not me:
                 task.kill(block=False)
 
@@ -481,7 +383,8 @@ class Consumer:
             connection.abandon()
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
 
-    def _call_hook(self, name: str, *args: Any) -> None:
+    def call_hook(self, name: str, *args: Any) -> None:
+        """Call the user's hook; what it raises is logged."""
         hook = getattr(self.settings.hooks, name)
         if hook is None:
             return

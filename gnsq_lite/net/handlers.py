@@ -36,6 +36,12 @@ class Outcomes(Protocol):
     def on_too_many_attempts(self, message: Message) -> None:
         """Give the message up (MSG-4).  Runs where handlers run; it may wait."""
 
+    def on_left_open(self, message: Message) -> None:
+        """The handler returned; it answers later."""
+
+    def on_expired(self, message: Message) -> None:
+        """No handler was called: nsqd has taken the message back."""
+
 
 def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Run:
     """Return the function that handles one message and answers it (MSG-1, MSG-2, MSG-4).
@@ -48,6 +54,7 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
     def run(message: Message) -> None:
         try:
             if message._token == EXPIRED:  # nsqd has taken it back while it was queued here: it comes again
+                outcomes.on_expired(message)
                 return
             if message.attempts > most:
                 outcomes.on_too_many_attempts(message)
@@ -60,7 +67,8 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
             return
         try:
             if message._token != NEW:
-                return  # the handler answers later
+                outcomes.on_left_open(message)
+                return
             del message._token
         except AttributeError:
             return  # the handler has answered

@@ -84,6 +84,9 @@ class Peer:
         """Nobody subscribed."""
         raise UnexpectedFrame("a message came to a connection that has not subscribed")
 
+    def handle(self, messages: list[Message]) -> None:
+        """Nobody handles messages."""
+
     def on_answered(self, connection: Connection, finished: int, requeued: int) -> None:
         """A Writer answers no messages."""
 

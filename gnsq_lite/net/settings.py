@@ -56,6 +56,8 @@ class ConsumerSettings:
     reconnect: ReconnectOptions
     lookup: LookupOptions
     on_give_up: Callable[[Message], Any]
+    #: Whether on_give_up is the user's, not the default.
+    gives_up_by_callback: bool
     hooks: Hooks = field(default_factory=Hooks)
     address_map: AddressMap | None = None
     allowed_addresses: Callable[[str, int], bool] | None = None

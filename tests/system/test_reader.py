@@ -527,7 +527,7 @@ def test_nsqds_are_found_through_lookupd_and_found_again_after_a_restart(make_cl
         cluster.nodes[1].restart()
         cluster.nodes[1].publish(topic, b"three")
         wait_for(lambda: len(seen) == 3, timeout=20)
-        assert next(iter(reader.stats().lookupds.values())).state == "up"
+        assert next(iter(reader.stats().lookupds.values())).ok
 
 
 @pytest.mark.rule("DISC-5")

@@ -1,0 +1,69 @@
+"""The orderly end of a Reader (CLOSE-1): no message is lost, and none waits for nsqd's time-out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gnsq_lite.message import Message
+from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.ordered import OrderedConnection
+
+if TYPE_CHECKING:
+    from gnsq_lite.net.consumer import Consumer
+
+log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds nsqd has, beyond the time limit, to read what was sent last and to close.
+_LINGER = 1.0
+
+
+def close(core: Consumer, timeout: float) -> None:
+    """Stop in order, within *timeout* seconds; waits; in the loop's thread.  A second call returns at once.
+
+    CLS to all; what no handler has begun goes back with REQ 0; those that run finish and answer; what is unanswered
+    when the time is over goes back too; then the sockets close, after nsqd has read all of it.
+    """
+    if core.closing:
+        return
+    core.closing = True
+    deadline = core.clock.now() + timeout
+    if core.discovery is not None:
+        core.discovery.stop()
+    connections = list(core.connections.values())
+    for connection in connections:
+        connection.send_close()
+    core.send_back(_queued(core))
+    _wait_until(core, lambda: _is_quiet(core, connections), deadline)
+    left = core.pool.busy()
+    if left:
+        log.warning("%d handlers still run after %g s; their messages go back to nsqd", left, timeout)
+    for connection in connections:
+        if isinstance(connection, OrderedConnection):
+            connection.give_back()
+        core.send_back(list(connection.in_flight.values()))
+        connection.shut_down()
+    _wait_until(core, lambda: not any(c.is_open() for c in connections), core.clock.now() + _LINGER)
+    core.stop_all()
+    core.ended.settle()
+
+
+def _queued(core: Consumer) -> list[Message]:
+    jobs = core.pool.take_queued() + (core.batches.take() if core.batches is not None else [])
+    return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
+
+
+def _is_quiet(core: Consumer, connections: list[Connection]) -> bool:
+    if core.pool.busy():
+        return False
+    return all(not c.is_open() or (c.close_waited and not c.in_flight) for c in connections)
+
+
+def _wait_until(core: Consumer, done: Callable[[], bool], deadline: float) -> None:
+    while not done():
+        left = deadline - core.clock.now()
+        if left <= 0:
+            return
+        core.quiet.clear()
+        core.quiet.wait(min(left, 0.05))

@@ -1,0 +1,68 @@
+"""A connection whose messages are handled strictly in order (YZ-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gnsq_lite.message import Message
+from gnsq_lite.net.connection import Connection
+
+
+class OrderedConnection(Connection):
+    """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
+
+    #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close -> decisions.
+    sequence: Any = None
+
+    def take(self, messages: list[Message]) -> None:
+        """Messages came; in the loop's thread."""
+        for message in messages:
+            self.act(self.sequence.arrived(message))
+
+    def finish(self, message: Message) -> None:
+        """Queue FIN; the next message may be handled."""
+        super().finish(message)
+        self.loop.call_soon(lambda: self.act(self.sequence.finished(message)))
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
+        """Keep the message for *delay*, then send it back: later ones must not come before it."""
+        wait = self.owner.requeue_delay(message) if delay is None else delay
+        self.loop.call_soon(lambda: self._fail_in_order(message, wait, backoff))
+
+    def _fail_in_order(self, message: Message, delay: float, backoff: bool) -> None:
+        if backoff:
+            self.owner.on_failure()
+        self.act(self.sequence.failed(message, delay))
+
+    def left_open(self, message: Message) -> None:
+        """Its handler returned without an answer."""
+        self.loop.call_soon(lambda: self.act(self.sequence.handler_returned(message)))
+
+    def skipped(self, message: Message) -> None:
+        """Its time had passed before a handler began."""
+        self.loop.call_soon(lambda: self.act(self.sequence.expired(message)))
+
+    def give_back(self) -> None:
+        """The Reader closes: what is held goes back now."""
+        self.act(self.sequence.close())
+
+    def act(self, decisions: Iterable[Any]) -> None:
+        """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""
+        for decision in decisions:
+            what = type(decision).__name__
+            if what == "Handle":
+                self.owner.handle([decision.message])
+            elif what == "Hold":
+                self._hold(decision.message, decision.seconds)
+            else:
+                super().requeue(decision.message, 0.0, False)
+
+    def _hold(self, message: Message, seconds: float) -> None:
+        timer = self.loop.hub.loop.timer(max(0.0, seconds))
+
+        def release() -> None:
+            timer.close()
+            self.act(self.sequence.release(message))
+
+        timer.start(release)

@@ -1,0 +1,84 @@
+"""What becomes of a message whose handler did not simply return (MSG-1, MSG-4).  Runs where handlers run."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from gnsq_lite.errors import AlreadyAnswered
+from gnsq_lite.message import Message, Requeue
+
+if TYPE_CHECKING:
+    from gnsq_lite.net.consumer import Consumer
+
+log = logging.getLogger("gnsq_lite.reader")
+
+
+class HandlerOutcomes:
+    """Requeues, gives up, logs and tells."""
+
+    def __init__(self, core: Consumer) -> None:
+        self._core = core
+        self.failures = self.given_up = 0
+
+    def on_exception(self, job: Any, error: BaseException) -> None:
+        """Requeue the messages of a handler that raised, as far as it has not answered them."""
+        asked = error if isinstance(error, Requeue) else None
+        delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
+        for message in job if isinstance(job, list) else (job,):
+            if asked is None:
+                self._tell(message, error)
+            try:
+                message.requeue(delay, backoff)
+            except AlreadyAnswered:
+                pass
+
+    def _tell(self, message: Message, error: BaseException) -> None:
+        self.failures += 1
+        log.warning(
+            "handler failed on %r (attempt %d): %s: %s",
+            message.id,
+            message.attempts,
+            type(error).__name__,
+            error,
+            exc_info=error,
+            extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
+        )
+        self._core.call_hook("on_failure", message, error)
+
+    def on_too_many_attempts(self, message: Message) -> None:
+        """FIN after the give-up callback succeeded, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
+        core = self._core
+        if core.settings.dialect.give_up(core.settings.topic, core.settings.gives_up_by_callback) == "stop":
+            message.enable_async()
+            core.loop.call_soon(lambda: core.stop_partition(message))
+            return
+        try:
+            core.settings.on_give_up(message)
+        except Exception as error:
+            log.exception("giving up %r failed; it is requeued", message.id)
+            core.call_hook("on_failure", message, error)
+            answer = message.requeue
+        else:
+            self.given_up += 1
+            answer = message.finish  # type: ignore[assignment]
+        try:
+            answer()
+        except AlreadyAnswered:
+            pass
+
+    def on_left_open(self, message: Message) -> None:
+        """The handler returned and answers later."""
+        self._core.on_left_open(message)
+
+    def on_expired(self, message: Message) -> None:
+        """The message's time had passed before its handler began."""
+        self._core.on_expired(message)
+
+    def on_exit(self, error: BaseException) -> None:
+        """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
+        core = self._core
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            core.loop.call_soon(lambda: core.fail(error))
+        else:
+            log.error("a handler raised %s; its message was requeued", type(error).__name__, exc_info=error)

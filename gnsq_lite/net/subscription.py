@@ -1,0 +1,96 @@
+"""One nsqd, or one partition, of a Reader: no exception but the Reader's end ends its greenlet (CONN-3, CONN-4)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import gevent
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import ClosedError, ConnectionLost, InvalidError, NSQError, OptionError
+from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.ordered import OrderedConnection
+from gnsq_lite.policy.reconnect import Reconnect
+
+if TYPE_CHECKING:
+    from gnsq_lite.net.consumer import Consumer
+
+log = logging.getLogger("gnsq_lite.reader")
+
+
+class Subscription:
+    """Connects, serves, and, for an nsqd that was given, connects again; one that was found waits for a poll."""
+
+    def __init__(self, core: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
+        self.core, self.endpoint, self.direct = core, endpoint, direct
+        self.task: Any = None
+        #: Which of the dialect's ways to subscribe is tried.
+        self._way = 0
+
+    def serve(self) -> None:
+        """Run until the Reader ends or, where the nsqd was found, until it is lost; waits."""
+        core = self.core
+        retry = Reconnect(core.settings.reconnect, rng=core.rng)
+        try:
+            while not core.closing:
+                reason = self._once(retry)
+                if core.closing:
+                    return
+                core.on_lost(self, reason)
+                if not self.direct or isinstance(reason, OptionError):
+                    return
+                delay = retry.failed()
+                log.info("%s: next attempt in %.1f s", self.endpoint, delay)
+                gevent.sleep(delay)
+                core.reconnects += 1
+        finally:
+            core.forget(self)
+
+    def _once(self, retry: Reconnect) -> NSQError:
+        """Connect and serve until the end; return its reason."""
+        core = self.core
+        connection: Connection | None = None
+        try:
+            connection = self._make()
+            connection.open()
+            if core.closing:
+                connection.close(ConnectionLost(connection.address, "the Reader was closed"))
+            retry.succeeded()
+            core.joined(connection)
+            connection.run()
+        except NSQError as error:
+            refused = connection is not None and connection.opened_at is None and isinstance(error, InvalidError)
+            if refused and "invalid command" in str(error):
+                self._way += 1  # the server knows another name for it
+            return error
+        except Exception as error:
+            log.exception("%s: the connection failed in an unforeseen way", self.endpoint)
+            return ConnectionLost(str(self.endpoint), f"{type(error).__name__}: {error}")
+        finally:
+            if connection is not None:
+                connection.close(ConnectionLost(connection.address, "closed"))
+                core.parted(connection)
+        raise ClosedError("a connection ended without a reason")
+
+    def _make(self) -> Connection:
+        core, settings, dialect = self.core, self.core.settings, self.core.settings.dialect
+        topic = settings.topic
+        ways = dialect.subscribe(topic, settings.channel, self.endpoint)
+        way = self._way % len(ways)
+        target = Target(
+            endpoint=self.endpoint,
+            topic=topic,
+            channel=settings.channel,
+            subscribe=ways[way],
+            make_message=dialect.message_factory(topic, self.endpoint, way, None),
+            identify_extra=dialect.identify_extra(topic, self.endpoint),
+            connect_to=mapped(settings.address_map, self.endpoint),
+        )
+        sequence = dialect.sequence(topic, self.endpoint)
+        if sequence is None:
+            return Connection(core.loop, target, settings.connection, core, core.clock)
+        ordered = OrderedConnection(core.loop, target, settings.connection, core, core.clock)
+        ordered.sequence = sequence
+        return ordered
