@@ -53,7 +53,7 @@ class EpochPartition(InputPartition):
         return f"EpochPartition(epoch={self.epoch}, slot={self.slot} of {self.receivers})"
 
 
-class NsqEpochReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
+class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
     """Driver side: counts epochs.  Task side: receives."""
 
     files: type[Files] = Files

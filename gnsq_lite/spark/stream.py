@@ -49,7 +49,7 @@ class SegmentPartition(InputPartition):
         return f"SegmentPartition({[segment.name for segment, _ in self.parts]})"
 
 
-class NsqStreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
+class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     """Driver side: receives, spools, plans.  Task side: :meth:`read`."""
 
     #: The file system calls of the spool; a fault test puts others here.
