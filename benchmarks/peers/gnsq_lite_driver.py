@@ -17,10 +17,10 @@ import time  # noqa: E402
 
 import sampler  # noqa: E402
 
+from gnsq_lite import Reader, Writer  # noqa: E402
+
 
 def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
-    from gnsq_lite import Reader
-
     options: dict[str, Any] = {
         "nsqd_tcp_addresses": job["addresses"],
         "max_in_flight": job["max_in_flight"],
@@ -57,7 +57,8 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
         if job.get("extra") == "stats":
             while not done.wait(0.05):
                 reader.stats()
-        done.wait()
+        while not done.wait(sampler.WAIT):
+            pass
     stats = reader.stats()
     time.sleep(job["linger"])
     reader.close(timeout=10)
@@ -92,8 +93,6 @@ def idle(job: dict[str, Any]) -> dict[str, Any]:
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
     """``callers`` threads, or greenlets where patched, share a Writer; each waits for its answer."""
-    from gnsq_lite import Writer
-
     options: dict[str, Any] = {"coalesce": True} if job.get("coalesce") else {}
     if job["codec"] != "plain":
         options["compression"] = job["codec"]
@@ -122,7 +121,8 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(sampler.WAIT)
         if failed:
             raise failed[0]
 
