@@ -16,6 +16,7 @@ from gnsq_lite.version import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
     "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and prove that nothing was lost."),
+    "spark": ("gnsq_lite.cli.spark", "Archive, replay, summarize and relay topics with Spark."),
 }
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnsq_lite.spark.compat import JavaMissing, require_java
+from tests import servers
+
+ROOT = Path(__file__).parent.parent.parent
 
 #: Tests of what imports neither Spark nor Arrow.
 _ALWAYS = {"test_options.py", "test_compat.py"}
@@ -46,3 +52,43 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"tests/spark: nearly all left out: {NO_SPARK}", yellow=True)
     elif NO_SESSION:
         terminalreporter.write_line(f"tests/spark: tests with a Spark session left out: {NO_SESSION}", yellow=True)
+
+
+_current: dict[str, Any] = {}
+
+
+def spark_session(master: str) -> Any:
+    """Return the test run's Spark session; one at a time, a JVM takes half a gigabyte."""
+    from gnsq_lite.spark import session
+
+    if _current.get("master") != master:
+        if _current:
+            _current["spark"].stop()
+        os.environ["PYTHONPATH"] = str(ROOT)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        _current.update(master=master, spark=session(master, "tests", conf))
+        _current["spark"].sparkContext.setLogLevel("OFF")
+    return _current["spark"]
+
+
+@pytest.fixture
+def nsqd() -> Iterator[servers.ServerHandle]:
+    """An embedded nsqd, which the processes of Spark reach over TCP."""
+    with servers.embedded_nsqd() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stop_spark() -> Iterator[None]:
+    yield
+    if _current:
+        _current["spark"].stop()

@@ -1,0 +1,246 @@
+"""The source in a real Spark session: streaming and batch, its promises and Spark's traps."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.spark import drop_snapshot, snapshots
+from gnsq_lite.spark.compat import supports_available_now
+from tests.servers import ServerHandle
+from tests.spark.conftest import spark_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture
+def spark() -> Any:
+    return spark_session("local[2]")
+
+
+class Feed:
+    """A topic with a channel, and the options to read it."""
+
+    def __init__(self, server: ServerHandle, topic: str, directory: Path) -> None:
+        self.server, self.topic, self.directory = server, topic, directory
+        server.http("POST", f"/topic/create?topic={topic}")
+        server.http("POST", f"/channel/create?topic={topic}&channel=c")
+
+    def options(self, **more: str) -> dict[str, str]:
+        base = {"topic": self.topic, "channel": "c", "nsqdTCPAddresses": self.server.tcp_address}
+        return {**base, "spoolDir": str(self.directory / "spool"), "idleTimeoutMs": "500", **more}
+
+    def publish(self, first: int, count: int) -> None:
+        with Writer(self.server.tcp_address) as writer:
+            for at in range(first, first + count, 500):
+                writer.multipublish(self.topic, [b"%d" % n for n in range(at, min(at + 500, first + count))])
+
+    def channel(self) -> dict[str, Any]:
+        return self.server.stats(self.topic, "c")
+
+
+@pytest.fixture
+def feed(nsqd: ServerHandle, topic: str, tmp_path: Path) -> Feed:
+    return Feed(nsqd, topic, tmp_path)
+
+
+class Sink:
+    """foreachBatch that notes the rows of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[int]] = {}
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        self.batches[batch_id] = sorted(int(row.body) for row in frame.select("body").collect())
+
+    def rows(self) -> list[int]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+def stream(spark: Any, feed: Feed, sink: Any, *, now: bool = False, **more: str) -> Any:
+    frame = spark.readStream.format("nsq").options(**feed.options(**more)).load()
+    when = {"availableNow": True} if now else {"processingTime": "0 seconds"}
+    writer = frame.writeStream.foreachBatch(sink).trigger(**when)
+    return writer.option("checkpointLocation", str(feed.directory / "checkpoint")).start()
+
+
+def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.rule("PIPE-1")
+def test_a_stream_has_every_message_and_a_restart_goes_on(spark: Any, feed: Feed) -> None:
+    sink = Sink()
+    feed.publish(0, 1000)
+    query = stream(spark, feed, sink)
+    until(lambda: len(sink.rows()) == 1000 or not query.isActive)
+    feed.publish(1000, 500)
+    until(lambda: len(sink.rows()) == 1500 or not query.isActive)
+    query.stop()
+    until(lambda: feed.channel()["clients"] == [])
+    assert feed.channel()["in_flight_count"] == 0, "an orderly stop leaves nothing in flight"
+    feed.publish(1500, 100)
+    query = stream(spark, feed, sink)
+    until(lambda: len(sink.rows()) >= 1600 or not query.isActive)
+    query.stop()
+    assert sink.rows() == list(range(1600))
+    assert feed.channel()["depth"] == 0
+
+
+def test_rate_limits_are_kept(spark: Any, feed: Feed) -> None:
+    if not supports_available_now():
+        return  # the case is Trigger.AvailableNow's, which this PySpark does not pass on
+    feed.publish(0, 1000)
+    sink = Sink()
+    query = stream(spark, feed, sink, now=True, maxOffsetsPerTrigger="300", minPartitions="2")
+    assert query.awaitTermination(120)
+    assert sink.rows() == list(range(1000))
+    assert max(len(rows) for rows in sink.batches.values()) <= 300
+
+
+def test_available_now_ends_and_the_next_run_goes_on(spark: Any, feed: Feed) -> None:
+    if not supports_available_now():
+        return
+    sink = Sink()
+    for run in range(2):
+        feed.publish(run * 100, 100)
+        query = stream(spark, feed, sink, now=True, spoolTransfer="inline" if run else "shared")
+        assert query.awaitTermination(120)
+        assert sink.rows() == list(range((run + 1) * 100))
+
+
+def test_one_frame_used_twice_has_one_receiver(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 200)
+    sink = Sink()
+    frame = spark.readStream.format("nsq").options(**feed.options()).load()
+    query = (
+        frame.union(frame)
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(feed.directory / "checkpoint"))
+        .start()
+    )
+    until(lambda: len(sink.rows()) >= 400 or not query.isActive)
+    clients = len(feed.channel()["clients"])
+    query.stop()
+    assert sink.rows() == sorted([*range(200), *range(200)])
+    assert clients == 1
+
+
+def test_a_second_query_on_the_spool_fails_with_the_reason(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 10)
+    sink = Sink()
+    first = stream(spark, feed, sink)
+    until(lambda: len(sink.rows()) == 10)
+    frame = spark.readStream.format("nsq").options(**feed.options(lockWaitMs="0")).load()
+    second = frame.writeStream.foreachBatch(Sink()).option("checkpointLocation", str(feed.directory / "second")).start()
+    with pytest.raises(Exception, match="in use by another query"):
+        second.awaitTermination(60)
+    assert first.isActive
+    first.stop()
+
+
+def test_a_lost_spool_ends_the_query_with_the_reason(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 10)
+    sink = Sink()
+    query = stream(spark, feed, sink)
+    until(lambda: len(sink.rows()) == 10)
+    query.stop()
+    (feed.directory / "spool").rename(feed.directory / "lost")
+    feed.publish(10, 10)
+    with pytest.raises(Exception, match=r"not the one of this query's checkpoint.*failOnDataLoss"):
+        stream(spark, feed, Sink()).awaitTermination(60)
+
+
+def test_nsqd_may_go_away_and_come_back(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 10)
+    sink = Sink()
+    query = stream(spark, feed, sink)
+    until(lambda: len(sink.rows()) == 10)
+    feed.server.stop()
+    time.sleep(1.0)
+    assert query.isActive
+    feed.server.restart()
+    feed.publish(10, 10)
+    until(lambda: len(set(sink.rows())) == 20 or not query.isActive)
+    query.stop()
+    assert sorted(set(sink.rows())) == list(range(20))
+
+
+def test_mistakes_show_at_load_and_secrets_nowhere(spark: Any, feed: Feed) -> None:
+    with pytest.raises(Exception, match="did you mean spoolDir"):
+        spark.readStream.format("nsq").options(**feed.options(spoolDirr="x")).load()
+    with pytest.raises(Exception, match="own position"):
+        spark.read.format("nsq").options(**feed.options(startingOffsets="latest")).load()
+    frame = spark.read.format("nsq").options(**feed.options(**{"nsq.authSecret": "hunter2"})).load()
+    assert "hunter2" not in frame._jdf.queryExecution().toString()
+
+
+def test_another_schema_is_refused(spark: Any, feed: Feed) -> None:
+    frame = spark.read.format("nsq").schema("body STRING").options(**feed.options()).load()
+    with pytest.raises(Exception, match="has a schema of its own"):
+        frame.collect()
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_snapshot_has_the_same_rows_for_every_action(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 700)
+    frame = spark.read.format("nsq").options(**feed.options(segmentMaxRecords="100")).load()
+    assert len(frame.limit(3).collect()) == 3, "Spark stops reading early: nothing may be lost by that"
+    feed.publish(700, 50)
+    assert frame.count() == 700
+    assert sorted(int(row.body) for row in frame.select("body").collect()) == list(range(700))
+    assert frame.union(frame).count() == 1400
+    assert feed.channel()["depth"] == 50, "a later action receives nothing more"
+    later = spark.read.format("nsq").options(**feed.options()).load()
+    assert sorted(int(row.body) for row in later.select("body").collect()) == list(range(700, 750))
+
+
+def test_a_named_snapshot_is_read_again_and_dropped(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 30)
+    options = feed.options(snapshot="monday", maxMessages="20")
+    for _ in range(2):
+        assert spark.read.format("nsq").options(**options).load().count() == 20
+    spool = feed.directory / "spool"
+    assert snapshots(spool) == {"monday": 20}
+    until(lambda: feed.channel()["depth"] + feed.channel()["deferred_count"] == 10)
+    drop_snapshot(spool, "monday")
+    assert snapshots(spool) == {}
+
+
+def test_an_empty_channel_is_an_empty_snapshot(spark: Any, feed: Feed) -> None:
+    assert spark.read.format("nsq").options(**feed.options()).load().count() == 0
+
+
+def test_a_snapshot_without_an_nsqd_is_an_error(spark: Any, feed: Feed) -> None:
+    feed.server.stop()
+    frame = spark.read.format("nsq").options(**feed.options(connectTimeoutMs="500")).load()
+    with pytest.raises(Exception, match="no nsqd with topic"):
+        frame.count()
+
+
+def test_columns_are_what_the_docs_say(spark: Any, feed: Feed) -> None:
+    feed.publish(7, 1)
+    frame = spark.read.format("nsq").options(**feed.options()).load()
+    schema = json.loads(frame.schema.json())["fields"]
+    assert [(field["name"], field["type"]) for field in schema] == [
+        ("topic", "string"),
+        ("channel", "string"),
+        ("nsqd", "string"),
+        ("id", "string"),
+        ("timestamp", "timestamp"),
+        ("attempts", "integer"),
+        ("body", "binary"),
+    ]
+    (row,) = frame.collect()
+    assert (row.topic, row.channel, row.nsqd, row.attempts) == (feed.topic, "c", feed.server.tcp_address, 1)
+    assert (len(row.id), bytes(row.body)) == (16, b"7")
+    assert abs(row.timestamp.timestamp() - time.time()) < 60
