@@ -29,7 +29,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from gnsq_lite.clock import Clock
@@ -94,7 +94,7 @@ class ReadyAllocator:
         connection = self._connections[key] = Window(key, max(0, max_rdy_count), counts_down=counts_down, now=now)
         grown: list[SetReady] = []
         flowing = self._mode is _Mode.FLOWING and self._max >= len(self._connections)
-        if flowing and connection.limit and self._charged < self._max:
+        if flowing and connection.limit and self._charged < self._max and self.settle > 0:
             self._grow(connection, 1, now, grown)
         return grown + self._reconsider(now)
 
@@ -144,7 +144,9 @@ class ReadyAllocator:
         changes: list[SetReady] = []
         if connection.counts_down:
             connection.refresh(changes)
-        if self._owed and self._charged < self._max:
+        if self._charged > self._max and connection.size > connection.in_flight:
+            changes += self._evaluate(self._clock.now())  # too much is out: what was answered is not to come again
+        elif self._owed and self._charged < self._max:
             now = self._clock.now()
             # Who has nothing is served at once; who has a part gets the rest in few commands, not one per answer.
             changes += self._evaluate(now) if self._hungry else self._reconsider(now)
@@ -162,13 +164,10 @@ class ReadyAllocator:
         ``idle_timeout`` hands the RDY on.
         """
         now = self._clock.now()
+        ready = [c for c in self._connections.values() if c.size]
         cut: list[SetReady] = []
-        ready = [c for c in self._connections.values() if c.size and c.limit]
         if self._mode is not _Mode.PROBING and ready:
-            chosen = pick(self._rng, [c for c in ready if not c.in_flight] or ready)
-            for connection in ready:
-                if connection is not chosen:
-                    self._shrink(connection, 0, now, cut)
+            cut = self._cut(now, {pick(self._rng, [c for c in ready if not c.in_flight] or ready): 1})
         self._mode = _Mode.PROBING
         return cut + self._evaluate(now)
 
@@ -211,6 +210,14 @@ class ReadyAllocator:
         """The messages in flight over all connections."""
         return sum(connection.in_flight for connection in self._connections.values())
 
+    @property
+    def total_charge(self) -> int:
+        """The most messages that can be in flight now, as far as what nsqd was told goes.
+
+        At most ``max_in_flight``; after that was lowered, what it was before, and falling.
+        """
+        return self._charged
+
     def ready(self, key: Key) -> int:
         """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then."""
         return self._connections[key].size
@@ -235,8 +242,6 @@ class ReadyAllocator:
 
     def _evaluate(self, now: float) -> list[SetReady]:
         """Give everybody what it should have, as far as the budget is free, and plan the next tick."""
-        cut: list[SetReady] = []
-        grown: list[SetReady] = []
         eligible = []
         for connection in self._connections.values():
             if connection.held and now >= connection.held_until:
@@ -244,68 +249,81 @@ class ReadyAllocator:
                 self._charged += connection.recharge()
             if connection.limit:
                 eligible.append(connection)
-            elif connection.size:
-                self._shrink(connection, 0, now, cut)
         self._next = None
         if self._mode is _Mode.FLOWING and self._max >= len(eligible):
             self._turns = False
-            self._share(now, eligible, cut, grown)
+            changes = self._share(now, eligible)
         else:
             if not self._turns:  # from now on others wait: the turns begin
                 self._turns = True
                 for connection in eligible:
                     connection.since = now
             budget = {_Mode.FLOWING: self._max, _Mode.PAUSED: 0, _Mode.PROBING: min(1, self._max)}[self._mode]
-            self._take_turns(now, eligible, budget, cut, grown)
-        if self._owed:
+            changes = self._take_turns(now, eligible, budget)
+        if self._owed or self._charged > self._max:
             self._wake_by(c.held_until for c in self._connections.values() if c.held)
-        return cut + grown
+        if self._owed and not self._turns and self._charged < self._max:
+            self._wake_by([now + self.settle])  # a server that counts down has its RDY 1, and gets the rest
+        return changes
 
-    def _share(self, now: float, eligible: list[Window], cut: list[SetReady], grown: list[SetReady]) -> None:
+    def _share(self, now: float, eligible: list[Window]) -> list[SetReady]:
         shares = even_shares(self._max, [c.limit for c in eligible], [c.size for c in eligible])
-        wanting = []
-        for connection, share in zip(eligible, shares, strict=True):
-            if connection.size > share:
-                self._shrink(connection, share, now, cut)
-            elif connection.size < share:
-                wanting.append((connection, share))
-        wanting.sort(key=lambda pair: pair[0].size)
-        for position, (connection, share) in enumerate(wanting):
+        share_of = dict(zip(eligible, shares, strict=True))
+        changes = self._cut(now, share_of)
+        wanting = sorted((c for c, share in share_of.items() if c.size < share), key=lambda c: c.size)
+        for position, connection in enumerate(wanting):
             free = self._max - self._charged
             if free < 0:
                 break
             part = -(-free // (len(wanting) - position))
-            self._grow(connection, min(share, connection.charge + part), now, grown)
-        self._owed = any(connection.size < share for connection, share in wanting)
-        self._hungry = any(connection.size == 0 for connection, _ in wanting)
+            self._grow(connection, min(share_of[connection], connection.charge + part), now, changes)
+        self._owed = any(c.size < share_of[c] for c in wanting)
+        self._hungry = any(c.size == 0 for c in wanting)
+        return changes
 
-    def _take_turns(
-        self, now: float, eligible: list[Window], budget: int, cut: list[SetReady], grown: list[SetReady]
-    ) -> None:
-        holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)
-        for connection in holders[budget:]:
-            self._shrink(connection, 0, now, cut)
-        del holders[budget:]
-        for connection in holders:
-            if connection.size > 1:
-                self._shrink(connection, 1, now, cut)
-        waiting = [c for c in eligible if not c.size]
+    def _take_turns(self, now: float, eligible: list[Window], budget: int) -> list[SetReady]:
+        holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
+        waiting = {c.key: c for c in eligible if c not in holders}
+        self._round = [key for key in self._round if key in waiting]
         # What was given up before, and is not free before an answer, is for those that wait too.
         yielding = self._yielding(holders, len(waiting) - (budget - len(holders)), now)
-        self._round = [key for key in self._round if any(c.key == key for c in waiting)]
-        for connection in yielding:
-            self._shrink(connection, 0, now, cut)
-            holders.remove(connection)
+        changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
+        holders = [c for c in holders if c.size]
         while len(holders) < budget and waiting and self._charged < self._max:
             connection = self._next_in_round(waiting)
-            waiting.remove(connection)
-            self._grow(connection, 1, now, grown)
+            self._grow(connection, 1, now, changes)
             holders.append(connection)
         free = budget - len(holders)
         others = len(eligible) - len(holders)
         self._owed = self._hungry = free > 0 and others > 0
         if others > free:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
+        return changes
+
+    def _cut(self, now: float, sizes: Mapping[Window, int]) -> list[SetReady]:
+        """Take back what is above *sizes*, 0 for those not named, and then what in flight does not leave free.
+
+        The second is for a budget that was lowered with messages out: RDY that is not used is taken from all, so that
+        what is in flight does not grow.
+        """
+        keep = {c: min(c.size, sizes.get(c, 0)) for c in self._connections.values()}
+        over = sum(max(size, c.in_flight) for c, size in keep.items()) - self._max
+        if over > 0:
+            for connection in sorted(keep, key=lambda c: c.in_flight - keep[c]):
+                unused = max(0, min(over, keep[connection] - connection.in_flight))
+                keep[connection] -= unused
+                over -= unused
+        changes: list[SetReady] = []
+        for connection, size in keep.items():
+            if size < connection.size:
+                connection.shrink(size, now, self.settle, changes)
+                self._charged += connection.recharge()
+        return changes
+
+    def _grow(self, connection: Window, size: int, now: float, changes: list[SetReady]) -> None:
+        if size > connection.size:
+            connection.grow(size, now, changes)
+            self._charged += connection.recharge()
 
     def _yielding(self, holders: list[Window], wanted: int, now: float) -> list[Window]:
         """Return at most *wanted* connections whose turn is over: idle ones first, then those that had it longest."""
@@ -324,29 +342,19 @@ class ReadyAllocator:
             return now + self._idle
         return connection.active + self._idle
 
-    def _next_in_round(self, waiting: list[Window]) -> Window:
-        """Return whose turn it is.  A probe asks first for one to which nsqd can send: with nothing in flight."""
+    def _next_in_round(self, waiting: dict[Key, Window]) -> Window:
+        """Take whose turn it is out of *waiting*.  A probe prefers one with nothing in flight: nsqd can send to it."""
         if not self._round:
-            self._round = shuffled(self._rng, [c.key for c in waiting])
-        if self._mode is _Mode.PROBING and any(not c.in_flight for c in waiting):
-            waiting = [c for c in waiting if not c.in_flight]
-            if all(self._connections[key].in_flight for key in self._round):
-                return pick(self._rng, waiting)
-        while True:
-            connection = self._connections[self._round.pop()]
-            if connection in waiting:
-                return connection
-
-    # -- changes ----------------------------------------------------------------------------------------------------
-
-    def _shrink(self, window: Window, size: int, now: float, out: list[SetReady]) -> None:
-        window.shrink(size, now, self.settle, out)
-        self._charged += window.recharge()
-
-    def _grow(self, window: Window, size: int, now: float, out: list[SetReady]) -> None:
-        if size > window.size:
-            window.grow(size, now, out)
-            self._charged += window.recharge()
+            self._round = shuffled(self._rng, waiting)
+        if self._mode is _Mode.PROBING:
+            free = [key for key in self._round if not waiting[key].in_flight]
+            free = free or [key for key in waiting if not waiting[key].in_flight] or self._round
+            key = free[-1]
+            if key in self._round:
+                self._round.remove(key)
+        else:
+            key = self._round.pop()
+        return waiting.pop(key)
 
     def _wake_by(self, times: Iterable[float]) -> None:
         for when in times:

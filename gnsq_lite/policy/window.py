@@ -61,11 +61,17 @@ class Window:
         self._send(out)
 
     def grow(self, size: int, now: float, out: list[SetReady]) -> None:
-        """Give RDY: 1 first on a new connection."""
+        """Give RDY: 1 first on a new connection.
+
+        A server that counts down adds what it sent under the first to the second: it gets the 1 only, for now.
+        """
         if not self.size:
             self.since = self.active = now
         if not self.greeted and size > 1:
-            out.append(SetReady(self.key, 1))
+            if self.counts_down:
+                size = 1
+            else:
+                out.append(SetReady(self.key, 1))
         self.greeted = True
         self.size = size
         self._send(out)
