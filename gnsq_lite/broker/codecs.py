@@ -40,9 +40,11 @@ class Deflate:
         self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def encode(self, data: bytes) -> bytes:
+        """Return *data* compressed and flushed."""
         return self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield what *data* completes.  Raises CodecError, also where the stream says that it ends."""
         while data:
             try:
                 piece = self._unpacker.decompress(data, _PIECE)
@@ -64,10 +66,12 @@ class Snappy:
         self._begun = False
 
     def encode(self, data: bytes) -> bytes:
+        """Return *data* in chunks of the framing format, the first time after its header."""
         self._packer.compress(data)
         return bytes(self._packer.flush())
 
     def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield the contents of the chunks that *data* completes.  Raises CodecError."""
         data = self._left + data if self._left else data
         at, start, count = 0, 0, 0
         while (end := self._chunk_end(data, at)) is not None:

@@ -21,6 +21,8 @@ from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.thread import LoopThread
+from gnsq_lite.broker.youzan import DEFAULTS as YOUZAN_DEFAULTS
+from gnsq_lite.broker.youzan import YouzanControl, YouzanNsqd, build
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, OptionError
 
@@ -46,17 +48,17 @@ class Node:
     @property
     def nsqd_tcp_address(self) -> str:
         """The same as ``host:port``."""
-        return f"{self._broker.host}:{self._nsqd.tcp_port}"
+        return _joined(self._broker.host, self._nsqd.tcp_port)
 
     @property
     def http_address(self) -> str:
         """``host:port`` of its HTTP API."""
-        return f"{self._broker.host}:{self._nsqd.http_port}"
+        return _joined(self._broker.host, self._nsqd.http_port)
 
     @property
     def https_address(self) -> str:
         """``host:port`` of its HTTPS API, where it has a certificate."""
-        return f"{self._broker.host}:{self._nsqd.https_port}"
+        return _joined(self._broker.host, self._nsqd.https_port)
 
     @property
     def running(self) -> bool:
@@ -102,12 +104,12 @@ class LookupdNode:
     @property
     def http_address(self) -> str:
         """``host:port`` of its HTTP API."""
-        return f"{self._broker.host}:{self._lookupd.http_port}"
+        return _joined(self._broker.host, self._lookupd.http_port)
 
     @property
     def tcp_address(self) -> str:
         """``host:port`` where nsqds register."""
-        return f"{self._broker.host}:{self._lookupd.tcp_port}"
+        return _joined(self._broker.host, self._lookupd.tcp_port)
 
     @property
     def running(self) -> bool:
@@ -133,8 +135,9 @@ class Broker:
 
     ``with Broker() as broker:`` starts it and stops it.  It runs in one native thread of its own, whether or not the
     process is monkey-patched, so nothing the caller does can hold it up.  Port 0 means any free port; a fixed port is
-    the first node's, the others get the ones after it.  Further keywords are the fields of
-    :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and bytes.
+    the first node's, the others get the ones after it.  With *youzan* the nsqds are a cluster of Youzan's kind.
+    Further keywords are the fields of :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and
+    bytes.
 
     Raises:
         OptionError: at construction, nothing listens.
@@ -152,6 +155,7 @@ class Broker:
         nsqds: int = 1,
         lookupd: bool = True,
         lookupds: int = 1,
+        youzan: bool = False,
         **options: Any,
     ) -> None:
         for name, value in (("nsqds", nsqds), ("lookupds", lookupds)):
@@ -162,14 +166,15 @@ class Broker:
             if name not in known:
                 raise OptionError(name, options[name], "is no option of the broker")
         self.host = host
-        self.options = BrokerOptions(**options)
+        self.options = BrokerOptions(**{**(YOUZAN_DEFAULTS if youzan else {}), **options})
         count = lookupds if lookupd else 0
         self._lookupds = [
             Lookupd(self.options, SYSTEM_CLOCK, host, _port(lookupd_http_port, n), _port(lookupd_tcp_port, n))
             for n in range(count)
         ]
-        nodes = [
-            Nsqd(
+        kind = YouzanNsqd if youzan else Nsqd
+        nodes: list[Any] = [
+            kind(
                 n,
                 dataclasses.replace(self.options, node_id=(self.options.node_id + n) % 1024),
                 SYSTEM_CLOCK,
@@ -179,7 +184,8 @@ class Broker:
             )
             for n in range(nsqds)
         ]
-        self._nsqds = nodes
+        self._nsqds: list[Nsqd] = nodes
+        self._youzan = YouzanControl(self, *build(nodes, self._lookupds, host)) if youzan and nodes else None
         self.nodes = [Node(self, nsqd) for nsqd in nodes]
         self.lookupds = [LookupdNode(self, lookupd) for lookupd in self._lookupds]
         self._thread = LoopThread()
@@ -255,6 +261,13 @@ class Broker:
         return self.nodes[0]
 
     @property
+    def youzan(self) -> YouzanControl:
+        """The cluster of a broker made with ``youzan=True``.  Raises OptionError for another."""
+        if self._youzan is None:
+            raise OptionError("youzan", False, "this broker is no cluster of Youzan's kind: Broker(youzan=True)")
+        return self._youzan
+
+    @property
     def faults(self) -> Faults:
         """What makes the first nsqd misbehave."""
         return self.node.faults
@@ -297,6 +310,10 @@ class Broker:
 
 def _port(first: int, number: int) -> int:
     return first + number if first else 0
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _stop_all() -> None:

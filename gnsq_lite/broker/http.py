@@ -52,6 +52,7 @@ class Request:
         self.path: str = environ["PATH_INFO"]
         self.option = ""
         self.query: str = environ.get("QUERY_STRING", "")
+        self.accept: str = environ.get("HTTP_ACCEPT", "")
         self._input = environ["wsgi.input"]
         self.content_length = int(environ.get("CONTENT_LENGTH") or -1)
         self._params: dict[str, list[str]] | None = None

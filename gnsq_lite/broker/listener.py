@@ -9,10 +9,11 @@ from typing import Any
 
 import gevent
 
-from gnsq_lite.broker.tcp import Connection, RealSocket
+from gnsq_lite.broker.tcp import Connection, RealSocket, Timer
 
 _READ = 1
 _ACCEPTS_PER_TURN = 64
+_PAUSE = 0.1
 
 
 def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
@@ -57,6 +58,7 @@ class TCPListener:
         self._loop: Any = gevent.get_hub().loop
         self._accepts = self._loop.io(self._socket.fileno(), _READ)
         self._accepts.start(self._accept)
+        self._pause = Timer(self._loop)
         self._open = True
 
     def _accept(self) -> None:
@@ -66,7 +68,10 @@ class TCPListener:
             try:
                 taken = accept(self._socket)
             except OSError:
-                return  # out of file descriptors: the peer waits in the backlog
+                # out of file descriptors: the peer waits in the backlog, and the loop must not spin on it
+                self._accepts.stop()
+                self._pause.start(_PAUSE, self._resume)
+                return
             if taken is None:
                 return
             connection = Connection(*taken, self._loop, self.context, self._closed)
@@ -75,6 +80,10 @@ class TCPListener:
                 continue
             self.connections[connection] = None
             self._opened(connection)
+
+    def _resume(self) -> None:
+        if self._open:
+            self._accepts.start(self._accept)
 
     def _closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
@@ -92,6 +101,7 @@ class TCPListener:
         """Close the port."""
         if self._open:
             self._open = False
+            self._pause.stop()
             self._accepts.stop()
             self._accepts.close()
             self._socket.close()

@@ -68,12 +68,15 @@ class DirectPeer:
         db.introduce(peer)
 
     def registered(self, topic: str, channel: str | None) -> None:
+        """Register a new topic or channel."""
         self._db.register(self._peer, topic, channel)
 
     def unregistered(self, topic: str, channel: str | None) -> None:
+        """Unregister a deleted one."""
         self._db.unregister(self._peer, topic, channel)
 
     def channels_of(self, topic: str) -> Iterable[str]:
+        """Return the channels the lookupd knows for *topic*."""
         return [key.subkey for key in self._db.find("channel", topic, "*")]
 
     def ping(self) -> None:

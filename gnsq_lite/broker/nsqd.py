@@ -18,7 +18,7 @@ from gnsq_lite.broker.nsqd_http import nsqd_app
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.tcp import Connection
+from gnsq_lite.broker.tcp import Connection, Timer
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
@@ -69,7 +69,7 @@ class Nsqd:
         self._tcp: TCPListener | None = None
         self._http: HTTPListener | None = None
         self._https: HTTPListener | None = None
-        self._timers: list[Any] = []
+        self._timers: list[Timer] = []
         self._loop: Any = None
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
@@ -189,6 +189,7 @@ class Nsqd:
     # -- what sessions need (session.Server) ------------------------------------------------------------------------
 
     def flush_soon(self, session: Session) -> None:
+        """Flush *session* at the end of this turn of the loop."""
         self._to_flush.append(session)
         self._schedule_turn()
 
@@ -209,23 +210,28 @@ class Nsqd:
         for session in sessions:
             session.flush()
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> Any:
-        timer = self._loop.timer(max(seconds, 0.0))
-        timer.start(callback)
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call *callback* once."""
+        timer = Timer(self._loop)
+        timer.start(seconds, callback)
         return timer
 
-    def every(self, seconds: float, callback: Callable[[], None]) -> Any:
-        timer = self._loop.timer(seconds, seconds)
-        timer.start(callback)
+    def every(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call *callback* again and again."""
+        timer = Timer(self._loop)
+        timer.start(seconds, callback, repeat=True)
         return timer
 
     def spawn(self, work: Callable[[], None]) -> None:
+        """Run *work*, which may wait, in a greenlet."""
         gevent.spawn(work)
 
     def has_tls(self) -> bool:
+        """Whether there is a certificate."""
         return self._context is not None
 
     def ended(self, session: Session) -> None:
+        """Forget a session that has closed."""
         self._sessions.pop(session.link, None)  # type: ignore[call-overload]  # a Connection, which is the key
 
 

@@ -19,8 +19,12 @@ NSQD_VERSION = "1.3.0"
 _TLS_VERSIONS = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
 
 
-def _range(default: Any, low: float, high: float) -> Any:
-    return field(default=default, metadata={"low": low, "high": high})
+def _range(default: Any, low: float, high: float, doc: str) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "doc": doc})
+
+
+def _plain(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,49 +32,62 @@ class BrokerOptions:
     """What one nsqd of the broker allows.  Each name is nsqd's flag with underscores; the defaults are nsqd's.
 
     ``max_connections`` and ``max_memory`` are the broker's own: limits that keep a test run from taking the machine.
-    ``max_memory`` counts bodies that are queued, in flight or deferred, once for each channel that holds them.
+    ``max_memory`` counts bodies that are queued, in flight or deferred, once for each channel that holds them, and 256
+    bytes with each.
     """
 
-    msg_timeout: float = _range(60.0, 0.001, 86400.0)
-    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30)
-    max_msg_size: int = _range(1024 * 1024, 1, 2**31 - 64)
-    max_body_size: int = _range(5 * 1024 * 1024, 1, 2**31 - 64)
-    max_req_timeout: float = _range(3600.0, 0.0, 86400.0 * 365)
-    client_timeout: float = _range(60.0, 0.1, 86400.0)
-    mem_queue_size: int = _range(10000, 0, 2**31)
-    max_heartbeat_interval: float = _range(60.0, 1.0, 86400.0)
-    max_rdy_count: int = _range(2500, 1, 2**31)
-    max_output_buffer_size: int = _range(64 * 1024, 64, 2**31)
-    max_output_buffer_timeout: float = _range(30.0, 0.001, 3600.0)
-    min_output_buffer_timeout: float = _range(0.025, 0.001, 3600.0)
-    output_buffer_timeout: float = _range(0.25, 0.001, 3600.0)
-    max_channel_consumers: int = _range(0, 0, 2**31)
-    queue_scan_interval: float = _range(0.02, 0.001, 60.0)
+    msg_timeout: float = _range(
+        60.0, 0.001, 86400.0, "seconds a client has to answer a message, unless it asks for another time"
+    )
+    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "longest time TOUCH can stretch a message to")
+    max_msg_size: int = _range(1024 * 1024, 1, 2**31 - 64, "bytes of one message")
+    max_body_size: int = _range(5 * 1024 * 1024, 1, 2**31 - 64, "bytes of one command's body")
+    max_req_timeout: float = _range(3600.0, 0.0, 86400.0 * 365, "longest delay of REQ and DPUB")
+    client_timeout: float = _range(60.0, 0.1, 86400.0, "twice the heartbeat interval of a client that asks for none")
+    mem_queue_size: int = _range(10000, 0, 2**31, "messages an ephemeral topic or channel keeps")
+    max_heartbeat_interval: float = _range(60.0, 1.0, 86400.0, "longest heartbeat interval a client may ask for")
+    max_rdy_count: int = _range(2500, 1, 2**31, "highest RDY")
+    max_output_buffer_size: int = _range(64 * 1024, 64, 2**31, "largest output buffer a client may ask for")
+    max_output_buffer_timeout: float = _range(30.0, 0.001, 3600.0, "longest time between flushes a client may ask for")
+    min_output_buffer_timeout: float = _range(
+        0.025, 0.001, 3600.0, "shortest time between flushes a client may ask for"
+    )
+    output_buffer_timeout: float = _range(
+        0.25, 0.001, 3600.0, "seconds between flushes to a client that asks for no other"
+    )
+    max_channel_consumers: int = _range(0, 0, 2**31, "clients on one channel; 0: any number")
+    queue_scan_interval: float = _range(0.02, 0.001, 60.0, "seconds between looks at timeouts and delays (0.1 in nsqd)")
 
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_root_ca_file: str = ""
-    tls_client_auth_policy: Literal["", "require", "require-verify"] = ""
-    tls_required: bool | Literal["tcp-https"] = False
-    tls_min_version: str = "tls1.2"
+    tls_cert: str = _plain("", "PEM file of the certificate; with it clients may ask for TLS, and HTTPS listens")
+    tls_key: str = _plain("", "PEM file of its key")
+    tls_root_ca_file: str = _plain("", "PEM file of the CAs of client certificates")
+    tls_client_auth_policy: Literal["", "require", "require-verify"] = _plain("", "whether clients need a certificate")
+    tls_required: bool | Literal["tcp-https"] = _plain(
+        False, "refuse clients without TLS; 'tcp-https' still serves plain HTTP"
+    )
+    tls_min_version: str = _plain("tls1.2", "lowest version of TLS: tls1.0 to tls1.3")
 
-    deflate: bool = True
-    max_deflate_level: int = _range(6, 1, 9)
-    snappy: bool = True
+    deflate: bool = _plain(True, "grant DEFLATE")
+    max_deflate_level: int = _range(6, 1, 9, "highest DEFLATE level granted")
+    snappy: bool = _plain(True, "grant snappy")
 
-    auth_http_addresses: tuple[str, ...] = ()
-    http_client_connect_timeout: float = _range(2.0, 0.01, 600.0)
-    http_client_request_timeout: float = _range(5.0, 0.01, 600.0)
+    auth_http_addresses: tuple[str, ...] = _plain((), "auth servers, host:port or URL; with one clients need AUTH")
+    http_client_connect_timeout: float = _range(2.0, 0.01, 600.0, "seconds to connect to an auth server")
+    http_client_request_timeout: float = _range(5.0, 0.01, 600.0, "seconds an auth server has to answer")
 
-    broadcast_address: str = "127.0.0.1"
-    node_id: int = _range(0, 0, 1023)
-    lookupd_tcp_addresses: tuple[str, ...] = ()
+    broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd names to clients")
+    node_id: int = _range(0, 0, 1023, "part of every message id; the further nsqds of a broker have the ids after it")
+    lookupd_tcp_addresses: tuple[str, ...] = _plain((), "further nsqlookupds, elsewhere, to register with")
 
-    inactive_producer_timeout: float = _range(300.0, 0.01, 86400.0)
-    tombstone_lifetime: float = _range(45.0, 0.0, 86400.0)
+    inactive_producer_timeout: float = _range(
+        300.0, 0.01, 86400.0, "nsqlookupd: seconds after which an nsqd that says nothing is left out"
+    )
+    tombstone_lifetime: float = _range(45.0, 0.0, 86400.0, "nsqlookupd: seconds a tombstone lasts")
 
-    max_connections: int = _range(10_000, 1, 1_000_000)
-    max_memory: int = _range(512 * 1024 * 1024, 0, 2**50)
+    max_connections: int = _range(10_000, 1, 1_000_000, "connections taken at once, the broker's own limit")
+    max_memory: int = _range(
+        512 * 1024 * 1024, 0, 2**50, "bytes queued at once, the broker's own limit; beyond it publishing fails"
+    )
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):

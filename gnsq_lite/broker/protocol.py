@@ -89,9 +89,13 @@ class ProtocolV2(Session):
         answer = self.profile.negotiate(
             data, has_tls=self.server.has_tls(), auth_required=self.server.authorizer is not None
         )
+        self._adjust(answer, data)
         self.respond(RESPONSE, gojson.encode(answer))
         self._upgrade(answer)
         return None
+
+    def _adjust(self, answer: dict[str, Any], data: dict[str, Any]) -> None:
+        """Change what IDENTIFY is answered with: for other kinds of nsqd."""
 
     def _upgrade(self, answer: dict[str, Any]) -> None:
         if not answer["tls_v1"]:

@@ -52,8 +52,8 @@ class Session(Consumer):
         self.secret = ""
         self.grant: Grant | None = None
         self.pub_counts: dict[str, int] = {}
-        self.bytes_sent = 0  # counted, and outbox used, while there are faults
-        self.outbox: deque[tuple[float, bytes]] = deque()
+        self.bytes_sent = 0
+        self.outbox: deque[tuple[float, bytes]] = deque()  # what a fault holds back
         self._reader = CommandReader(options.max_msg_size, options.max_body_size, self._begin)
         self._out: list[bytes] = []
         self._out_size = 0
@@ -197,6 +197,7 @@ class Session(Consumer):
             if self.server.script.active:
                 self.server.script.send(self, data)
             else:
+                self.bytes_sent += len(data)
                 self.link.send(data)
             if self.channel is not None and not self.closed:
                 self.channel.wake()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -42,6 +43,37 @@ class Receiver(Protocol):
         """The connection is gone."""
 
 
+class Timer:
+    """A timer of the loop that frees what it took when it fires or is stopped."""
+
+    __slots__ = ("_callback", "_loop", "_once", "_watcher")
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._watcher: Any = None
+        self._once = True
+
+    def start(self, seconds: float, callback: Callable[[], None], *, repeat: bool = False) -> None:
+        """Call *callback* in *seconds*, or every *seconds*; an earlier start is forgotten."""
+        self.stop()
+        self._callback = callback
+        self._once = not repeat
+        self._watcher = self._loop.timer(max(seconds, 0.0), seconds if repeat else 0.0)
+        self._watcher.start(self._fire)
+
+    def _fire(self) -> None:
+        if self._once:
+            self.stop()
+        self._callback()
+
+    def stop(self) -> None:
+        """Stop it; doing so again is harmless."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+            watcher.close()
+
+
 class Connection:
     """One accepted TCP connection: the :class:`~gnsq_lite.broker.session.Link` of a session."""
 
@@ -69,8 +101,8 @@ class Connection:
         self._gone = False
         self._reads = loop.io(sock.fileno(), _READ)
         self._writes = loop.io(sock.fileno(), _WRITE)
-        self._timer = loop.timer(0.0)  # of the handshake, and later of the end
-        self._stall = loop.timer(0.0)  # of a peer that takes nothing
+        self._timer = Timer(loop)  # of the handshake, and later of the end
+        self._stall = Timer(loop)  # of a peer that takes nothing
 
     def start(self, receiver: Receiver) -> None:
         """Begin to read for *receiver*."""
@@ -180,9 +212,7 @@ class Connection:
             return
         self._tls = TLSLayer(self._context)
         self._secured = done
-        self._timer.stop()
-        self._timer = self._loop.timer(_HANDSHAKE_TIMEOUT)
-        self._timer.start(self.drop)
+        self._timer.start(_HANDSHAKE_TIMEOUT, self.drop)
         if rest:
             self.take(rest)
 
@@ -231,9 +261,7 @@ class Connection:
         self._unsent += len(view)
 
     def _restart_stall(self) -> None:
-        self._stall.stop()
-        self._stall = self._loop.timer(self.write_timeout)
-        self._stall.start(self.drop)
+        self._stall.start(self.write_timeout, self.drop)
 
     def _writable(self) -> None:
         backlog = self._backlog
@@ -270,9 +298,7 @@ class Connection:
         if self._ending or self._gone:
             return
         self._ending = True
-        self._timer.stop()
-        self._timer = self._loop.timer(_LINGER if not self._backlog else self.write_timeout)
-        self._timer.start(self.drop)
+        self._timer.start(_LINGER if not self._backlog else self.write_timeout, self.drop)
         if not self._backlog:
             self._finish()
 
@@ -287,15 +313,13 @@ class Connection:
             return
         self._reads.stop()
         self._reads.start(self._readable)
-        self._timer.stop()
-        self._timer = self._loop.timer(_LINGER)
-        self._timer.start(self.drop)
+        self._timer.start(_LINGER, self.drop)
 
     def reset(self) -> None:
         """Close at once with a reset (RST), as a killed process or a broken network does."""
         if not self._gone:
             try:
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             except OSError:
                 pass
             self.drop()
@@ -305,7 +329,9 @@ class Connection:
         if self._gone:
             return
         self._gone = True
-        for watcher in (self._reads, self._writes, self._timer, self._stall):
+        self._timer.stop()
+        self._stall.stop()
+        for watcher in (self._reads, self._writes):
             watcher.stop()
             watcher.close()
         self._backlog.clear()

@@ -60,33 +60,40 @@ class LoopThread:
         return self._id is not None
 
     def start(self) -> None:
-        """Start the thread; return when its hub runs."""
+        """Start the thread; return when its hub runs.  Raises ClosedError if it does not get that far."""
         started, self._ended = _new_lock(), _new_lock()
         started.acquire()
         self._ended.acquire()
         _start_thread(self._run, (started,))
         started.acquire()
+        if not self.alive:
+            raise ClosedError("the broker's thread did not start")
 
     def _run(self, started: Any) -> None:
-        hub = gevent.get_hub()
         try:
+            hub = gevent.get_hub()
             self._stopping = gevent.event.Event()
             self._wake = hub.loop.async_()
             self._wake.start(self._take_calls)
             self._id = _thread_id()
             started.release()
             self._stopping.wait()
-            self._wake.stop()
+            self._close(hub)
         finally:
-            with self._guard:
-                self._id = None
-                left, self._calls = self._calls, deque()
-            for call in left:
-                call.error = ClosedError("the broker has stopped")
-                call.done.release()
-            self._wake.close()
-            hub.destroy(destroy_loop=True)
             self._ended.release()
+            if started.locked():
+                started.release()
+
+    def _close(self, hub: Any) -> None:
+        with self._guard:
+            self._id = None
+            left, self._calls = self._calls, deque()
+        for call in left:
+            call.error = ClosedError("the broker has stopped")
+            call.done.release()
+        self._wake.stop()
+        self._wake.close()
+        hub.destroy(destroy_loop=True)
 
     def _take_calls(self) -> None:
         while self._calls:

@@ -62,7 +62,7 @@ class Topic:
             raise PutRefused(f"memory limit of {self._shared.meter.limit} bytes reached")
         self.message_count += len(messages)
         self.message_bytes += size
-        if self.channels and not self.paused and not self.queue:
+        if self.channels and not self.paused:  # then the backlog is empty: see drain()
             for message in messages:
                 self._spread(message, now)
             return

@@ -299,6 +299,32 @@ def test_connections_beyond_the_limit_are_refused() -> None:
         clients.pop().close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="limits file descriptors")
+def test_out_of_file_descriptors_it_neither_spins_nor_dies() -> None:
+    code = """
+    import resource, socket, time
+    with Broker() as broker:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        clients = []
+        try:
+            while True:
+                clients.append(RawClient(broker.nsqd_tcp_address))
+        except OSError:
+            pass
+        clients.pop().close()
+        waiting = RawClient(broker.nsqd_tcp_address)
+        time.sleep(0.2)
+        start = time.process_time()
+        time.sleep(1.0)
+        print(time.process_time() - start < 0.3)
+        for client in clients:
+            client.close()
+        print(waiting.ask(pub("t", b"x")) == b"OK")
+        waiting.close()
+    """
+    assert run(code).split() == ["True", "True"]
+
+
 def test_publishing_beyond_the_memory_limit_fails_and_the_rest_still_flows() -> None:
     with Broker(max_memory=100_000) as broker:
         with RawClient(broker.nsqd_tcp_address) as client:

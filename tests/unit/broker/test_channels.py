@@ -24,6 +24,18 @@ def test_every_channel_gets_its_own_copy_of_a_message() -> None:
     assert (len(first.in_flight), len(second.in_flight)) == (0, 1)
 
 
+def test_attempts_on_one_channel_do_not_count_on_another() -> None:
+    rig, one, two = Rig(), FakeConsumer(1, ready=1), FakeConsumer(2)
+    first, second = rig.subscribe("t", "a", one), rig.subscribe("t", "b", two)
+    rig.publish("t", b"x")
+    first.requeue(one, one.got[0].id, 0.0, rig.clock.now())
+    rig.pump()
+    two.ready_count = 1
+    second.wake()
+    rig.pump()
+    assert (one.got[-1].attempts, two.got[-1].attempts) == (2, 1)
+
+
 def test_the_first_channel_gets_the_backlog_and_a_later_one_does_not() -> None:
     rig, one, two = Rig(), FakeConsumer(1, ready=10), FakeConsumer(2, ready=10)
     rig.publish("t", b"1", b"2")

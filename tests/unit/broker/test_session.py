@@ -328,6 +328,54 @@ def test_a_dribble_sends_everything_in_order(piece: int) -> None:
     assert link.closed
 
 
+# -- bounds ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("heartbeat_interval", 1000, 60000),
+        ("output_buffer_size", 64, 65536),
+        ("output_buffer_timeout", 25, 30000),
+        ("msg_timeout", 1000, 900_000),
+        ("sample_rate", 0, 99),
+    ],
+)
+def test_what_identify_asks_for_is_taken_within_nsqds_bounds_only(field: str, low: int, high: int) -> None:
+    for value, good in ((low - 1, False), (low, True), (high, True), (high + 1, False)):
+        server = FakeServer()
+        session, link = server.connect()
+        ((kind, data),) = server.talk(session, identify(**{field: value}))
+        assert (kind == 0, link.closed) == (good, not good)
+        if not good:
+            words = field.replace("_", " ")
+            assert data == f"E_BAD_BODY IDENTIFY {words} ({value}) is invalid".encode()
+
+
+@pytest.mark.parametrize(("count", "good"), [(0, True), (7, True), (8, False)])
+def test_rdy_is_taken_up_to_max_rdy_count(count: int, good: bool) -> None:
+    server = FakeServer(max_rdy_count=7)
+    session, link = server.connect()
+    frames = server.talk(session, b"SUB t c\nRDY %d\n" % count)
+    assert frames[1:] == ([] if good else [(1, b"E_INVALID RDY count %d out of range 0-7" % count)])
+    assert link.closed is not good
+
+
+@pytest.mark.parametrize(("delay_ms", "good"), [(0, True), (5000, True), (5001, False)])
+def test_a_publish_is_deferred_up_to_max_req_timeout_and_a_requeue_is_clamped_to_it(delay_ms: int, good: bool) -> None:
+    server = FakeServer(max_req_timeout=5.0)
+    (session, _), (consumer, link) = server.connect(), server.connect()
+    frames = server.talk(session, b"DPUB t %d\n" % delay_ms + sized(b"x"))
+    assert frames == [OK if good else (1, b"E_INVALID DPUB timeout %d out of range 0-5000" % delay_ms)]
+    server.talk(consumer, b"SUB u c\nRDY 1\n")
+    server.topics.publish(server.topics.get("u"), [b"y"])
+    server.end_turn()
+    (message,) = [data for kind, data in link.frames() if kind == 2]
+    server.talk(consumer, b"REQ " + message[10:26] + b" %d\n" % delay_ms)
+    server.advance(min(delay_ms / 1000, 5.0))
+    assert bodies(link.frames()) == ([b"y"] if delay_ms else [])
+
+
 # -- anything -------------------------------------------------------------------------------------------------------
 
 
