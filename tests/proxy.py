@@ -1,0 +1,143 @@
+"""A TCP proxy that misbehaves on command.  It runs in native threads, monkey-patched or not."""
+
+from __future__ import annotations
+
+import socket as patched_socket
+import struct
+from types import TracebackType
+from typing import Any
+
+from gevent import monkey
+
+from gnsq_lite.net.runtime import native_lock, start_native_thread
+
+_socket: Any = monkey.get_original("socket", "socket")
+_sleep: Any = monkey.get_original("time", "sleep")
+
+
+class Proxy:
+    """Forwards connections to *target* ("host:port") until a fault is set.
+
+    Faults: ``reset`` all (RST), ``black_hole`` (take bytes, forward none), ``delay`` per chunk, ``dribble`` (one byte
+    at a time), ``cut_after`` (close after so many bytes from nsqd), ``refuse`` new connections, ``half_open`` (forget
+    the connections to nsqd, keep those to the client).
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = _socket()
+        self._listener.setsockopt(patched_socket.SOL_SOCKET, patched_socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(64)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self.refusing = False
+        self.holding = False
+        self.delay = 0.0
+        self.chunk = 65536
+        #: Close a connection after so many bytes from nsqd; None: never.
+        self.cut_after: int | None = None
+        self._pairs: list[tuple[Any, Any]] = []
+        self._lock = native_lock()
+        self._closed = False
+        start_native_thread("proxy", self._accept)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refusing:
+                _abort(client)
+                continue
+            server = _socket()
+            try:
+                server.connect(self._target)
+            except OSError:
+                client.close()
+                server.close()
+                continue
+            for sock in (client, server):
+                sock.setsockopt(patched_socket.IPPROTO_TCP, patched_socket.TCP_NODELAY, 1)
+            with self._lock:
+                self.connections += 1
+                self._pairs.append((client, server))
+            start_native_thread("proxy-up", lambda a=client, b=server: self._pump(a, b, False))  # type: ignore[misc]
+            start_native_thread("proxy-down", lambda a=server, b=client: self._pump(a, b, True))  # type: ignore[misc]
+
+    def _pump(self, source: Any, sink: Any, from_nsqd: bool) -> None:
+        passed = 0
+        try:
+            while True:
+                data = source.recv(65536)
+                if not data:
+                    break
+                if self.holding:
+                    continue
+                if self.delay:
+                    _sleep(self.delay)
+                limit = self.cut_after if from_nsqd else None
+                if limit is not None and passed + len(data) > limit:
+                    sink.sendall(data[: max(0, limit - passed)])
+                    break
+                passed += len(data)
+                for at in range(0, len(data), self.chunk):
+                    sink.sendall(data[at : at + self.chunk])
+        except OSError:
+            pass
+        if self.holding:
+            return  # the other side hears nothing of it
+        for sock in (source, sink):
+            try:
+                sock.shutdown(patched_socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def reset(self) -> None:
+        """Cut every connection with RST."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for client, server in pairs:
+            _abort(client)
+            _abort(server)
+
+    def half_open(self) -> None:
+        """nsqd's side is gone without a word to the client: as after a power cut."""
+        self.holding = True
+        with self._lock:
+            pairs = list(self._pairs)
+        for _, server in pairs:
+            _abort(server)
+
+    def clear(self) -> None:
+        """End every fault for new connections."""
+        self.refusing = self.holding = False
+        self.delay, self.chunk, self.cut_after = 0.0, 65536, None
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        try:
+            self._listener.shutdown(patched_socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._listener.close()
+        self.reset()
+
+
+def _abort(sock: Any) -> None:
+    try:
+        sock.setsockopt(patched_socket.SOL_SOCKET, patched_socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.shutdown(patched_socket.SHUT_RDWR)
+    except OSError:
+        pass
+    try:
+        sock.close()
+    except OSError:
+        pass
