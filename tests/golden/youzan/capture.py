@@ -305,7 +305,9 @@ LOOKUPS = {
 
 def main(lookupd: str, *only: str) -> None:
     for topic, options in TOPICS.items():
-        print(topic, call(lookupd, f"/topic/create?topic={topic}&{options}", method="POST"))
+        # a young cluster refuses: its nodes are not known to be stable yet
+        while call(lookupd, f"/topic/create?topic={topic}&{options}", method="POST")[0] != 200:
+            time.sleep(1.0)
     for topic, options in TOPICS.items():
         wanted = int(options.split("partition_num=")[1][0])
         limit = time.monotonic() + 90
