@@ -1,0 +1,37 @@
+"""Every system test ends with the library's greenlets it began with: none left behind, none dead unseen."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import gevent
+import pytest
+from gevent import Greenlet
+
+#: Seconds for greenlets to end after a test closed what it opened.
+GRACE = 5.0
+
+
+def living() -> list[str]:
+    """Return the names of the library's greenlets that have not ended, in whatever thread."""
+    # An exact type first: isinstance would wake lazy proxies that happen to be alive.
+    found = [each for each in gc.get_objects() if type(each) is Greenlet]
+    return sorted(each.name for each in found if each.name.startswith("gnsq_lite-") and not each.ready())
+
+
+@pytest.fixture(autouse=True)
+def no_greenlet_is_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a greenlet of the library running."""
+    before = living()
+    yield
+    limit = time.monotonic() + GRACE
+    while len(after := living()) > len(before):
+        if time.monotonic() > limit:
+            left = after.copy()
+            for name in before:
+                if name in left:
+                    left.remove(name)
+            pytest.fail(f"greenlets were left running: {left}")
+        gevent.sleep(0.02)  # this thread's own hub must turn too
