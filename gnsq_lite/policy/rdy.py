@@ -284,12 +284,13 @@ class ReadyAllocator:
     def _take_turns(self, now: float, eligible: list[Window], budget: int) -> list[SetReady]:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
-        self._round = [key for key in self._round if key in waiting]
+        self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
         # What was given up before, and is not free before an answer, is for those that wait too.
         yielding = self._yielding(holders, len(waiting) - (budget - len(holders)), now)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
-        while len(holders) < budget and waiting and self._charged < self._max:
+        probed = self._mode is _Mode.PROBING and any(c.held for c in self._connections.values())
+        while len(holders) < budget and waiting and self._charged < self._max and not probed:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
             holders.append(connection)

@@ -1,0 +1,414 @@
+"""The allocator, rule by rule.  Turns (RDY-6) have a file of their own, random histories another."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
+from tests.fakes import FakeClock
+
+SETTLE = 0.1
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def make(clock: FakeClock, max_in_flight: int, settle: float = SETTLE) -> ReadyAllocator:
+    return ReadyAllocator(max_in_flight, clock=clock, rng=random.Random(7), settle=settle)
+
+
+def pairs(changes: list[SetReady]) -> list[tuple[object, int]]:
+    return [(change.key, change.count) for change in changes]
+
+
+def settled(clock: FakeClock, allocator: ReadyAllocator) -> list[tuple[object, int]]:
+    """Let time pass until nothing is planned; return what was sent meanwhile."""
+    sent: list[tuple[object, int]] = []
+    while allocator.next_tick is not None:
+        clock.advance(max(0.0, allocator.next_tick - clock.now()))
+        sent += pairs(allocator.tick())
+    return sent
+
+
+@pytest.mark.rule("RDY-1")
+def test_a_new_connection_gets_rdy_1_at_once_and_its_share_a_moment_later(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    assert pairs(allocator.add("a", 2500)) == [("a", 1)]
+    assert allocator.next_tick == pytest.approx(clock.now() + SETTLE)
+    clock.advance(SETTLE - 0.001)
+    assert allocator.tick() == []
+    clock.advance(0.001)
+    assert pairs(allocator.tick()) == [("a", 10)]
+    assert allocator.next_tick is None
+
+
+@pytest.mark.rule("RDY-1")
+def test_connections_that_come_together_are_not_treated_unequally(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    assert [pairs(allocator.add(key, 2500)) for key in "abc"] == [[("a", 1)], [("b", 1)], [("c", 1)]]
+    assert sorted(settled(clock, allocator)) == [("a", 4), ("b", 3), ("c", 3)]
+
+
+@pytest.mark.rule("RDY-1")
+def test_a_newcomer_without_free_rdy_gets_rdy_1_before_its_share_when_others_gave_way(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    assert allocator.add("b", 2500) == []
+    assert settled(clock, allocator) == [("a", 5), ("b", 1), ("b", 5)]
+
+
+@pytest.mark.rule("RDY-1")
+def test_without_a_settling_time_everything_happens_in_one_list_reductions_first(clock: FakeClock) -> None:
+    allocator = make(clock, 10, settle=0.0)
+    assert pairs(allocator.add("a", 2500)) == [("a", 1), ("a", 10)]
+    assert pairs(allocator.add("b", 2500)) == [("a", 5), ("b", 1), ("b", 5)]
+    assert allocator.next_tick is None
+
+
+@pytest.mark.rule("RDY-2")
+def test_messages_alone_cause_no_rdy_for_a_server_that_does_not_count_down(clock: FakeClock) -> None:
+    allocator = make(clock, 8)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    for _ in range(50):
+        assert allocator.received("a", 8) == []
+        assert allocator.answered("a", 8) == []
+
+
+@pytest.mark.rule("RDY-2")
+@pytest.mark.parametrize(("taken", "renewed"), [(5, False), (6, False), (7, True), (8, True)])
+def test_a_server_that_counts_down_gets_rdy_again_under_a_quarter(clock: FakeClock, taken: int, renewed: bool) -> None:
+    allocator = make(clock, 8)
+    allocator.add("old", 2500, counts_down=True)
+    settled(clock, allocator)
+    assert allocator.received("old", taken) == []
+    expected = [("old", 8)] if renewed else []  # 2 of 8 left is a quarter, not under it
+    assert pairs(allocator.answered("old", taken)) == expected
+
+
+@pytest.mark.rule("RDY-2")
+def test_a_server_that_counts_down_is_never_allowed_more_than_its_share(clock: FakeClock) -> None:
+    allocator = make(clock, 4)
+    allocator.add("old", 2500, counts_down=True)
+    settled(clock, allocator)
+    assert allocator.received("old", 4) == []  # nothing is left, and everything is in flight
+    assert pairs(allocator.answered("old", 3)) == [("old", 3)]
+    assert allocator.received("old", 3) == []
+    assert pairs(allocator.answered("old", 1)) == [("old", 1)]
+
+
+@pytest.mark.rule("RDY-3")
+@pytest.mark.parametrize(
+    ("budget", "connections", "shares"),
+    [(9, 3, [3, 3, 3]), (10, 3, [3, 3, 4]), (11, 3, [3, 4, 4]), (3, 3, [1, 1, 1]), (5, 1, [5])],
+)
+def test_shares_are_even_and_the_remainder_is_given_out(
+    clock: FakeClock, budget: int, connections: int, shares: list[int]
+) -> None:
+    allocator = make(clock, budget)
+    for key in range(connections):
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    assert sorted(allocator.ready(key) for key in allocator.keys) == shares
+
+
+@pytest.mark.rule("RDY-3")
+def test_what_a_lost_connection_had_goes_to_the_others(clock: FakeClock) -> None:
+    allocator = make(clock, 9)
+    for key in "abc":
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    assert allocator.remove("b") == []
+    assert sorted(settled(clock, allocator)) == [("a", 5), ("c", 4)]
+    assert allocator.remove("b") == []
+
+
+@pytest.mark.rule("RDY-4")
+def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    allocator.add("b", 2500)
+    clock.advance(SETTLE)
+    assert pairs(allocator.tick()) == [("a", 5)]
+    assert allocator.total_charge == 10
+    clock.advance(SETTLE - 0.001)
+    assert allocator.tick() == []
+    assert allocator.received("a", 9) == []  # they were on their way
+    clock.advance(0.001)
+    assert pairs(allocator.tick()) == [("b", 1)]
+    assert (allocator.total_charge, allocator.pending) == (10, True)
+
+
+@pytest.mark.rule("RDY-4")
+def test_what_others_have_in_flight_is_waited_for_and_one_without_rdy_comes_first(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 10)
+    allocator.add("b", 2500)
+    assert settled(clock, allocator) == [("a", 5)]
+    assert allocator.pending
+    assert pairs(allocator.answered("a", 1)) == [("b", 1)]  # at once
+    assert [allocator.answered("a", 1) for _ in range(3)] == [[], [], []]  # gathered
+    assert settled(clock, allocator) == [("b", 4)]
+    allocator.answered("a", 6)
+    assert settled(clock, allocator) == [("b", 5)]
+    assert not allocator.pending
+
+
+@pytest.mark.rule("RDY-5")
+def test_a_limit_holds_and_what_it_leaves_over_goes_to_the_others(clock: FakeClock) -> None:
+    allocator = make(clock, 12)
+    allocator.add("small", 2)
+    allocator.add("large", 2500)
+    settled(clock, allocator)
+    assert (allocator.ready("small"), allocator.ready("large")) == (2, 10)
+    assert pairs(allocator.set_max_rdy_count("large", 3)) == [("large", 3)]
+    allocator.set_max_rdy_count("small", 7)
+    settled(clock, allocator)
+    assert (allocator.ready("small"), allocator.ready("large")) == (7, 3)
+    assert allocator.set_max_rdy_count("small", 7) == []
+    assert allocator.set_max_rdy_count("unknown", 7) == []
+
+
+@pytest.mark.rule("RDY-7")
+@pytest.mark.parametrize(("in_flight", "starved"), [(0, False), (1, False), (16, False), (17, True), (20, True)])
+def test_a_connection_is_starved_from_85_percent_on(clock: FakeClock, in_flight: int, starved: bool) -> None:
+    allocator = make(clock, 40)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    allocator.received("b", in_flight)
+    assert allocator.is_starved() is starved
+
+
+@pytest.mark.rule("RDY-8")
+def test_max_in_flight_0_sends_rdy_0_everywhere_and_nothing_comes_back_before_it_is_raised(clock: FakeClock) -> None:
+    allocator = make(clock, 6)
+    for key in "abc":
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    assert pairs(allocator.set_max_in_flight(0)) == [("a", 0), ("b", 0), ("c", 0)]
+    assert allocator.add("d", 2500) == []
+    assert settled(clock, allocator) == []
+    assert allocator.total_ready == 0
+    allocator.set_max_in_flight(8)
+    settled(clock, allocator)
+    assert [allocator.ready(key) for key in allocator.keys] == [2, 2, 2, 2]
+
+
+@pytest.mark.rule("RDY-8")
+def test_more_max_in_flight_is_given_out_at_once(clock: FakeClock) -> None:
+    allocator = make(clock, 2)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    assert pairs(allocator.set_max_in_flight(10)) == [("a", 5), ("b", 5)]
+
+
+@pytest.mark.rule("RDY-4")
+@pytest.mark.rule("RDY-8")
+def test_after_a_lowering_with_messages_out_nothing_grows_until_they_are_answered(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    allocator.add("busy", 2500)
+    allocator.add("idle", 2500)
+    settled(clock, allocator)
+    allocator.received("busy", 5)
+    assert pairs(allocator.set_max_in_flight(4)) == [("busy", 2), ("idle", 0)]
+    assert settled(clock, allocator) == []
+    assert allocator.total_charge == 5
+    assert allocator.answered("busy", 1) == []  # 4 are out, 4 are allowed
+    assert pairs(allocator.answered("busy", 1)) == [("idle", 1)]
+
+
+@pytest.mark.rule("BACK-1")
+def test_a_pause_sends_rdy_0_to_all_that_have_any_and_lasts(clock: FakeClock) -> None:
+    allocator = make(clock, 2)
+    for key in "abc":
+        allocator.add(key, 2500)
+    assert sorted(pairs(allocator.pause())) == [("a", 0), ("b", 0)]
+    assert allocator.pause() == []
+    assert allocator.add("d", 2500) == []
+    clock.advance(1000)
+    assert allocator.tick() == []
+    assert allocator.total_ready == 0
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_is_rdy_1_on_one_connection_whatever_max_in_flight_is(clock: FakeClock) -> None:
+    allocator = make(clock, 100)
+    for key in range(10):
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    allocator.pause()
+    clock.advance(1)
+    changes = pairs(allocator.probe())
+    assert [count for _, count in changes] == [1]
+    assert allocator.total_ready == 1
+    assert allocator.probe() == []
+
+
+@pytest.mark.rule("BACK-2")
+def test_probes_reach_every_connection_with_the_same_chance(clock: FakeClock) -> None:
+    allocator = make(clock, 100)
+    for key in range(10):
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    seen = []
+    for _ in range(100):
+        allocator.pause()
+        clock.advance(1)
+        seen += [change.key for change in allocator.probe()]
+    assert [seen.count(key) for key in range(10)] == [10] * 10
+    assert seen[:10] != seen[10:20]
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_straight_out_of_full_flow_takes_all_other_rdy_back(clock: FakeClock) -> None:
+    allocator = make(clock, 9)
+    for key in "abc":
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    allocator.received("a", 1)
+    assert sorted(count for _, count in pairs(allocator.probe())) == [0, 0, 1]
+    assert allocator.ready("a") == 0  # nsqd would not send to it
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_that_brings_nothing_moves_on(clock: FakeClock) -> None:
+    allocator = make(clock, 2)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    allocator.pause()
+    clock.advance(1)
+    [first] = allocator.probe()
+    other = "b" if first.key == "a" else "a"
+    clock.advance(9.999)
+    assert allocator.tick() == []
+    clock.advance(0.001)
+    assert pairs(allocator.tick()) == [(first.key, 0)]
+    clock.advance(SETTLE)
+    assert pairs(allocator.tick()) == [(other, 1)]
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_whose_message_is_being_handled_stays_however_long_that_takes(clock: FakeClock) -> None:
+    allocator = make(clock, 2)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    allocator.pause()
+    clock.advance(1)
+    [first] = allocator.probe()
+    allocator.received(first.key, 1)
+    for _ in range(10):
+        clock.advance(60)
+        assert allocator.tick() == []
+
+
+@pytest.mark.rule("BACK-2")
+def test_with_max_in_flight_0_there_is_no_probe(clock: FakeClock) -> None:
+    allocator = make(clock, 0)
+    allocator.add("a", 2500)
+    allocator.pause()
+    assert allocator.probe() == []
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_connection_that_comes_during_a_probe_without_connections_gets_it(clock: FakeClock) -> None:
+    allocator = make(clock, 5)
+    allocator.pause()
+    allocator.probe()
+    allocator.add("a", 2500)
+    assert settled_until(clock, allocator, 1.0) == [("a", 1)]
+
+
+def settled_until(clock: FakeClock, allocator: ReadyAllocator, seconds: float) -> list[tuple[object, int]]:
+    sent, end = [], clock.now() + seconds
+    while allocator.next_tick is not None and allocator.next_tick <= end:
+        clock.advance(max(0.0, allocator.next_tick - clock.now()))
+        sent += pairs(allocator.tick())
+    return sent
+
+
+@pytest.mark.rule("BACK-4")
+def test_resuming_gives_everybody_its_share_at_once(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 5)
+    allocator.pause()
+    assert pairs(allocator.resume()) == [("a", 5), ("b", 5)]  # its own old RDY, so there is nothing to wait for
+
+
+@pytest.mark.rule("RDY-3")
+def test_growing_from_1_to_100_connections_at_once_costs_few_rdy_each(clock: FakeClock) -> None:
+    allocator = make(clock, 1000)
+    sent = [change for key in range(100) for change in allocator.add(key, 2500)]
+    changes = pairs(sent) + settled(clock, allocator)
+    assert len(changes) == 200  # RDY 1 and the share
+    assert all(allocator.ready(key) == 10 for key in range(100))
+
+
+@pytest.mark.rule("RDY-3")
+def test_growing_one_by_one_changes_no_more_shares_than_evenness_demands(clock: FakeClock) -> None:
+    allocator = make(clock, 100)
+    for key in range(100):
+        shares = [allocator.ready(known) for known in range(key)]
+        allocator.add(key, 2500)
+        sent = settled(clock, allocator)
+        changed = sum(before != allocator.ready(known) for known, before in enumerate(shares))
+        share, odd = divmod(100, key + 1)
+        even = sorted([share + 1] * odd + [share] * (key + 1 - odd), reverse=True)
+        needed = sum(before != after for before, after in zip(sorted(shares, reverse=True), even, strict=False))
+        assert changed == needed
+        assert len(sent) <= needed + 2
+
+
+def test_the_hot_path_does_not_look_at_other_connections_while_nothing_is_pending(clock: FakeClock) -> None:
+    allocator = make(clock, 100)
+    for key in range(100):
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    allocator._connections = {0: allocator._connections[0]}  # the others are not to be missed
+    for _ in range(10):
+        assert allocator.received(0, 1) == []
+        assert allocator.answered(0, 1) == []
+
+
+def test_what_is_told_about_a_connection_that_is_gone_is_ignored(clock: FakeClock) -> None:
+    allocator = make(clock, 4)
+    allocator.add("a", 2500)
+    allocator.received("a", 3)
+    allocator.remove("a")
+    assert allocator.answered("a", 3) == []
+    assert allocator.received("a", 3) == []
+    assert (allocator.total_charge, allocator.total_in_flight, allocator.keys) == (0, 0, ())
+
+
+def test_a_key_in_use_is_refused(clock: FakeClock) -> None:
+    allocator = make(clock, 4)
+    allocator.add("a", 2500)
+    with pytest.raises(ValueError, match="'a' was added before"):
+        allocator.add("a", 2500)
+
+
+@pytest.mark.rule("MSG-5")
+def test_messages_beyond_the_window_count_and_do_not_stop_what_others_have(clock: FakeClock) -> None:
+    """nsqd timed three out and sent others, while the handlers still hold the first."""
+    allocator = make(clock, 4)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 5)
+    assert (allocator.total_charge, allocator.in_flight("a")) == (7, 5)
+    assert allocator.answered("a", 3) == []
+    assert (allocator.total_charge, allocator.ready("a"), allocator.ready("b")) == (4, 2, 2)
+    assert allocator.answered("a", 9) == []
+    assert allocator.in_flight("a") == 0

@@ -1,0 +1,186 @@
+"""More connections than RDY (RDY-6): turns, their bound, and how long a needle in 50 haystacks takes to find."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from gnsq_lite.policy.rdy import ReadyAllocator
+from tests.fakes import FakeClock
+from tests.unit.policy.world import World
+
+IDLE, LOW, SETTLE = 10.0, 30.0, 0.1
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def two_for_one(clock: FakeClock) -> tuple[ReadyAllocator, str, str]:
+    allocator = ReadyAllocator(1, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
+    assert [change.key for change in allocator.add("first", 2500)] == ["first"]
+    assert allocator.add("second", 2500) == []
+    clock.advance(SETTLE)
+    allocator.tick()
+    return allocator, "first", "second"
+
+
+@pytest.mark.rule("RDY-6")
+def test_an_idle_connection_yields_after_the_idle_timeout_and_not_before(clock: FakeClock) -> None:
+    allocator, first, second = two_for_one(clock)
+    clock.advance(IDLE - SETTLE - 0.001)
+    assert allocator.tick() == []
+    clock.advance(0.001)
+    assert [(c.key, c.count) for c in allocator.tick()] == [(first, 0)]
+    clock.advance(SETTLE - 0.001)
+    assert allocator.tick() == []
+    clock.advance(0.001)
+    assert [(c.key, c.count) for c in allocator.tick()] == [(second, 1)]
+
+
+@pytest.mark.rule("RDY-6")
+def test_a_busy_connection_yields_after_the_low_ready_timeout_and_not_before(clock: FakeClock) -> None:
+    allocator, first, second = two_for_one(clock)
+    began = clock.now()  # others wait since now
+    while clock.now() + 1 < began + LOW:
+        allocator.received(first, 1)
+        allocator.answered(first, 1)
+        assert allocator.tick() == []
+        clock.advance(1)
+    clock.advance(began + LOW - 0.001 - clock.now())
+    assert allocator.tick() == []
+    clock.advance(0.001)
+    assert [(c.key, c.count) for c in allocator.tick()] == [(first, 0)]
+    clock.advance(SETTLE)
+    assert [(c.key, c.count) for c in allocator.tick()] == [(second, 1)]
+
+
+@pytest.mark.rule("RDY-6")
+def test_a_connection_whose_message_is_being_handled_is_not_idle(clock: FakeClock) -> None:
+    allocator, first, _ = two_for_one(clock)
+    allocator.received(first, 1)
+    clock.advance(IDLE + 1)
+    assert allocator.tick() == []
+    allocator.answered(first, 1)
+    clock.advance(IDLE - 0.001)
+    assert allocator.tick() == []
+    clock.advance(0.001)
+    assert [(c.key, c.count) for c in allocator.tick()] == [(first, 0)]
+
+
+@pytest.mark.rule("RDY-6")
+def test_a_message_under_way_when_the_turn_ended_is_waited_for(clock: FakeClock) -> None:
+    allocator, first, second = two_for_one(clock)
+    clock.advance(LOW - 1)
+    allocator.received(first, 1)
+    clock.advance(1)
+    assert [(c.key, c.count) for c in allocator.tick()] == [(first, 0)]
+    clock.advance(60)
+    assert allocator.tick() == []
+    assert [(c.key, c.count) for c in allocator.answered(first, 1)] == [(second, 1)]
+
+
+@pytest.mark.rule("RDY-6")
+def test_nobody_yields_while_nobody_waits(clock: FakeClock) -> None:
+    allocator = ReadyAllocator(3, clock=clock, rng=random.Random(1))
+    for key in "abc":
+        allocator.add(key, 2500)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert allocator.next_tick is None
+    clock.advance(1000)
+    assert allocator.tick() == []
+
+
+@pytest.mark.rule("RDY-6")
+def test_only_as_many_yield_as_wait(clock: FakeClock) -> None:
+    allocator = ReadyAllocator(3, clock=clock, rng=random.Random(1))
+    for key in "abcd":
+        allocator.add(key, 2500)
+    clock.advance(SETTLE)
+    allocator.tick()
+    clock.advance(IDLE)
+    assert [change.count for change in allocator.tick()] == [0]
+
+
+@pytest.mark.rule("RDY-6")
+def test_the_order_of_turns_is_random_and_nobody_has_a_second_one_before_all_had_one() -> None:
+    orders = []
+    for seed in range(5):
+        world = World(1, seed, idle=IDLE, low=LOW)
+        for key in range(10):
+            world.add(key)
+        world.advance(10 * (IDLE + SETTLE) + 1)
+        orders.append([change.key for change in world.sent if change.count])
+        assert sorted(orders[-1][:10], key=str) == list(range(10))
+    assert len({tuple(order) for order in orders}) == 5
+
+
+@pytest.mark.rule("RDY-6")
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3, 5])
+def test_busy_connections_are_all_served_within_the_stated_bound(max_in_flight: int) -> None:
+    """World.check() asserts the bound at every step; here it is also seen to be no idle promise."""
+    world = World(max_in_flight, 3, handle=0.2, idle=1.0, low=3.0)
+    for key in range(7):
+        world.add(key, backlog=10_000)
+    rng = random.Random(max_in_flight)
+    for late in range(40):
+        world.advance(5.0 * rng.random())
+        if late % 4 == 0:
+            world.remove(rng.choice(list(world.servers)))
+            world.add(f"late {late}", backlog=10_000)
+    served = {key for _, key in world.delivered}
+    assert served >= set(range(7)) & set(world.servers)
+    assert world.bound() / 5 < world.longest_wait <= world.bound()
+
+
+@pytest.mark.rule("RDY-6")
+def test_newcomers_without_end_do_not_keep_a_waiting_connection_from_its_turn() -> None:
+    world = World(1, 5, handle=0.1, idle=0.5, low=1.0)
+    for key in range(4):
+        world.add(key, backlog=10_000)
+    for late in range(300):
+        world.add(f"late {late}")
+        if late >= 3:
+            world.remove(f"late {late - 3}")
+        world.advance(0.2)
+    assert {0, 1, 2, 3} <= {key for _, key in world.delivered}
+
+
+def time_to_find(max_in_flight: int, seed: int) -> list[float]:
+    """Of 50 nsqds one at a time has a message; return how long each took to be found."""
+    world = World(max_in_flight, seed, handle=0.01, idle=IDLE, low=LOW, delay=0.001)
+    for key in range(50):
+        world.add(key)
+    rng = random.Random(seed)
+    times = []
+    for _ in range(4):
+        needle = rng.randrange(50)
+        world.advance(rng.uniform(1, 60))
+        published, before = world.clock.now(), len(world.delivered)
+        world.publish(needle, 1)
+        while len(world.delivered) == before:
+            world.advance(0.5)
+        times.append(world.delivered[-1][0] - published)
+    return times
+
+
+@pytest.mark.rule("RDY-6")
+def test_one_nsqd_of_fifty_with_messages_is_found_within_the_stated_bound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = []
+    for max_in_flight in range(1, 11):
+        times = [time for seed in range(3) for time in time_to_find(max_in_flight, seed)]
+        bound = 2 * math.ceil(50 / max_in_flight) * (IDLE + SETTLE + 0.01)
+        assert max(times) <= bound
+        lines.append(
+            f"max_in_flight {max_in_flight:2}: found after {statistics.median(times):5.1f} s (median),"
+            f" {max(times):5.1f} s (longest of {len(times)}); bound {bound:6.1f} s"
+        )
+    with capsys.disabled():
+        print("\n50 nsqds, one has a message, idle_timeout 10 s:", *lines, sep="\n  ")
