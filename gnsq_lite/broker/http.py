@@ -260,6 +260,14 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
     return status, gojson.encode(value), [("Content-Type", _JSON), *headers]
 
 
+class _Server(WSGIServer):
+    def handle(self, sock: Any, address: Any) -> None:
+        try:
+            super().handle(sock, address)
+        except OSError:
+            pass  # the client went while it was answered; gevent would print a traceback
+
+
 class HTTPListener:
     """A listening HTTP or HTTPS server in the calling thread's hub."""
 
@@ -269,7 +277,7 @@ class HTTPListener:
         self._socket = gevent.socket.socket(real.family, real.type, fileno=real.detach())
         tls: dict[str, Any] = {} if context is None else {"ssl_context": context}
         pool = gevent.pool.Pool(_MOST_CONNECTIONS)
-        self._server = WSGIServer(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
+        self._server = _Server(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
         self._server.start()
 
     def sockets(self) -> list[Any]:
