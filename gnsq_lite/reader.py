@@ -213,7 +213,7 @@ class Reader:
         """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
 
         Waits at most *timeout* seconds for handlers; what they have not answered by then goes back to nsqd at once.
-        A second call, or one before start(), does nothing more.
+        A second call can shorten that time, 0 to none; one before start() keeps it from starting.
         """
         core, loop = self._core, self._loop
         if core is None or loop is None:

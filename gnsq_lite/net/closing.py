@@ -20,33 +20,43 @@ _LINGER = 1.0
 
 
 def close(core: Consumer, timeout: float) -> None:
-    """Stop in order, within *timeout* seconds; waits; in the loop's thread.  A second call returns at once.
+    """Begin to stop in order, within *timeout* seconds; returns at once; in the loop's thread.
 
-    CLS to all; what no handler has begun goes back with REQ 0; those that run finish and answer; what is unanswered
-    when the time is over goes back too; then the sockets close, after nsqd has read all of it.
+    A second call changes nothing but the time left, which it can only shorten: 0 ends at once (CLOSE-1).
     """
-    if core.closing:
-        return
-    core.closing = True
-    deadline = core.clock.now() + timeout
-    if core.discovery is not None:
-        core.discovery.stop()
-    connections = list(core.connections.values())
-    for connection in connections:
-        connection.send_close()
-    core.send_back(_queued(core))
-    _wait_until(core, lambda: _is_quiet(core, connections), deadline)
-    left = core.pool.busy()
-    if left:
-        log.warning("%d handlers still run after %g s; their messages go back to nsqd", left, timeout)
-    for connection in connections:
-        if isinstance(connection, OrderedConnection):
-            connection.give_back()
-        core.send_back(list(connection.in_flight.values()))
-        connection.shut_down()
-    _wait_until(core, lambda: not any(c.is_open() for c in connections), core.clock.now() + _LINGER)
-    core.stop_all()
-    core.ended.settle()
+    core.close_by = min(core.close_by, core.clock.now() + timeout)
+    core.quiet.set()
+    if not core.closing:
+        core.closing = True
+        core.loop.spawn("closing", _close, core)
+
+
+def _close(core: Consumer) -> None:
+    """CLS to all; what no handler has begun goes back with REQ 0; those that run finish and answer.
+
+    What is unanswered when the time is over goes back too; then the sockets close, after nsqd has read all of it.
+    """
+    try:
+        if core.discovery is not None:
+            core.discovery.stop()
+        connections = list(core.connections.values())
+        for connection in connections:
+            connection.send_close()
+        core.send_back(_queued(core))
+        _wait_until(core, lambda: _is_quiet(core, connections), lambda: core.close_by)
+        left = core.pool.busy()
+        if left:
+            log.warning("%d handlers still run when the time is over; their messages go back to nsqd", left)
+        for connection in connections:
+            if isinstance(connection, OrderedConnection):
+                connection.give_back()
+            core.send_back(list(connection.in_flight.values()))
+            connection.shut_down()
+        lingers = core.clock.now() + _LINGER
+        _wait_until(core, lambda: not any(c.is_open() for c in connections), lambda: lingers)
+    finally:
+        core.stop_all()
+        core.ended.settle()
 
 
 def _queued(core: Consumer) -> list[Message]:
@@ -60,9 +70,9 @@ def _is_quiet(core: Consumer, connections: list[Connection]) -> bool:
     return all(not c.is_open() or (c.close_waited and not c.in_flight) for c in connections)
 
 
-def _wait_until(core: Consumer, done: Callable[[], bool], deadline: float) -> None:
+def _wait_until(core: Consumer, done: Callable[[], bool], deadline: Callable[[], float]) -> None:
     while not done():
-        left = deadline - core.clock.now()
+        left = deadline() - core.clock.now()
         if left <= 0:
             return
         core.quiet.clear()

@@ -94,6 +94,8 @@ class Consumer:
         #: Counts of connections that are gone.
         self.received_before = self.expired_before = 0
         self.closing = False
+        #: When closing ends, whatever still runs.
+        self.close_by = float("inf")
         self._max_in_flight = settings.max_in_flight
         self._paused = False
         self._subscriptions: dict[Endpoint, Subscription] = {}

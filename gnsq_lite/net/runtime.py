@@ -17,7 +17,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gevent
@@ -191,6 +191,20 @@ class Completion:
         if self._error is not None:
             raise self._error
         return self._value
+
+
+def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
+    """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is."""
+    parking = Parking()
+    for each in completions:
+        each._wakers.append(parking.wake)
+    try:
+        if not any(each.done() for each in completions):
+            parking.park(timeout)
+    finally:
+        for each in completions:
+            each._wakers.remove(parking.wake)
+    return any(each.done() for each in completions)
 
 
 class Parking:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from gnsq_lite.net.runtime import Completion
+from gnsq_lite.net.runtime import Completion, wait_any
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -21,39 +22,69 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+class Stages:
+    """How urgently the process was asked to end.  Both are safe to settle in a signal handler.
+
+    Nothing is raised where the signal comes in: in a monkey-patched process that may be the middle of a handler, whose
+    message would then fail.
+    """
+
+    def __init__(self) -> None:
+        #: The first request: end in order.
+        self.drain = Completion()
+        #: The second one: end now.
+        self.at_once = Completion()
+        #: The signals that came, in their order.
+        self.signals: list[int] = []
+
+    def ask(self, number: int | None = None, frame: Any = None) -> None:
+        """Take one request; fits ``signal.signal()``."""
+        if number is not None:
+            self.signals.append(number)
+        if not self.drain.settle(number):
+            self.at_once.settle(number)
+
+    @contextmanager
+    def listening(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
+        """Have these signals handled; what handled them before does so again afterwards."""
+        before = [(number, signal.signal(number, handler)) for number, handler in handlers]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+
 def until_signal(ended: Completion, close: Callable[..., Any], *, handle_sigterm: bool = True) -> None:
     """Wait for *ended* and return, or raise its error.
 
     Ctrl-C, and SIGTERM where nobody handles it, call ``close()``; a second one calls ``close(0)``.  Ctrl-C is raised
     on when all is closed.
     """
-    asked: list[int] = []
-
-    def ask(number: int, frame: Any) -> None:
-        asked.append(number)
+    stages = Stages()
+    mine: list[int] = []
+    if in_main_thread():
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            mine.append(signal.SIGINT)
+        if handle_sigterm and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            mine.append(signal.SIGTERM)
+    with stages.listening((number, stages.ask) for number in mine):
+        _wait(stages, ended, stages.drain)
+        if not ended.done():
+            log.info("closing; once more to end at once")
+            threading.Thread(target=close, name="gnsq_lite-close", daemon=True).start()
+            _wait(stages, ended, stages.at_once)
+        if not ended.done():
+            log.warning("ending at once")
+            close(0.0)
+    if signal.SIGINT in stages.signals:
         raise KeyboardInterrupt
+    ended.result(0)
 
-    mine = handle_sigterm and in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if mine:
-        signal.signal(signal.SIGTERM, ask)
-    try:
+
+def _wait(stages: Stages, *completions: Completion) -> None:
+    while not any(each.done() for each in completions):
         try:
-            while not ended.wait(_LOOK):
-                pass
-        except KeyboardInterrupt:
-            _drain(close)
-            if not asked:
-                raise
-        ended.result(0)
-    finally:
-        if mine:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _drain(close: Callable[..., Any]) -> None:
-    log.info("closing; once more to end at once")
-    try:
-        close()
-    except KeyboardInterrupt:
-        log.warning("ending at once")
-        close(0.0)
+            wait_any(completions, _LOOK)
+        except KeyboardInterrupt:  # from a SIGINT handler of the user's
+            stages.ask(signal.SIGINT)

@@ -1,0 +1,101 @@
+"""Programs that tests run as processes of their own: started, waited for, and always ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+#: Seconds for what takes a moment; the machine may be busy.
+PATIENCE = 40.0
+
+
+def wait_for(condition: Callable[[], object], timeout: float = PATIENCE, what: str = "it never came true") -> None:
+    """Return when *condition* is true."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+class Program:
+    """A running program; its output, both kinds, goes to a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self.log = process, log
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def says(self, text: str, times: int = 1, timeout: float = PATIENCE) -> None:
+        """Return when it has printed *text* that often."""
+        deadline = time.monotonic() + timeout
+        while self.output.count(text) < times:
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
+            assert self.process.poll() is None, (
+                f"it ended with {self.process.returncode}, no {text!r} in:\n{self.output}"
+            )
+            time.sleep(0.02)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def ends(self, timeout: float = PATIENCE) -> int:
+        """Wait for its end and return its exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end:\n{self.output}") from None
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, name: str = "program"
+) -> Iterator[Program]:
+    """Run Python with *arguments* in *folder*, which is on its path, as a leader of its own process group."""
+    folder.mkdir(exist_ok=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(env or {}),
+    }
+    log = folder / f"{name}.log"
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        program = Program(process, log)
+        try:
+            yield program
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it and what it started, which may stand in groups of their own, or have outlived it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,74 @@
+"""How a Reader that blocks its program ends: the first signal drains, the second ends at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.programs import running, wait_for
+from tests.servers import ServerHandle
+
+PROGRAM = """
+import sys, time
+if sys.argv[2] == "patched":
+    from gevent import monkey; monkey.patch_all()
+from gnsq_lite import Reader
+
+def handle(message):
+    print("begun", flush=True)
+    ends = time.monotonic() + float(sys.argv[3])
+    while time.monotonic() < ends:
+        time.sleep(0.05)
+    print("done", flush=True)
+
+try:
+    Reader("t", "ch", handle, nsqd_tcp_addresses=sys.argv[1]).start()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print("returned", flush=True)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("kind", ["plain", "patched"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_the_first_signal_lets_the_handler_finish(
+    broker: ServerHandle, tmp_path: Path, kind: str, number: signal.Signals
+) -> None:
+    broker.prepare("t", "ch")
+    broker.publish("t", b"x")
+    with running(["-c", PROGRAM, broker.tcp_address, kind, "1.0"], tmp_path) as program:
+        program.says("begun")
+        program.signal(number)
+        assert program.ends() == 0
+        assert program.output.count("begun") == program.output.count("done") == 1
+        assert ("interrupted" in program.output) == (number == signal.SIGINT)
+        assert "returned" in program.output
+    stats = broker.stats("t", "ch")
+    assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"]) == (0, 0, 0)
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("kind", ["plain", "patched"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_the_second_signal_ends_it_at_once_and_the_message_goes_back(
+    broker: ServerHandle, tmp_path: Path, kind: str, number: signal.Signals
+) -> None:
+    broker.prepare("t", "ch")
+    broker.publish("t", b"x")
+    with running(["-c", PROGRAM, broker.tcp_address, kind, "60"], tmp_path) as program:
+        program.says("begun")
+        program.signal(number)
+        time.sleep(1.0)
+        assert program.process.poll() is None  # it drains
+        program.signal(number)
+        began = time.monotonic()
+        assert program.ends() == 0
+        assert time.monotonic() - began < 4.0
+        assert "done" not in program.output
+    # by REQ 0: a connection that merely broke would count no requeue
+    wait_for(lambda: broker.stats("t", "ch")["depth"] == 1, timeout=5)
+    assert broker.stats("t", "ch")["requeue_count"] == 1
