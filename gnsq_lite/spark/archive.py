@@ -93,9 +93,10 @@ def _join(root: Path, folder: Path, small: list[Path], files: Files) -> int:
     fresh = root / "_compacting" / f"{name}.parquet"
     fresh.parent.mkdir(exist_ok=True)
     rows = 0
-    with pq.ParquetWriter(fresh, pq.read_schema(small[0])) as writer:
+    schema = instants(pq.read_schema(small[0]))
+    with pq.ParquetWriter(fresh, schema) as writer:
         for batch in _batches(small):
-            writer.write_batch(batch)
+            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
             rows += batch.num_rows
     with fresh.open("rb") as file:
         files.sync(file.fileno())
@@ -107,6 +108,17 @@ def _join(root: Path, folder: Path, small: list[Path], files: Files) -> int:
     files.replace_text(fresh.with_suffix(".json"), json.dumps(plan))
     _carry_out(root, fresh.with_suffix(".json"), files)
     return rows
+
+
+def instants(schema: pa.Schema) -> pa.Schema:
+    """Return *schema* with its timestamps as microseconds in UTC.
+
+    Spark writes INT96 unless it is told otherwise, which Arrow reads as nanoseconds without a time zone; written back
+    so, Spark would refuse them.
+    """
+    utc = pa.timestamp("us", tz="UTC")
+    fields = [field.with_type(utc) if pa.types.is_timestamp(field.type) else field for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def _batches(small: list[Path]) -> Iterator[pa.RecordBatch]:

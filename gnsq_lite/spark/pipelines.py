@@ -147,10 +147,8 @@ def replay(
     parse(SinkOptions, sink)
     if rate is not None and not rate > 0:
         raise OptionError("rate", rate, "must be more than 0 messages a second")
-    files = archive_files(path)
-    spark = spark or session()
     begun = time.monotonic()
-    frame = spark.read.parquet(*files)
+    frame = read_archive(spark or session(), path)
     for condition in (where, since and f"timestamp >= TIMESTAMP '{_time(since)}'"):
         frame = frame.where(condition) if condition else frame
     if until:
@@ -179,17 +177,12 @@ def _time(text: str) -> str:
     return text
 
 
-def archive_files(path: str | Path) -> list[str]:
-    """Return an archive's Parquet files.  Raises FileNotFoundError."""
+def read_archive(spark: Any, path: str | Path) -> Any:
+    """Return the frame of an archive, or of any Parquet file or directory.  Raises FileNotFoundError."""
     root = Path(path).absolute()
-    found = sorted(one for one in root.rglob("*.parquet") if not any(p.startswith("_") for p in _below(root, one)))
-    if not found:
+    if not root.is_file() and not any(root.rglob("*.parquet")):
         raise FileNotFoundError(f"no Parquet files below {root}")
-    return [one.as_uri() for one in found]
-
-
-def _below(root: Path, path: Path) -> tuple[str, ...]:
-    return path.relative_to(root).parts
+    return spark.read.parquet(str(root))
 
 
 def _check_available_now(wanted: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from gnsq_lite.errors import MissingExtra, OptionError
 from gnsq_lite.spark.launch import session
 from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.pipelines import archive_files
+from gnsq_lite.spark.pipelines import read_archive
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,8 @@ def summarize(
         raise OptionError("path", str(path), "give either an archive's path or a source's options")
     if source is not None:
         parse(SourceOptions, source)
-    files = archive_files(path) if path is not None else []
     spark = spark or session()
-    frame = spark.read.parquet(*files) if files else spark.read.format("nsq").options(**(source or {})).load()
+    frame = read_archive(spark, path) if path is not None else spark.read.format("nsq").options(**source or {}).load()
     if where:
         frame = frame.where(where)
     seen = "archived_at" if "archived_at" in frame.columns else "current_timestamp()"
