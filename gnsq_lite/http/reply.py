@@ -79,7 +79,7 @@ def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut:
     parts: list[bytes] = []
     size = 0
     while size <= limit:
-        part = response.read(min(_CHUNK, limit + 1 - size), decode_content=False)
+        part = response.read(_CHUNK, decode_content=False)
         if not part:
             return b"".join(parts)
         parts.append(part)

@@ -88,8 +88,8 @@ class _DeadlineConnection(HTTPConnection):
         self.sock.settimeout(remaining())
 
     def request(self, *args: Any, **kwargs: Any) -> None:
-        if self.sock is not None:  # kept from an earlier call, with what was left of that one's time
-            self.sock.settimeout(remaining())
+        if self.sock is not None:  # kept from an earlier call; urllib3 would send with the connect timeout
+            self.timeout = remaining()
         super().request(*args, **kwargs)
 
 

@@ -17,8 +17,8 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.addresses import mapped
-from gnsq_lite.net.lookupds import Fetch, Lookupds
-from gnsq_lite.options import LookupOptions
+from gnsq_lite.net.lookupds import Fetch, Lookupds, Members
+from gnsq_lite.options import LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
 
@@ -38,6 +38,7 @@ class Discovery:
         on_forget: Called with endpoints that are disconnected and that nobody lists any more.
         allowed: Says of (broadcast_address, tcp_port) whether it may be connected to; a refusal is logged once.
         address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
+        dialect: Asked for what else it knows of nsqlookupds: Youzan's name each other (YZ-1).
         fetch: Asks one nsqlookupd; None: over HTTP.
     """
 
@@ -56,9 +57,15 @@ class Discovery:
         on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         allowed: Callable[[str, int], bool] | None = None,
         address_map: Any = None,
+        dialect: Any = None,
         fetch: Fetch | None = None,
     ) -> None:
-        self._lookupds = Lookupds(lookupds, options, fetch)
+        seeds = tuple(dict.fromkeys(lookupds))
+        make_members = getattr(dialect, "lookupd_members", None)  # plain NSQ has none
+        members: Members | None = make_members(seeds, clock) if make_members is not None else None
+        self._lookupds = Lookupds(seeds, options, fetch, members)
+        self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
+        self._next_listing = 0.0
         self._direct = frozenset(direct)
         self._producers: Producers[Endpoint] = Producers(
             self._direct, lookupds=self._lookupds.addresses, options=options, clock=clock, rng=rng
@@ -88,6 +95,7 @@ class Discovery:
             on_found=found,
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
+            dialect=dialect,
         )
 
     # -- the loop
@@ -115,10 +123,6 @@ class Discovery:
         self._wake.set()
         self._lookupds.close()
 
-    def add_lookupds(self, addresses: Iterable[str]) -> None:
-        """Ask these too from the next poll on, which a nsqlookupd named (YZ-1); they are not sent the token."""
-        self._lookupds.add(addresses)
-
     # -- answers
 
     def _answered(self, address: str, lookup: Lookup | None, error: NSQError | None) -> None:
@@ -138,6 +142,20 @@ class Discovery:
             self._due.discard(address)
             if not self._due:
                 self._finish()
+
+        if lookup is not None and self._lookupds.may_grow and self._clock.now() >= self._next_listing:
+            self._next_listing = self._clock.now() + self._interval
+            path = self._dialect.lookupds_path()
+            self._lookupds.ask_one(address, path, self._parse_lookupds, self._listed, counts=False)
+
+    def _parse_lookupds(self, data: Any) -> list[str]:
+        return [format_address(address) for address in self._dialect.parse_lookupds(data)]
+
+    def _listed(self, address: str, lookupds: list[str] | None, error: NSQError | None) -> None:
+        if lookupds is None:
+            log.debug("nsqlookupd %s names no others: %s", address, error)
+        elif self._lookupds.add(lookupds):
+            self.poke()
 
     def _finish(self) -> None:
         self._due.clear()

@@ -2,6 +2,9 @@
 
 Each question runs in a greenlet of its own, with a time limit for the whole answer; a nsqlookupd that has not answered
 the last question yet is not asked again.
+
+In a dialect that has :class:`Members`, nsqlookupds name each other, and those that fail rest for a while (YZ-1).  One
+that was named is asked in plain HTTP and gets no token; so where a configured address is https, none is asked for.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import gevent
 
@@ -26,16 +30,42 @@ Fetch = Callable[[str, str], Any]
 #: Is told what came of a question: (address, what the parser made of the answer, or None and the error).
 Done = Callable[[str, Any, NSQError | None], None]
 
-#: No answer may list more nsqds, partitions or channels; there may be no more nsqlookupds.
+#: No answer may list more nsqds, partitions or channels.
 MAX_LISTED = 10_000
+#: No more nsqlookupds are asked, whatever they say of each other.
+MAX_LOOKUPDS = 100
+
+
+class Members(Protocol):
+    """Which nsqlookupds there are and which of them are to be asked; the dialect's own policy."""
+
+    def due(self) -> tuple[str, ...]:
+        """Return those to ask now."""
+
+    def found(self, addresses: Iterable[str]) -> tuple[str, ...]:
+        """Take what a nsqlookupd says about which there are; return the new ones."""
+
+    def succeeded(self, address: str) -> None:
+        """Take a good answer."""
+
+    def failed(self, address: str) -> Any:
+        """Take a bad one; return RETRY, RESTS or FORGOTTEN of an enumeration: what to do with it."""
 
 
 class Lookupds:
     """Asks; keeps no answers.  Used in one thread; none of its methods waits.  Raises OptionError for a bad address."""
 
-    def __init__(self, addresses: Iterable[str], options: LookupOptions, fetch: Fetch | None = None) -> None:
-        self._options = options
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        options: LookupOptions,
+        fetch: Fetch | None = None,
+        members: Members | None = None,
+    ) -> None:
+        self._options, self._members = options, members
         self._busy: dict[str, Any] = dict.fromkeys(addresses)
+        self._same = {_server(address): address for address in self._busy}
+        self.may_grow = members is not None and not any(a.startswith("https://") for a in self._busy)
         self._own_fetch = fetch
         # Made now, not when they are needed: a CA file that cannot be read is an error at once.
         self._clients = {} if fetch else {address: open_client(address, options) for address in self._busy}
@@ -44,31 +74,39 @@ class Lookupds:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The nsqlookupds that are asked, the configured ones first."""
+        """The nsqlookupds that are known, the configured ones first."""
         return tuple(self._busy)
 
-    def add(self, addresses: Iterable[str]) -> None:
-        """Ask these too, which another nsqlookupd named (YZ-1)."""
-        for address in addresses:
-            if address not in self._busy and len(self._busy) < MAX_LISTED:
-                log.info("nsqlookupd %s was found", address)
-                self._busy[address] = None
+    def add(self, addresses: Iterable[str]) -> bool:
+        """Take what a nsqlookupd says of which there are; return whether there are new ones to ask (YZ-1)."""
+        if self._members is None or not self.may_grow:
+            return False
+        found = self._members.found(self._same.get(_server(address), address) for address in addresses)
+        for address in found[: max(0, MAX_LOOKUPDS - len(self._busy))]:
+            log.info("nsqlookupd %s was found", address)
+            self._busy.setdefault(address, None)
+        return bool(found)
 
     def ask(self, path: str, parse: Callable[[Any], Any], done: Done) -> list[str]:
-        """Ask every nsqlookupd that owes no answer; return which.
+        """Ask every nsqlookupd that owes no answer, and does not rest; return which.
 
         *done* is called for each of them, in a greenlet, as the answers come.  A topic that is not known is
         ``parse({"channels": [], "producers": []})`` (DISC-5).
         """
-        asked = [address for address, busy in self._busy.items() if busy is None]
+        due = self._busy if self._members is None else self._members.due()
+        asked = [address for address in due if address in self._busy and self._busy[address] is None]
         for address in asked:
-            greenlet = gevent.Greenlet(self._ask, address, path, parse, done)
-            greenlet.name = f"gnsq_lite-lookupd {address}"
-            self._busy[address] = greenlet
-            greenlet.start()
+            self.ask_one(address, path, parse, done)
         return asked
 
-    def _ask(self, address: str, path: str, parse: Callable[[Any], Any], done: Done) -> None:
+    def ask_one(self, address: str, path: str, parse: Callable[[Any], Any], done: Done, *, counts: bool = True) -> None:
+        """Ask one nsqlookupd that owes no answer.  An answer that does not count tells nothing about its health."""
+        greenlet = gevent.Greenlet(self._ask, address, path, parse, done, counts)
+        greenlet.name = f"gnsq_lite-lookupd {address}"
+        self._busy[address] = greenlet
+        greenlet.start()
+
+    def _ask(self, address: str, path: str, parse: Callable[[Any], Any], done: Done, counts: bool) -> None:
         parsed: Any = None
         failure: NSQError | None = None
         try:
@@ -81,10 +119,29 @@ class Lookupds:
             self._busy[address] = None
         if self._closed:
             return
+        if counts and self._follow(address, failure) == "RETRY":
+            self.ask_one(address, path, parse, done)
+            return
         try:
             done(address, parsed, failure)
         except Exception:
             log.exception("the answer of nsqlookupd %s could not be acted upon", address)
+
+    def _follow(self, address: str, failure: NSQError | None) -> str | None:
+        """Tell the policy what came; return the name of its verdict."""
+        if self._members is None:
+            return None
+        if failure is None:
+            self._members.succeeded(address)
+            return None
+        verdict = str(self._members.failed(address).name)
+        if verdict == "FORGOTTEN":
+            log.info("nsqlookupd %s is forgotten: %s", address, failure)
+            del self._busy[address]
+            client = self._clients.pop(address, None)
+            if client is not None:
+                client.close()
+        return verdict
 
     def _answer(self, address: str, path: str) -> Any:
         try:
@@ -139,3 +196,8 @@ def open_client(address: str, options: LookupOptions, *, found: bool = False) ->
         tls=tls,
         auth_token=None if found else options.lookupd_token,
     )
+
+
+def _server(address: str) -> str:
+    """Return what tells nsqlookupds apart, however they are written."""
+    return urlsplit(address if "://" in address else f"//{address}").netloc.rpartition("@")[2].lower()

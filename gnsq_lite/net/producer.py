@@ -90,6 +90,7 @@ class Producer:
             on_forget=self._forget,
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
+            dialect=dialect,
         )
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:

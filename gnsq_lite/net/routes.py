@@ -79,6 +79,7 @@ class Routes:
             on_lookup=lambda address, lookup: self._learned(topic, lookup),
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
+            dialect=self._dialect,
         )
         producer.keep(producer.loop.spawn(f"route {name}", topic.discovery.run))
 

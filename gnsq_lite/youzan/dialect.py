@@ -7,7 +7,7 @@ follow from that and not from the messages.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -18,6 +18,7 @@ from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.headers import encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
+from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
@@ -72,6 +73,10 @@ class YouzanDialect:
     def lookupds_path(self) -> str | None:
         """``/listlookup``: the other nsqlookupds of the cluster (YZ-1)."""
         return "/listlookup"
+
+    def lookupd_members(self, seeds: Iterable[str], clock: Clock) -> LookupSet:
+        """Return the policy of which nsqlookupds to ask, for discovery (YZ-1)."""
+        return LookupSet(seeds, clock)
 
     def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
         """Return their HTTP addresses.  Raises HTTPResponseError."""

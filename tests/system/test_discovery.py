@@ -20,6 +20,7 @@ from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
 from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError, OptionError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import LookupOptions, TLSOptions
+from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.certs import Certificates
 from tests.fakes import FakeClock
 from tests.system.http_stub import Stub, answer, replying, scripted, stub
@@ -249,7 +250,7 @@ def test_one_line_is_logged_for_each_change_of_state(found: Found, caplog: pytes
 
 
 def test_health_says_how_each_nsqlookupd_does(found: Found) -> None:
-    cluster = Cluster("one", "two", "three")
+    cluster = Cluster("one", "two")
     cluster.says.update(one=producers(A), two=HTTPConnectError("two", "refused"))
     discovery = found.discovery(["one", "two"], fetch=cluster.fetch)
     assert discovery.health()["one"].ok is None
@@ -259,9 +260,99 @@ def test_health_says_how_each_nsqlookupd_does(found: Found) -> None:
     assert (health["one"].ok, health["one"].error, health["one"].last_nodes) == (True, None, (A,))
     assert (health["two"].ok, health["two"].error, health["two"].failures_in_a_row) == (False, "two: refused", 2)
     assert list(discovery.lookups) == ["one"]
-    discovery.add_lookupds(["three", "one"])
+
+
+# -- nsqlookupds that name each other ---------------------------------------------------------------------------------
+
+
+class Listing(Cluster):
+    """Each nsqlookupd answers /listlookup with ``lists[address]`` and the rest as in Cluster."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__(*addresses)
+        self.lists: dict[str, Any] = {}
+
+    def fetch(self, address: str, path: str) -> Any:
+        if path != "/listlookup":
+            return super().fetch(address, path)
+        self.asked.append((address, path))
+        said = self.lists.get(address)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+def listed(*addresses: str) -> dict[str, Any]:
+    nodes = []
+    for address in addresses:
+        host, _, port = address.partition(":")
+        nodes.append({"ID": address, "NodeIP": host, "TcpPort": "1", "HttpPort": port, "RpcPort": "2", "Epoch": 0})
+    return {"lookupdleader": nodes[0], "lookupdnodes": nodes}
+
+
+ONE, TWO, THREE = "10.0.1.1:4161", "10.0.1.2:4161", "10.0.1.3:4161"
+
+
+def asked_for(cluster: Cluster, what: str) -> list[str]:
+    return [address for address, path in cluster.asked if path.startswith(what)]
+
+
+@pytest.mark.rule("YZ-1")
+def test_one_configured_nsqlookupd_names_the_others_and_they_are_asked_at_once(
+    found: Found, running: Callable[[Discovery], Discovery]
+) -> None:
+    cluster = Listing(ONE, TWO, THREE)
+    cluster.says.update({ONE: producers(A), TWO: producers(B), THREE: producers(C)})
+    cluster.lists[ONE] = cluster.lists[TWO] = listed(ONE, TWO, THREE)
+    options = {"fetch": cluster.fetch, "dialect": YouzanDialect(), "lookupd_poll_interval": 3600.0}
+    discovery = running(found.discovery([f"http://{ONE}"], **options))
+    cluster.says[f"http://{ONE}"], cluster.lists[f"http://{ONE}"] = cluster.says[ONE], cluster.lists[ONE]
+    wait_for(lambda: {A, B, C} == set(found.endpoints))
+    assert ONE not in discovery.health()
+    assert asked_for(cluster, "/listlookup") == [f"http://{ONE}"]
+
+
+@pytest.mark.rule("YZ-1")
+def test_one_that_fails_is_retried_then_rests_while_others_answer(found: Found) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE, TWO)
+    cluster.says.update({ONE: producers(A), TWO: HTTPConnectError(TWO, "refused")})
+    discovery = found.discovery([ONE, TWO], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
     poll(discovery)
-    assert list(discovery.health()) == ["one", "two", "three"]
+    gevent.sleep(0.01)
+    assert asked_for(cluster, "/lookup").count(TWO) == 2
+    poll(discovery)
+    assert asked_for(cluster, "/lookup").count(TWO) == 2
+    clock.advance(60.0)
+    cluster.says[TWO] = producers(B)
+    poll(discovery)
+    assert sorted(found.take(), key=str) == [A, B]
+
+
+def test_a_nsqlookupd_without_listlookup_is_not_thought_worse_of(found: Found) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE)
+    cluster.says[ONE] = producers(A)
+    cluster.lists[ONE] = HTTPStatusError(ONE, 404, "NOT_FOUND")
+    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
+    for _ in range(3):
+        poll(discovery)
+        gevent.sleep(0.01)
+        clock.advance(1.0)
+    assert asked_for(cluster, "/listlookup") == [ONE]
+    assert asked_for(cluster, "/lookup") == [ONE] * 3
+    assert discovery.health()[ONE].ok is True
+
+
+def test_where_an_address_is_https_no_other_is_asked_for(found: Found) -> None:
+    secure = f"https://{ONE}"
+    cluster = Listing(secure)
+    cluster.lists[secure] = listed(TWO)
+    discovery = found.discovery([secure], fetch=cluster.fetch, dialect=YouzanDialect())
+    poll(discovery)
+    gevent.sleep(0.01)
+    assert asked_for(cluster, "/listlookup") == []
+    assert list(discovery.health()) == [secure]
 
 
 # -- bounds and filters -----------------------------------------------------------------------------------------------
@@ -332,6 +423,7 @@ def test_a_nsqlookupd_that_never_answers_delays_nobody_and_is_not_asked_twice_at
     assert found.take() == [A]
     assert [address for address, _ in cluster.asked].count("dead") == 1
     discovery.stop()
+    gevent.sleep(0)  # the one that was killed ends
 
 
 def test_poke_polls_now_and_stop_ends_everything(found: Found, running: Callable[[Discovery], Discovery]) -> None:
@@ -429,17 +521,19 @@ def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
     found: Found, running: Callable[[Discovery], Discovery], certs: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with stub(server_context(certs)) as secure, stub() as other:
+    with stub(server_context(certs)) as secure, stub() as other, stub() as named:
         secure.answers["/lookup"] = other.answers["/lookup"] = (200, producers(A))
-        discovery = found.discovery(
-            [f"https://{secure.address}"], lookupd_tls=TLSOptions(ca_file=certs.ca), lookupd_token="s3cret"
-        )
-        discovery.add_lookupds([other.address])
-        running(discovery)
-        wait_for(lambda: secure.requests and other.requests)
+        tls = TLSOptions(ca_file=certs.ca)
+        discovery = running(found.discovery([f"https://{secure.address}"], lookupd_tls=tls, lookupd_token="s3cret"))
+        wait_for(lambda: secure.requests and found.endpoints)
+        discovery.stop()
+        other.answers["/listlookup"] = (200, listed(other.address, named.address))
+        discovery = running(found.discovery([other.address], dialect=YouzanDialect(), lookupd_token="s3cret"))
+        wait_for(lambda: other.requests and named.requests)
         discovery.stop()
     assert secure.requests[0].headers["authorization"] == "Bearer s3cret"
-    assert "authorization" not in other.requests[0].headers
+    assert other.requests[0].headers["authorization"] == "Bearer s3cret"
+    assert "authorization" not in named.requests[0].headers
     assert "s3cret" not in caplog.text
     assert "s3cret" not in repr(discovery.health())
 
@@ -459,3 +553,4 @@ def test_stopping_while_a_nsqlookupd_is_silent_takes_no_time_and_leaves_no_green
         task.join(10)
         assert task.dead
         assert time.monotonic() - began < 2.0
+        gevent.sleep(0)  # what was killed ends now; a fixture sees to it that nothing is left

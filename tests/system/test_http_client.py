@@ -304,6 +304,43 @@ def test_a_kept_connection_has_the_time_of_the_new_call_not_what_the_old_one_lef
         assert client.ping() == "OK"
 
 
+def take_slowly(connection: socket.socket, seconds: float) -> None:
+    """Take a request of a large body, whose sender waits for *seconds* in the middle of it."""
+    head = read_request(connection)
+    size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+    got = len(head.partition(b"\r\n\r\n")[2])
+    threading.Event().wait(seconds if size else 0)
+    while got < size:
+        got += len(connection.recv(1 << 20))
+    connection.sendall(answer(b"OK"))
+
+
+def test_sending_may_take_longer_than_connecting_and_than_what_an_earlier_call_left() -> None:
+    def script(connection: socket.socket) -> None:
+        take_slowly(connection, 1.2)
+        read_request(connection)
+        threading.Event().wait(3.2)  # of 4 seconds: leaves 0.8
+        connection.sendall(answer(b"OK"))
+        take_slowly(connection, 1.2)
+
+    large = b"x" * (16 << 20)
+    with scripted(script) as address:
+        options = {"http_timeout": 4.0, "http_connect_timeout": 0.3, "http_retries": 0}
+        with NsqdClient(address, **options) as client:
+            client.publish("t", large)
+            client.ping()
+            client.publish("t", large)
+
+
+def test_the_error_names_its_own_cause_and_not_what_the_caller_was_handling() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    try:
+        raise ValueError("the caller's own trouble")
+    except ValueError:
+        ping_fails(errors.HTTPConnectError, "Connection refused$", f"127.0.0.1:{port}", http_retries=0)
+
+
 def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error() -> None:
     def once(connection: socket.socket) -> None:
         read_request(connection)

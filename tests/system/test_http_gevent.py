@@ -87,6 +87,15 @@ def answering(delay: float) -> Callable[..., None]:
     return script
 
 
+def test_forty_slow_answers_are_waited_for_at_the_same_time() -> None:
+    with scripted(answering(0.5)) as address, NsqdClient(address, http_timeout=20.0) as client:
+        began = time.monotonic()
+        asking = [gevent.spawn(client.ping) for _ in range(40)]
+        gevent.joinall(asking)
+        assert [each.value for each in asking] == ["OK"] * 40
+        assert time.monotonic() - began < 4.0
+
+
 def test_a_greenlet_that_waits_for_an_answer_can_be_killed_at_once() -> None:
     with scripted(answering(20)) as address, NsqdClient(address, http_timeout=30.0) as client:
         asking = gevent.spawn(client.ping)
