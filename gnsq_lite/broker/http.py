@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 import gevent
 import gevent.pool
 import gevent.socket
-from gevent.pywsgi import WSGIServer
+from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from gnsq_lite.broker import gojson
 from gnsq_lite.broker.listener import listen
@@ -260,12 +260,26 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
     return status, gojson.encode(value), [("Content-Type", _JSON), *headers]
 
 
+class _Handler(WSGIHandler):
+    """Says nothing when a client goes within its request; gevent would print a traceback."""
+
+    def read_request(self, raw_requestline: str) -> Any:
+        try:
+            return super().read_request(raw_requestline)
+        except OSError:
+            return None
+
+
 class _Server(WSGIServer):
+    """Says nothing when a client goes while it is answered."""
+
+    handler_class = _Handler
+
     def handle(self, sock: Any, address: Any) -> None:
         try:
             super().handle(sock, address)
         except OSError:
-            pass  # the client went while it was answered; gevent would print a traceback
+            pass
 
 
 class HTTPListener:

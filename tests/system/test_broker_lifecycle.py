@@ -349,3 +349,35 @@ def test_a_client_that_never_reads_is_cut_off_and_does_not_take_the_memory() -> 
             (entry,) = broker.node.stats()["topics"][0]["channels"][0]["clients"]
             assert entry["in_flight_count"] < 100
             eventually("clients", 0, lambda: len(broker.node.stats()["topics"][0]["channels"][0]["clients"]))
+
+
+def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
+    code = """
+    import gc, os, random, socket, struct, time
+    from gnsq_lite.broker.session import Session
+    from gnsq_lite.broker.tcp import Connection
+    rng = random.Random(5)
+    heads = [b"", b"  V1", b"  V2", b"  V2PUB t\\n", b"  V2SUB t c\\nRDY 5\\n", b"GET /stats HTTP/1.1\\r\\n"]
+    with Broker(msg_timeout=0.5) as broker:  # a message in flight keeps its client until it times out
+        others = (broker.http_address, broker.lookupd_http_address, broker.lookupd_tcp_address)
+        ports = [broker.tcp_address[1]] * 3 + [int(address.split(":")[1]) for address in others]
+        for _ in range(600):
+            with socket.create_connection(("127.0.0.1", rng.choice(ports)), timeout=10) as sock:
+                try:
+                    sock.sendall(rng.choice(heads) + rng.randbytes(rng.randrange(40)))
+                    if rng.random() < 0.3:
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                except OSError:
+                    pass
+        with RawClient(broker.nsqd_tcp_address) as client:
+            assert client.ask(pub("t", b"x")) == b"OK"
+        limit = time.monotonic() + 10
+        while time.monotonic() < limit:
+            gc.collect()
+            left = sum(isinstance(each, (Session, Connection)) for each in gc.get_objects())
+            if not left:
+                break
+            time.sleep(0.1)
+        print("left", left)
+    """
+    assert run(code) == "left 0"
