@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 def chosen_clients(args: argparse.Namespace) -> list[Implementation]:
     """Return the clients to measure.  Raises SystemExit for a name that is none."""
     if not args.impl:
-        return [i for i in IMPLEMENTATIONS if not args.quick or i.ours or i.driver == "raw.py"]
+        return [i for i in IMPLEMENTATIONS if not args.quick or i.ours or i.name == "raw"]
     found: list[Implementation] = []
     for name in args.impl:
         same = [i for i in IMPLEMENTATIONS if i.name == name or (name == "gnsq_lite" and i.ours)]
@@ -84,6 +84,7 @@ def run_case(bench: Bench, case: Case, clients: list[Implementation], rounds: in
         "group": case.group,
         "unit": case.unit,
         "server": bench.server_name(case),
+        "chart": case.chart,
         "rounds": rounds,
         "rows": {},
         "failed": {},
@@ -116,8 +117,8 @@ def _settings(args: argparse.Namespace) -> Settings:
             idle_seconds=0.2,
             latency_messages=100,
             settle=0.5,
-            linger=0.1,
-            patience=15.0,
+            linger=0.05,
+            patience=40.0,
         )
     if args.profile:
         args.out.mkdir(parents=True, exist_ok=True)

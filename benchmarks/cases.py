@@ -76,6 +76,8 @@ class Case:
     """Share of the client's pace to expect here."""
     server: str = "any"
     """``pump``: only the pump can serve it."""
+    chart: bool = False
+    """Whether the plots show it."""
     quick: bool = False
     """Whether the small run that shows that all works includes it."""
 
@@ -106,7 +108,8 @@ def _consume(in_flight: int, body: int, codec: str) -> Case:
     slow = 0.07 if in_flight == 1 else 1.0 if codec == "plain" else 0.5
     quick = (in_flight, body, codec) in ((1, 100, "plain"), (200, 100, "snappy"), (200, 100, "deflate"))
     job = {"max_in_flight": in_flight, "body": body, "codec": codec}
-    return Case("consume", "consume", title, job, slow=slow, quick=quick)
+    chart = body == 100 and (codec == "plain" or in_flight == 200)
+    return Case("consume", "consume", title, job, slow=slow, quick=quick, chart=chart)
 
 
 def _publish(which: tuple[str, int, int, float], body: int, codec: str) -> Case:
@@ -114,7 +117,7 @@ def _publish(which: tuple[str, int, int, float], body: int, codec: str) -> Case:
     title = f"{name}, {body} bytes" + ("" if codec == "plain" else f", {codec}")
     job = {"callers": callers, "batch": batch, "body": body, "codec": codec}
     quick = codec == ("snappy" if callers > 1 else "plain") and body == 100
-    return Case("publish", "publish", title, job, slow=slow, quick=quick)
+    return Case("publish", "publish", title, job, slow=slow, quick=quick, chart=body == 100 and codec == "plain")
 
 
 def all_cases() -> Iterator[Case]:
@@ -150,8 +153,9 @@ def all_cases() -> Iterator[Case]:
 def _scale() -> Iterator[Case]:
     base = {"max_in_flight": 2500, "body": 100, "codec": "plain"}
     for connections in (1, 10, 100):
-        job = {**base, "connections": connections}
-        yield Case("scale", "consume", f"consume from {connections} connections", job, server="pump")
+        job = {**base, "connections": connections, "max_in_flight": 25 * connections}
+        title = f"consume, 25 in flight on each of {connections} connections"
+        yield Case("scale", "consume", title, job, server="pump", slow=0.5)
     for workers in (1, 10, 100, 1000):
         job = {**base, "concurrency": workers}
         yield Case("scale", "consume", f"consume with concurrency {workers}", job, server="pump")

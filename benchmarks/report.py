@@ -37,13 +37,15 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
         return _latency_rows(result)
     if result["group"] == "idle":
         return _idle_rows(result)
-    head = ["client", "median", "min", "max", "wall, per second", *(f"/ {name}" for name in REFERENCES)]
+    head = ["client", "median", "min", "max", "wall, per second", "growth, KiB", *(f"/ {name}" for name in REFERENCES)]
     table = []
     ordered = sorted(result["rows"].items(), key=lambda row: -statistics.median(row[1]["values"]))
     for client, row in ordered:
         values = row["values"]
         cells = [client, number(statistics.median(values)), number(min(values)), number(max(values))]
         cells.append(number(statistics.median(row["per_second"])) if row["per_second"] else "")
+        growth = [(raw["rss_end"] - raw["rss_start"]) / 1024 for raw in row["raw"]]
+        cells.append(f"{statistics.median(growth):.0f}" if growth else "")
         for name in REFERENCES:
             found = ratio(result, client, name)
             cells.append("" if found is None else f"{found:.2f}")
@@ -86,12 +88,14 @@ def text(result: Result) -> str:
 
 
 def rst_table(title: str, head: list[str], table: Iterable[list[str]]) -> list[str]:
-    """Return a reStructuredText list-table."""
-    lines = [f".. list-table:: {title}", "   :header-rows: 1", ""]
-    for row in [head, *table]:
-        for n, cell in enumerate(row):
-            lines.append(("   * - " if n == 0 else "     - ") + cell)
-    return [line.rstrip() for line in lines] + [""]
+    """Return a reStructuredText table."""
+    filled = [[cell or "-" for cell in row] for row in [head, *table]]
+    widths = [max(len(row[n]) for row in filled) for n in range(len(head))]
+    rule = "   " + "  ".join("=" * width for width in widths)
+    lines = [
+        "   " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in filled
+    ]
+    return [f".. table:: {title}", "", rule, lines[0], rule, *lines[1:], rule, ""]
 
 
 def rst(run: dict[str, Any]) -> str:
@@ -232,7 +236,7 @@ def plots(run: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the plots as (file name, SVG)."""
     found = []
     for group, title in (("consume", "Consume"), ("publish", "Publish")):
-        results = [result for result in run["results"] if result["group"] == group]
+        results = [result for result in run["results"] if result["group"] == group and result["chart"]]
         if results:
             found.append((f"benchmarks-{group}.svg", svg(results, f"{title}: messages per CPU-second of the client")))
     return found

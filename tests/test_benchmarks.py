@@ -28,6 +28,7 @@ def a_result(**rows: list[float]) -> report.Result:
         "group": "consume",
         "unit": "messages per CPU-second",
         "server": "pump",
+        "chart": True,
         "rounds": 3,
         "rows": {
             name.replace("_", "-"): {"values": values, "per_second": values, "raw": []} for name, values in rows.items()

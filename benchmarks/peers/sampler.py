@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-
 #: Seconds the main thread may wait in one go: while it waits it takes no signal.  None where nothing is sampled.
 WAIT = 0.003 if os.environ.get("GNSQ_BENCH_PROFILE") else None
 
