@@ -1,0 +1,262 @@
+"""Backoff: both sides of each instant, and nothing a strategy or a million failures can break."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.options import BackoffOptions
+from gnsq_lite.policy.backoff import Backoff, Phase
+from tests.fakes import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def make(clock: FakeClock, **options: Any) -> Backoff:
+    return Backoff(BackoffOptions(**options), clock=clock, rng=random.Random(3))
+
+
+def fail_up_to(backoff: Backoff, clock: FakeClock, level: int) -> None:
+    while backoff.level < level:
+        if backoff.phase is Phase.PAUSED:
+            end_pause(backoff, clock)
+        backoff.record(False)
+
+
+def end_pause(backoff: Backoff, clock: FakeClock) -> None:
+    assert backoff.resume_at is not None
+    clock.advance(backoff.resume_at - clock.now())
+    assert backoff.tick() is Phase.PROBING
+
+
+@pytest.mark.rule("BACK-1")
+def test_successes_alone_change_nothing(clock: FakeClock) -> None:
+    backoff = make(clock)
+    assert [backoff.record(True) for _ in range(3)] == [Phase.FLOWING] * 3
+    assert (backoff.level, backoff.resume_at) == (0, None)
+    assert backoff.tick() is Phase.FLOWING
+
+
+@pytest.mark.rule("BACK-1")
+def test_a_failure_pauses_for_one_unit_then_one_message_is_let_through(clock: FakeClock) -> None:
+    backoff = make(clock, unit=2.0)
+    assert backoff.record(False) is Phase.PAUSED
+    assert backoff.resume_at == clock.now() + 2.0
+    clock.advance(1.999)
+    assert backoff.tick() is Phase.PAUSED
+    clock.advance(0.001)
+    assert backoff.tick() is Phase.PROBING
+    assert backoff.resume_at is None
+
+
+@pytest.mark.rule("BACK-1")
+def test_the_pause_doubles_with_each_failed_probe_up_to_the_longest(clock: FakeClock) -> None:
+    backoff = make(clock, unit=1.0, longest=10.0)
+    pauses = []
+    for _ in range(7):
+        backoff.record(False)
+        assert backoff.resume_at is not None
+        pauses.append(backoff.resume_at - clock.now())
+        end_pause(backoff, clock)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_that_succeeds_shortens_the_next_pause_and_one_that_fails_lengthens_it(clock: FakeClock) -> None:
+    backoff = make(clock, unit=1.0, longest=60.0)
+    fail_up_to(backoff, clock, 4)
+    end_pause(backoff, clock)
+    assert backoff.record(True) is Phase.PAUSED
+    assert backoff.resume_at == clock.now() + 4.0
+    end_pause(backoff, clock)
+    assert backoff.record(False) is Phase.PAUSED
+    assert backoff.resume_at == clock.now() + 8.0
+
+
+@pytest.mark.rule("BACK-3")
+def test_outcomes_during_a_pause_do_not_count(clock: FakeClock) -> None:
+    backoff = make(clock, unit=1.0)
+    backoff.record(False)
+    until = backoff.resume_at
+    for outcome in (False, False, True, False, True):
+        assert backoff.record(outcome) is Phase.PAUSED
+    assert (backoff.level, backoff.resume_at) == (1, until)
+
+
+@pytest.mark.rule("BACK-3")
+def test_an_outcome_after_the_time_of_the_pause_but_before_the_probe_does_not_count(clock: FakeClock) -> None:
+    backoff = make(clock, unit=1.0)
+    backoff.record(False)
+    clock.advance(5)
+    assert backoff.record(True) is Phase.PAUSED
+    assert backoff.level == 1
+
+
+@pytest.mark.rule("BACK-3")
+def test_each_pause_is_answered_by_one_outcome(clock: FakeClock) -> None:
+    backoff = make(clock, unit=1.0)
+    fail_up_to(backoff, clock, 3)
+    end_pause(backoff, clock)
+    assert [backoff.record(True) for _ in range(5)] == [Phase.PAUSED] * 5
+    assert backoff.level == 2
+
+
+@pytest.mark.rule("BACK-4")
+def test_full_flow_comes_back_only_when_the_counter_is_down_to_nothing(clock: FakeClock) -> None:
+    backoff = make(clock)
+    fail_up_to(backoff, clock, 3)
+    phases = []
+    for _ in range(3):
+        end_pause(backoff, clock)
+        phases.append(backoff.record(True))
+    assert phases == [Phase.PAUSED, Phase.PAUSED, Phase.FLOWING]
+    assert (backoff.level, backoff.resume_at) == (0, None)
+
+
+@pytest.mark.rule("BACK-5")
+def test_backoff_that_is_turned_off_never_pauses(clock: FakeClock) -> None:
+    backoff = make(clock, longest=0.0)
+    assert [backoff.record(False) for _ in range(10)] == [Phase.FLOWING] * 10
+    assert backoff.level == 0
+
+
+def test_reset_ends_a_pause(clock: FakeClock) -> None:
+    backoff = make(clock)
+    backoff.record(False)
+    backoff.reset()
+    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.FLOWING, 0, None)
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.parametrize("strategy", ["exponential", "full-jitter", lambda level: 2.0**level])
+def test_a_million_failures_cost_no_more_to_make_up_for_than_a_dozen(clock: FakeClock, strategy: Any) -> None:
+    backoff = make(clock, unit=1.0, longest=120.0, strategy=strategy)
+    assert backoff.highest_level == 8  # 1, 2, 4 ... 64, 120
+    for _ in range(1_000_000 if strategy == "exponential" else 10_000):
+        backoff.record(False)
+        backoff.phase = Phase.PROBING
+    assert backoff.level == 8
+    successes = 0
+    while backoff.phase is not Phase.FLOWING:
+        backoff.phase = Phase.PROBING
+        backoff.record(True)
+        successes += 1
+    assert successes == 8
+
+
+@pytest.mark.parametrize(
+    ("unit", "longest", "level"), [(1.0, 1.0, 1), (1.0, 1.001, 2), (1.0, 2.0, 2), (0.001, 86400.0, 28)]
+)
+def test_the_highest_level_is_the_first_that_reaches_the_longest_pause(
+    clock: FakeClock, unit: float, longest: float, level: int
+) -> None:
+    assert make(clock, unit=unit, longest=longest).highest_level == level
+
+
+@pytest.mark.rule("BACK-1")
+def test_full_jitter_draws_from_nothing_to_the_exponential_pause(clock: FakeClock) -> None:
+    backoff = make(clock, unit=1.0, longest=8.0, strategy="full-jitter")
+    pauses = []
+    for _ in range(400):
+        backoff.phase, backoff.level = Phase.PROBING, 2
+        backoff.record(False)
+        assert backoff.resume_at is not None
+        pauses.append(backoff.resume_at - clock.now())
+    assert 0.0 <= min(pauses) < 0.2
+    assert 3.8 < max(pauses) < 4.0
+    assert 1.7 < sum(pauses) / len(pauses) < 2.3
+
+
+def _raise(level: int) -> float:
+    raise ZeroDivisionError("oops")
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.parametrize(
+    ("strategy", "pause", "explained"),
+    [
+        (lambda level: 3.5, 3.5, False),
+        (lambda level: 0, 0.0, False),
+        (lambda level: -7.0, 0.0, False),
+        (lambda level: math.inf, 10.0, False),
+        (lambda level: -math.inf, 0.0, False),
+        (lambda level: 1e300, 10.0, False),
+        (lambda level: math.nan, 1.0, True),
+        (lambda level: None, 1.0, True),
+        (lambda level: 10**400, 1.0, True),
+        (_raise, 1.0, True),
+    ],
+)
+def test_an_own_strategy_cannot_break_the_pause(
+    clock: FakeClock, strategy: Callable[[int], Any], pause: float, explained: bool
+) -> None:
+    backoff = make(clock, unit=1.0, longest=10.0, strategy=strategy)
+    assert backoff.record(False) is Phase.PAUSED
+    assert backoff.resume_at is not None
+    assert backoff.resume_at - clock.now() == pause
+    assert isinstance(backoff.strategy_error, OptionError) is explained
+
+
+def test_an_own_strategy_is_asked_for_the_level_and_a_good_answer_clears_the_error(clock: FakeClock) -> None:
+    asked: list[int] = []
+
+    def strategy(level: int) -> float:
+        asked.append(level)
+        return math.nan if len(asked) == 1 else 0.5
+
+    backoff = make(clock, strategy=strategy)
+    backoff.record(False)
+    assert "nan at level 1" in str(backoff.strategy_error)
+    end_pause(backoff, clock)
+    backoff.record(False)
+    assert (asked, backoff.strategy_error) == ([1, 2], None)
+
+
+def test_what_is_no_error_passes_through_a_strategy_and_leaves_the_state_as_it_was(clock: FakeClock) -> None:
+    def strategy(level: int) -> float:
+        raise KeyboardInterrupt
+
+    backoff = make(clock, strategy=strategy)
+    with pytest.raises(KeyboardInterrupt):
+        backoff.record(False)
+    assert (backoff.phase, backoff.level) == (Phase.FLOWING, 0)
+
+
+@pytest.mark.rule("BACK-3")
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    st.lists(st.one_of(st.booleans(), st.floats(0.0, 5.0)), max_size=60),
+    st.sampled_from(["exponential", "full-jitter"]),
+)
+def test_through_any_history_the_level_moves_by_one_per_pause(events: list[Any], strategy: Any) -> None:
+    clock = FakeClock()
+    backoff = make(clock, unit=0.5, longest=6.0, strategy=strategy)
+    for event in events:
+        level, phase = backoff.level, backoff.phase
+        if isinstance(event, bool):
+            backoff.record(event)
+            if phase is Phase.PAUSED:
+                assert (backoff.level, backoff.phase) == (level, phase)
+            elif event:
+                assert backoff.level == max(0, level - 1)
+            else:
+                assert backoff.level == min(level + 1, backoff.highest_level)
+                assert backoff.phase is Phase.PAUSED
+        else:
+            clock.advance(event)
+            due = backoff.resume_at is not None and clock.now() >= backoff.resume_at
+            assert backoff.tick() is (Phase.PROBING if due else phase)
+        assert (backoff.level == 0) is (backoff.phase is Phase.FLOWING)
+        assert (backoff.resume_at is not None) is (backoff.phase is Phase.PAUSED)
+        if backoff.resume_at is not None:
+            assert backoff.resume_at - clock.now() <= 6.0

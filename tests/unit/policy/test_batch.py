@@ -1,0 +1,54 @@
+"""When a batch is handed on."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnsq_lite.policy.batch import Batcher
+from tests.fakes import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_full_batches_are_handed_on_in_order_and_the_rest_waits(clock: FakeClock) -> None:
+    batcher: Batcher[int] = Batcher(3, 5.0, clock)
+    assert batcher.add([1, 2]) == []
+    assert batcher.add([3, 4, 5, 6, 7]) == [[1, 2, 3], [4, 5, 6]]
+    assert len(batcher) == 1
+    assert batcher.add([8, 9]) == [[7, 8, 9]]
+    assert (len(batcher), batcher.next_tick) == (0, None)
+
+
+def test_an_incomplete_batch_waits_from_its_first_message_on(clock: FakeClock) -> None:
+    batcher: Batcher[int] = Batcher(3, 5.0, clock)
+    batcher.add([1])
+    due = clock.now() + 5.0
+    clock.advance(4.0)
+    batcher.add([2])
+    assert batcher.next_tick == due
+    clock.advance(0.999)
+    assert batcher.tick() == []
+    clock.advance(0.001)
+    assert batcher.tick() == [[1, 2]]
+    assert batcher.tick() == []
+
+
+def test_what_a_full_batch_leaves_over_waits_its_own_time(clock: FakeClock) -> None:
+    batcher: Batcher[int] = Batcher(3, 5.0, clock)
+    batcher.add([1, 2])
+    clock.advance(4.0)
+    assert batcher.add([3, 4]) == [[1, 2, 3]]
+    assert batcher.next_tick == clock.now() + 5.0
+
+
+@pytest.mark.rule("RDY-7")
+def test_a_starved_reader_gets_what_there_is(clock: FakeClock) -> None:
+    batcher: Batcher[int] = Batcher(3, 5.0, clock)
+    assert batcher.flush_now() == []
+    batcher.add([1, 2])
+    assert batcher.flush_now(starved=False) == []
+    assert batcher.flush_now(starved=True) == [[1, 2]]
+    assert batcher.next_tick is None

@@ -1,0 +1,56 @@
+"""Delays between attempts to reach a direct nsqd."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gnsq_lite.options import ReconnectOptions
+from gnsq_lite.policy.reconnect import Reconnect
+
+
+def delays(count: int, **options: float) -> list[float]:
+    retry = Reconnect(ReconnectOptions(**options), random.Random(5))
+    return [retry.failed() for _ in range(count)]
+
+
+@pytest.mark.rule("CONN-3")
+def test_delays_are_8_16_32_and_so_on_up_to_the_cap() -> None:
+    assert delays(7, reconnect_jitter=0.0) == [8.0, 16.0, 32.0, 64.0, 120.0, 120.0, 120.0]
+
+
+@pytest.mark.rule("CONN-3")
+def test_first_delay_and_cap_are_configurable() -> None:
+    options = {"reconnect_delay": 0.5, "max_reconnect_delay": 3.0, "reconnect_jitter": 0.0}
+    assert delays(5, **options) == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+@pytest.mark.rule("CONN-3")
+def test_a_success_resets_the_delay() -> None:
+    retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
+    assert [retry.failed(), retry.failed(), retry.failures] == [8.0, 16.0, 2]
+    retry.succeeded()
+    assert (retry.failures, retry.failed()) == (0, 8.0)
+
+
+@pytest.mark.rule("CONN-3")
+def test_jitter_goes_both_ways_does_not_add_up_and_never_passes_the_cap() -> None:
+    firsts, fourths, capped = [], [], []
+    for seed in range(300):
+        retry = Reconnect(ReconnectOptions(reconnect_jitter=0.25), random.Random(seed))
+        steps = [retry.failed() for _ in range(8)]
+        firsts.append(steps[0])
+        fourths.append(steps[3])
+        capped += steps[4:]
+    assert 6.0 <= min(firsts) < 6.2
+    assert 9.8 < max(firsts) <= 10.0
+    assert min(fourths) >= 48.0
+    assert max(fourths) <= 80.0
+    assert max(capped) == 120.0
+    assert 90.0 <= min(capped) < 95.0
+
+
+@pytest.mark.rule("CONN-3")
+def test_a_million_failures_do_not_overflow() -> None:
+    assert delays(1_000_000)[-1] <= 120.0

@@ -1,0 +1,52 @@
+"""Even splits and the little randomness there is."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsq_lite.policy.chance import pick, shuffled
+from gnsq_lite.policy.shares import even_shares
+
+TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
+
+
+@pytest.mark.rule("RDY-3")
+@pytest.mark.rule("RDY-5")
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(0, 200), TAKERS)
+def test_a_split_is_even_complete_and_within_the_limits(budget: int, takers: list[tuple[int, int]]) -> None:
+    limits, current = [limit for limit, _ in takers], [now for _, now in takers]
+    shares = even_shares(budget, limits, current)
+    assert sum(shares) == min(budget, sum(limits))
+    assert all(0 <= share <= limit for share, limit in zip(shares, limits, strict=True))
+    below = [share for share, limit in zip(shares, limits, strict=True) if share < limit]
+    if below:
+        assert max(shares) - min(below) <= 1
+    if budget >= len(takers):
+        assert all(share > 0 for share, limit in zip(shares, limits, strict=True) if limit)
+
+
+@pytest.mark.rule("RDY-3")
+def test_what_cannot_be_divided_goes_to_those_who_have_most() -> None:
+    assert even_shares(5, [9, 9, 9], [1, 3, 2]) == [1, 2, 2]
+    assert even_shares(4, [9, 9, 9], [0, 0, 0]) == [2, 1, 1]
+
+
+def test_a_shuffle_gives_each_order_the_same_chance() -> None:
+    rng = random.Random(4)
+    seen = collections.Counter(tuple(shuffled(rng, "abc")) for _ in range(6000))
+    assert len(seen) == 6
+    assert all(800 < count < 1200 for count in seen.values())
+
+
+def test_a_pick_gives_each_item_the_same_chance_and_none_is_an_error() -> None:
+    rng = random.Random(4)
+    seen = collections.Counter(pick(rng, "abcd") for _ in range(4000))
+    assert all(850 < seen[item] < 1150 for item in "abcd")
+    with pytest.raises(IndexError):
+        pick(rng, "")
