@@ -249,12 +249,12 @@ class ProtocolV2(Session):
         """Only shows that the client is alive."""
 
     def _pub(self, command: Command) -> bytes:
-        name = self._topic_name(command.words)
+        name = command.words[1].decode("ascii")  # valid: see _begin
         self._check_auth("PUB", name, "")
         return self._publish("PUB", self.server.topics.get(name), [command.body])
 
     def _dpub(self, command: Command) -> bytes:
-        name = self._topic_name(command.words)
+        name = command.words[1].decode("ascii")
         self._check_auth("DPUB", name, "")
         return self._publish("DPUB", self.server.topics.get(name), [command.body], self._defer(command.words))
 

@@ -71,8 +71,6 @@ class Session(Consumer):
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client and carry out the commands in them."""
-        if self._halted:
-            self._heard_at = self.server.topics.now()  # its commands wait for us, not we for them
         self._reader.feed(data)
         self._go_on()
 
@@ -89,11 +87,13 @@ class Session(Consumer):
             self.proceed()
         finally:
             self._working = False
+            self._heard_at = self.server.topics.now()
             if not self.closed and self.link.unsent() <= HIGH_WATER:
                 self.link.hold(False)
 
     def proceed(self) -> None:
         """Carry out the commands that have come in whole."""
+        now = self.server.topics.now()
         while not self.closed and not self._halted:
             if self._out_size > HIGH_WATER:
                 self.flush()
@@ -104,7 +104,7 @@ class Session(Consumer):
                 command = self._reader.next()
                 if command is None:
                     return
-                self._heard_at = self.server.topics.now()
+                self._heard_at = now
                 answer = self._execute(command)
             except CommandError as error:
                 self._answer_error(error)
@@ -234,7 +234,10 @@ class Session(Consumer):
             self.respond(RESPONSE, b"_heartbeat_")
 
     def _check_deadline(self) -> None:
-        left = self._heard_at + 2 * self.profile.heartbeat_interval - self.server.topics.now()
+        now = self.server.topics.now()
+        if self._working or self._halted:
+            self._heard_at = now  # it waits for us
+        left = self._heard_at + 2 * self.profile.heartbeat_interval - now
         if left > 0.001:
             self._deadline = self.server.after(left, self._check_deadline)
         else:

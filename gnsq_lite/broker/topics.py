@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections import deque
@@ -16,6 +17,7 @@ from gnsq_lite.clock import Clock
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
+@functools.lru_cache(maxsize=1024)
 def is_valid_name(name: str) -> bool:
     """Whether nsqd takes *name* for a topic or a channel (internal/protocol/names.go @v1.3.0)."""
     return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
