@@ -12,16 +12,48 @@
 
     Reader("clicks", "printer", handle, nsqd_tcp_addresses=["127.0.0.1:4150"]).start()
 
-Durations are seconds, floats; bodies are bytes.  All errors are in :mod:`gnsq_lite.errors`, under ``NSQError``.
+The names here are loaded when they are first used: importing the package alone loads neither gevent nor ssl, so that a
+program may still monkey-patch afterwards.  Durations are seconds, floats; bodies are bytes.  All errors are in
+:mod:`gnsq_lite.errors`, under ``NSQError``.
 """
 
 from __future__ import annotations
 
-from gnsq_lite import errors
-from gnsq_lite.message import Message, Requeue
-from gnsq_lite.options import BackoffOptions, TLSOptions
-from gnsq_lite.reader import Reader
-from gnsq_lite.version import __version__
-from gnsq_lite.writer import Writer
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["BackoffOptions", "Message", "Reader", "Requeue", "TLSOptions", "Writer", "__version__", "errors"]
+from gnsq_lite.version import __version__
+
+if TYPE_CHECKING:
+    from gnsq_lite import errors
+    from gnsq_lite.message import Message, Requeue
+    from gnsq_lite.options import BackoffOptions, TLSOptions
+    from gnsq_lite.reader import Reader
+    from gnsq_lite.worker import Worker
+    from gnsq_lite.writer import Writer
+
+__all__ = ["BackoffOptions", "Message", "Reader", "Requeue", "TLSOptions", "Worker", "Writer", "__version__", "errors"]
+
+#: Name -> the module it is in.
+_HOMES = {
+    "BackoffOptions": "gnsq_lite.options",
+    "Message": "gnsq_lite.message",
+    "Reader": "gnsq_lite.reader",
+    "Requeue": "gnsq_lite.message",
+    "TLSOptions": "gnsq_lite.options",
+    "Worker": "gnsq_lite.worker",
+    "Writer": "gnsq_lite.writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("gnsq_lite.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gnsq_lite' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

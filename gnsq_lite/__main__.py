@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 
 
 def main() -> None:
     """Run the command line; it ends the process with its exit code."""
-    if "--patch" in sys.argv[1:] or os.environ.get("GNSQ_LITE_PATCH") == "1":
+    if _wants_patch(sys.argv[1:], os.environ):
         from gevent import monkey
 
         monkey.patch_all()
@@ -19,6 +20,14 @@ def main() -> None:
             raise
         sys.exit(f'gnsq-lite needs {error.name}: pip install "gnsq_lite[cli]"')
     sys.exit(run())
+
+
+def _wants_patch(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether this process is to be monkey-patched: never one that only supervises workers, its children are."""
+    supervises = arguments[:1] == ["worker"] or arguments[:2] == ["--patch", "worker"]
+    if supervises and "--no-supervise" not in arguments and "GNSQ_LITE_SUPERVISED" not in environ:
+        return False
+    return "--patch" in arguments or environ.get("GNSQ_LITE_PATCH") == "1"
 
 
 if __name__ == "__main__":

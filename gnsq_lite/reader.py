@@ -265,10 +265,14 @@ class Reader:
         """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
         return self._started().is_starved()
 
-    def stats(self) -> ReaderStats:
-        """Return counts and the state of each connection."""
+    def stats(self, timeout: float | None = None) -> ReaderStats:
+        """Return counts and the state of each connection.
+
+        Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
+        when some greenlet holds up all others.
+        """
         core = self._started()
-        stats: ReaderStats = core.loop.run(reader_stats, core)
+        stats: ReaderStats = core.loop.run(reader_stats, core, timeout=timeout)
         return stats
 
     def after_fork(self) -> None:

@@ -261,10 +261,14 @@ class Writer:
         if core is not None and not core.closing:
             core.loop.run(core.close, timeout)
 
-    def stats(self) -> WriterStats:
-        """Return counts and the state of each connection."""
+    def stats(self, timeout: float | None = None) -> WriterStats:
+        """Return counts and the state of each connection.
+
+        Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
+        when some greenlet holds up all others.
+        """
         core = self._core or self._start()
-        stats: WriterStats = core.loop.run(writer_stats, core)
+        stats: WriterStats = core.loop.run(writer_stats, core, timeout=timeout)
         return stats
 
     def __enter__(self) -> Writer:

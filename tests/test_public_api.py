@@ -22,6 +22,7 @@ EXPORTED = {
     "Reader",
     "Requeue",
     "TLSOptions",
+    "Worker",
     "Writer",
     "__version__",
     "errors",
@@ -36,7 +37,7 @@ MEMBERS = {
         "resume": "(self)",
         "set_max_in_flight": "(self, count)",
         "is_starved": "(self)",
-        "stats": "(self)",
+        "stats": "(self, timeout=None)",
     },
     Writer: {
         "publish": "(self, topic, body, *, defer=0.0, timeout=None, key=None, partition=None, trace_id=None, "
@@ -44,7 +45,7 @@ MEMBERS = {
         "multipublish": "(self, topic, bodies, *, timeout=None, key=None, partition=None)",
         "flush": "(self, timeout=None)",
         "close": "(self, timeout=30.0)",
-        "stats": "(self)",
+        "stats": "(self, timeout=None)",
     },
     Message: {
         "finish": "(self)",

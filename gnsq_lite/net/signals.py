@@ -44,6 +44,17 @@ class Stages:
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
+    def ask_to_drain(self, number: int, frame: Any = None) -> None:
+        """Take a request that means the first stage, however often it comes."""
+        self.signals.append(number)
+        self.drain.settle(number)
+
+    def ask_at_once(self, number: int, frame: Any = None) -> None:
+        """Take a request that means the second stage."""
+        self.signals.append(number)
+        self.drain.settle(number)
+        self.at_once.settle(number)
+
     @contextmanager
     def listening(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
         """Have these signals handled; what handled them before does so again afterwards."""

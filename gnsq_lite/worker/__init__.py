@@ -1,0 +1,9 @@
+"""Many Readers in one process: decorated handlers, middleware, an orderly end."""
+
+from __future__ import annotations
+
+from gnsq_lite.worker.app import Worker
+from gnsq_lite.worker.middleware import Middleware
+from gnsq_lite.worker.specs import Handler
+
+__all__ = ["Handler", "Middleware", "Worker"]

@@ -1,0 +1,209 @@
+"""The Worker: handlers by decorator, one Reader for each, one orderly end for all."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from gnsq_lite.errors import ClosedError, OptionError
+from gnsq_lite.giveup import by_name
+from gnsq_lite.net.signals import Stages
+from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
+from gnsq_lite.stats import ReaderStats
+from gnsq_lite.worker import running
+from gnsq_lite.worker.middleware import Middleware, wrapped
+from gnsq_lite.worker.specs import Handler, check_give_up, writer_options
+from gnsq_lite.writer import Writer
+
+log = logging.getLogger("gnsq_lite.worker")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Worker:
+    """Feeds decorated functions from their topics until it is told to stop::
+
+        worker = Worker(lookupd_http_addresses=["127.0.0.1:4161"])
+
+        @worker.handler("orders", "billing", concurrency=8, max_attempts=10, on_give_up="topic:orders.dead")
+        def bill(message): ...
+
+        sys.exit(worker.run())
+
+    The functions stay plain functions, to be called and tested as such.  Each handler has a Reader of its own, so one
+    that fails slows down nobody else.
+
+    Args:
+        middleware: Objects with hooks around each message, the outermost first.
+        drain_timeout: Seconds that running handlers have to finish when the worker is told to stop.
+        defaults: Every keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own wins.
+
+    Raises:
+        OptionError: before anything is opened.
+    """
+
+    def __init__(
+        self, *, middleware: Iterable[Middleware] = (), drain_timeout: float = CLOSE_TIMEOUT, **defaults: Any
+    ) -> None:
+        self.middleware: list[Middleware] = list(middleware)
+        self.drain_timeout = drain_timeout
+        self.defaults: dict[str, Any] = {}
+        self._handlers: list[Handler] = []
+        self._readers: list[Reader] | None = None
+        self._writers: list[tuple[dict[str, Any], Writer]] = []
+        self._stages = Stages()
+        self.configure(**defaults)
+
+    # -- before it runs
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """What was registered, in its order."""
+        return tuple(self._handlers)
+
+    @property
+    def stages(self) -> Stages:
+        """Whether it was told to stop, and how urgently."""
+        return self._stages
+
+    def configure(self, **defaults: Any) -> None:
+        """Change defaults; a command line does it.  Raises OptionError, ClosedError when it has started."""
+        self._not_started()
+        check_give_up(defaults.get("on_give_up"))
+        changed = {**self.defaults, **defaults}
+        _checked("topic", "channel", print, Handler("topic", "channel", print).merged(changed))
+        self.defaults = changed
+
+    def handler(self, topic: str, channel: str, **options: Any) -> Callable[[F], F]:
+        """Feed the decorated function from a topic's channel.
+
+        Args:
+            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may be a word too: ``"log"``,
+                ``"directory:PATH"`` or ``"topic:NAME"``.  ``max_in_flight`` is ``concurrency`` where it is not given.
+        Raises:
+            OptionError, InvalidName: at once, so the traceback shows the decorator's line.
+        """
+
+        def register(function: F) -> F:
+            self.add(Handler(topic, channel, function, options))
+            return function
+
+        return register
+
+    def add(self, handler: Handler) -> None:
+        """Register a handler; :meth:`handler` is the usual way.  Raises OptionError, InvalidName, ClosedError."""
+        self._not_started()
+        check_give_up(handler.options.get("on_give_up"))
+        _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
+        for other in self._handlers:
+            if (other.topic, other.channel) == (handler.topic, handler.channel):
+                raise OptionError(
+                    "channel",
+                    f"{handler.topic}/{handler.channel}",
+                    f"{other.name} handles it already, and nsqd would share its messages out between the two",
+                )
+        self._handlers.append(handler)
+
+    def select(self, topics: Iterable[str]) -> None:
+        """Keep only the handlers of *topics*.  Raises OptionError for one that has none."""
+        wanted = set(topics)
+        known = {handler.topic for handler in self._handlers}
+        for topic in sorted(wanted - known):
+            raise OptionError("topic", topic, f"no handler has it; there are {', '.join(sorted(known)) or 'none'}")
+        self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
+
+    # -- running
+
+    def run(self, *, drain_timeout: float | None = None) -> int:
+        """Consume until SIGTERM, SIGINT or :meth:`stop`; drain; return the exit code.
+
+        The first signal drains: no new messages, running handlers have *drain_timeout* seconds.  The second one ends
+        it at once.  What was not finished goes back to nsqd.  Signals are handled only in the main thread.
+
+        Returns:
+            0: everything was drained; 3: it was not, because of a second signal or the time limit.
+        Raises:
+            OptionError: there is no handler.
+            NSQError: what ended a Reader and no retry can mend; the others were drained.
+        """
+        return running.run(self, self.drain_timeout if drain_timeout is None else drain_timeout)
+
+    def start(self) -> None:
+        """Start the Readers and return; :meth:`run` does it by itself.  Raises OptionError, ClosedError."""
+        self._not_started()
+        if not self._handlers:
+            raise OptionError("handlers", [], "nothing is decorated with @worker.handler(topic, channel)")
+        self._readers = [self._reader(handler) for handler in self._handlers]
+        for each in self.middleware:
+            each.started(self)
+        for handler, reader in zip(self._handlers, self._readers, strict=True):
+            reader.start(block=False)
+            log.info(
+                "%s handles %s/%s",
+                handler.name,
+                handler.topic,
+                handler.channel,
+                extra={"topic": handler.topic, "channel": handler.channel, "handler": handler.name},
+            )
+
+    def stop(self) -> None:
+        """Have :meth:`run` drain and return, from any thread or handler; a second call ends it at once."""
+        self._stages.ask()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Drain what :meth:`start` has started, and wait; return whether every handler finished in time."""
+        return running.close(self, self.drain_timeout if timeout is None else timeout)
+
+    # -- while it runs
+
+    @property
+    def readers(self) -> Sequence[Reader]:
+        """Its Readers; none before it has started."""
+        return tuple(self._readers or ())
+
+    @property
+    def writers(self) -> Sequence[Writer]:
+        """The Writers it has made."""
+        return tuple(writer for _, writer in self._writers)
+
+    def writer(self) -> Writer:
+        """Return a Writer to the Worker's own nsqds, for handlers that publish; closed when the Worker has drained."""
+        return self._writer_for(self.defaults)
+
+    def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:
+        """Return the state of each Reader.  Raises TimeoutError as :meth:`gnsq_lite.Reader.stats`."""
+        return tuple(reader.stats(timeout) for reader in self.readers)
+
+    def __repr__(self) -> str:
+        return f"<Worker {len(self._handlers)} handlers pid={os.getpid()}>"
+
+    # -- inside
+
+    def _reader(self, handler: Handler) -> Reader:
+        options = handler.merged(self.defaults)
+        on_give_up = options.get("on_give_up")
+        if isinstance(on_give_up, str):
+            options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))
+        return Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
+
+    def _writer_for(self, options: dict[str, Any]) -> Writer:
+        wanted = writer_options(options)
+        for had, writer in self._writers:
+            if had == wanted:
+                return writer
+        writer = Writer(**wanted)
+        self._writers.append((wanted, writer))
+        return writer
+
+    def _not_started(self) -> None:
+        if self._readers is not None:
+            raise ClosedError("the Worker has started; make a new one")
+
+
+def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:
+    """Raise what a Reader would, when it is made; nothing is opened."""
+    if isinstance(options.get("on_give_up"), str):
+        options["on_give_up"] = print
+    Reader(topic, channel, function, **options)

@@ -1,0 +1,102 @@
+"""The life of a Worker's process: start, wait, drain (CLOSE-1)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gnsq_lite.net.runtime import Completion, wait_any
+from gnsq_lite.net.signals import Stages, in_main_thread
+from gnsq_lite.supervise.exits import Exit
+
+if TYPE_CHECKING:
+    from gnsq_lite.reader import Reader
+    from gnsq_lite.worker.app import Worker
+
+log = logging.getLogger("gnsq_lite.worker")
+
+#: Seconds between two looks at what cannot wake us: a Reader that ended, the supervisor, changed sources.
+_LOOK = 0.5
+
+#: Looked at while the Worker runs; True: drain now.
+Tick = Callable[[], bool]
+
+
+def run(worker: Worker, drain_timeout: float, *, supervised: bool = False, ticks: Sequence[Tick] = ()) -> int:
+    """Run *worker* to its end and return the exit code; see :meth:`gnsq_lite.Worker.run`.
+
+    A *supervised* one drains on SIGTERM and SIGINT however often they come, as a service manager may send them to it
+    and to its supervisor, who passes them on; it ends at once on SIGQUIT.
+    """
+    stages = worker.stages
+    told: list[tuple[int, Callable[[int, Any], None]]] = []
+    if in_main_thread():
+        first = stages.ask_to_drain if supervised else stages.ask
+        told = [(signal.SIGTERM, first), (signal.SIGINT, first)]
+        told += [(signal.SIGQUIT, stages.ask_at_once)] if supervised else []
+    with stages.listening(told):
+        worker.start()
+        log.info("worker runs", extra={"pid": os.getpid(), "handlers": len(worker.handlers)})
+        error = _until_told(worker, stages, ticks)
+        log.info("worker drains, for at most %g s", drain_timeout, extra={"pid": os.getpid(), "limit": drain_timeout})
+        drained = close(worker, drain_timeout)
+    log.info("worker ends, %s", "drained" if drained else "not drained", extra={"pid": os.getpid(), "drained": drained})
+    if error is not None:
+        raise error
+    return Exit.OK if drained else Exit.NOT_DRAINED
+
+
+def _until_told(worker: Worker, stages: Stages, ticks: Sequence[Tick]) -> BaseException | None:
+    """Return when it is time to drain; what ended a Reader, if that is why."""
+    while not stages.drain.done():
+        try:
+            wait_any([stages.drain], _LOOK)
+            for reader in worker.readers:
+                if reader.join(0):
+                    log.error("the Reader of %s/%s was closed", reader.topic, reader.channel)
+                    return None
+            if any(tick() for tick in ticks):
+                return None
+        except KeyboardInterrupt as interrupt:  # raised by a handler, or where the main thread is not ours
+            return interrupt
+        except BaseException as error:
+            return error
+    return None
+
+
+def close(worker: Worker, timeout: float) -> bool:
+    """Close all Readers side by side, then the Writers; return whether every handler finished in time."""
+    stages, readers = worker.stages, worker.readers
+    closed = [Completion() for _ in readers]
+    deadline = time.monotonic() + timeout
+    for reader, done in zip(readers, closed, strict=True):
+        threading.Thread(target=_close_one, args=(reader, timeout, done), daemon=True).start()
+    for done in closed:
+        while not done.done() and not stages.at_once.done():
+            wait_any([done, stages.at_once], _LOOK)
+    if stages.at_once.done():
+        log.warning("ending at once")
+        for reader in readers:
+            reader.close(0.0)
+        deadline = time.monotonic()
+    drained = not any(reader.stats().handlers_running for reader in readers)
+    for writer in worker.writers:
+        writer.close(max(1.0, deadline - time.monotonic()))
+    for each in reversed(worker.middleware):
+        try:
+            each.stopped(worker)
+        except Exception:
+            log.exception("middleware failed when the worker stopped")
+    return drained
+
+
+def _close_one(reader: Reader, timeout: float, done: Completion) -> None:
+    try:
+        reader.close(timeout)
+    finally:
+        done.settle()

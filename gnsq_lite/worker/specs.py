@@ -1,0 +1,62 @@
+"""What a Worker knows of one handler, and the options that Readers and Writers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.giveup import GiveUp, check_name
+from gnsq_lite.keywords import ConnectionKeywords, LookupKeywords
+
+#: Reader options that mean the same to a Writer which is to reach the same nsqds.
+_SHARED = (
+    {"nsqd_tcp_addresses", "lookupd_http_addresses", "address_map", "allowed_addresses", "dialect"}
+    | set(ConnectionKeywords.__annotations__)
+    | set(LookupKeywords.__annotations__)
+) - {"sample_rate", "msg_timeout"}
+
+OnGiveUp = str | GiveUp
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function and what it is to be fed.
+
+    Attributes:
+        options: Keywords of :class:`~gnsq_lite.Reader`, without the Worker's defaults; ``on_give_up`` may be a word.
+    """
+
+    topic: str
+    channel: str
+    function: Callable[[Any], Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Where the function is, for people: ``shop.tasks.charge``."""
+        function = self.function
+        qualified = getattr(function, "__qualname__", type(function).__qualname__)
+        return f"{getattr(function, '__module__', '?')}.{qualified}"
+
+    def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its options over *defaults*; where only ``concurrency`` is given, so many messages may be here."""
+        merged = {**defaults, **self.options}
+        concurrency = merged.get("concurrency")
+        if concurrency is not None and "max_in_flight" not in merged:
+            merged["max_in_flight"] = concurrency
+        return merged
+
+
+def check_give_up(value: Any) -> None:
+    """Raise OptionError or InvalidName for what is neither None, a callable, nor a word of a configuration."""
+    if isinstance(value, str):
+        check_name(value)
+    elif value is not None and not callable(value):
+        raise OptionError("on_give_up", value, "must be 'log', 'directory:PATH', 'topic:NAME' or callable")
+
+
+def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a Reader's options that a Writer to the same nsqds takes."""
+    return {name: value for name, value in options.items() if name in _SHARED}
