@@ -412,3 +412,35 @@ def test_messages_beyond_the_window_count_and_do_not_stop_what_others_have(clock
     assert (allocator.total_charge, allocator.ready("a"), allocator.ready("b")) == (4, 2, 2)
     assert allocator.answered("a", 9) == []
     assert allocator.in_flight("a") == 0
+
+
+@pytest.mark.rule("RDY-4")
+@pytest.mark.rule("RDY-8")
+def test_above_a_lowered_budget_no_rdy_grows_not_even_where_messages_are_out_already(clock: FakeClock) -> None:
+    allocator = make(clock, 10)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 5)
+    allocator.received("b", 5)
+    allocator.pause()
+    allocator.set_max_in_flight(4)
+    clock.advance(1)
+    assert allocator.resume() == []
+    assert allocator.answered("a", 5) == []
+    assert pairs(allocator.answered("b", 2)) == [("a", 1), ("b", 2)]
+    assert settled(clock, allocator) == []
+
+
+@pytest.mark.rule("RDY-3")
+def test_what_becomes_free_is_divided_among_those_who_wait_for_it(clock: FakeClock) -> None:
+    allocator = make(clock, 12)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 12)
+    allocator.add("b", 2500)
+    allocator.add("c", 2500)
+    settled(clock, allocator)
+    assert pairs(allocator.answered("a", 2)) == [("b", 1), ("c", 1)]
+    allocator.answered("a", 3)
+    assert settled(clock, allocator) == [("b", 3), ("c", 2)]
