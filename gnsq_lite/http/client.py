@@ -8,15 +8,18 @@ What a call does, whatever the server answers:
 * Only GET is tried again, and only when no answer came.
 * Every failure is one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
 
-Calls are plain and blocking; a *runner* decides where they run.  ``gnsq_lite.net.offload`` installs the default one,
-which keeps a slow server from stopping other greenlets, monkey-patched or not.
+Calls are plain and blocking; a *runner* decides where they run.  In a process that has loaded gevent, and so may have
+greenlets, ``gnsq_lite.net.offload`` is loaded by its name when the first call is made, and installs the default one: it
+keeps a slow server from stopping other greenlets, monkey-patched or not.  This part itself knows no gevent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
@@ -65,13 +68,24 @@ def call_here(call: Callable[[], T], *, timeout: float) -> T:
     return call()
 
 
-_default_runner: Runner = call_here
+_default_runner: Runner | None = None
 
 
-def set_default_runner(runner: Runner) -> None:
-    """Make *runner* the one of all clients that were given none, those already made included."""
+def set_default_runner(runner: Runner, *, replace: bool = True) -> None:
+    """Make *runner* the one of all clients that were given none, those already made included.
+
+    With ``replace=False`` only where none was set before.
+    """
     global _default_runner
-    _default_runner = runner
+    if replace or _default_runner is None:
+        _default_runner = runner
+
+
+def default_runner() -> Runner:
+    """Return the runner of clients that were given none."""
+    if _default_runner is None and "gevent" in sys.modules:
+        importlib.import_module("gnsq_lite.net.offload")
+    return _default_runner or call_here
 
 
 class HTTPClient:
@@ -82,7 +96,7 @@ class HTTPClient:
             ``user:password@`` and a path that goes in front of each endpoint's.  Without a scheme it is http, or
             https where ``tls`` is set.
         options: How to call; ``settings`` are fields of :class:`~gnsq_lite.options.HTTPOptions` that replace its own.
-        runner: Where the blocking call runs; None: see :func:`set_default_runner`.
+        runner: Where the blocking call runs; None: see :func:`default_runner`.
 
     Raises OptionError.  Nothing is opened before the first call.
     """
@@ -202,7 +216,7 @@ class HTTPClient:
         named = {name: value for name, value in given.items() if name in _SHOWN_PARAMETERS}
         url = self.url + path + (f"?{urlencode(named)}" if named else "")
         limit = self.options.http_timeout
-        runner = self._runner or _default_runner
+        runner = self._runner or default_runner()
         try:
             return runner(lambda: self._attempts(method, target, url, body, headers), timeout=limit + 0.5)
         except TimeoutError:

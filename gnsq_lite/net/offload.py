@@ -83,4 +83,4 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-set_default_runner(call_cooperatively)
+set_default_runner(call_cooperatively, replace=False)

@@ -250,7 +250,7 @@ def test_only_a_get_is_tried_again_after_a_lost_connection() -> None:
     def flaky(connection: socket.socket) -> None:
         seen.append(read_request(connection))
         if len(seen) % 2 == 0:
-            connection.sendall(answer(b"OK"))
+            connection.sendall(answer(b"OK", Connection="close"))
 
     with scripted(flaky) as address:
         with NsqdClient(address, http_retries=1) as client:
