@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import servers
 from tests.rawclient import RawClient
@@ -17,6 +18,12 @@ from tests.rawclient import RawClient
 MakeBroker = Callable[..., servers.ServerHandle]
 MakeCluster = Callable[..., servers.Cluster]
 Connect = Callable[..., RawClient]
+
+# A busy machine is no defect: properties have no deadline, and print how to repeat the example that broke them.
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, database=None
+)
+settings.load_profile("suite")
 
 _missing: dict[str, int] = {}
 _numbers = itertools.count(1)
