@@ -19,6 +19,7 @@ from gnsq_lite.errors import ClosedError
 _T = TypeVar("_T")
 _start_thread: Callable[..., int] = get_original("_thread", "start_new_thread")
 _new_lock: Callable[[], Any] = get_original("_thread", "allocate_lock")
+_new_rlock: Callable[[], Any] = get_original("_thread", "RLock")
 _thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 
 
@@ -48,7 +49,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
-        self._guard = _new_lock()
+        self._guard = _new_rlock()  # a signal handler may call while its own thread is within call()
         self._wake: Any = None
         self._stopping: gevent.event.Event | None = None
         self._ended: Any = None
