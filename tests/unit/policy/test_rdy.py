@@ -444,3 +444,18 @@ def test_what_becomes_free_is_divided_among_those_who_wait_for_it(clock: FakeClo
     assert pairs(allocator.answered("a", 2)) == [("b", 1), ("c", 1)]
     allocator.answered("a", 3)
     assert settled(clock, allocator) == [("b", 3), ("c", 2)]
+
+
+@pytest.mark.rule("RDY-3")
+def test_one_without_rdy_comes_before_one_that_has_some(clock: FakeClock) -> None:
+    allocator = make(clock, 9)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 9)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    assert pairs(allocator.answered("a", 2)) == [("b", 1), ("b", 2)]
+    allocator.add("c", 2500)
+    settled(clock, allocator)
+    assert pairs(allocator.answered("a", 1)) == [("c", 1)]
+    assert allocator.ready("b") == 2
