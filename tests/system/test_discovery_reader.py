@@ -1,0 +1,127 @@
+"""A Reader and a Writer on nsqlookupds that fail: what is connected stays, what is found is used."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader, Writer
+from tests.servers import ServerHandle
+from tests.system.http_stub import Stub, scripted, stub
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def lists(server: Stub, host: str, port: int) -> None:
+    node = {"broadcast_address": host, "tcp_port": port, "http_port": 1, "hostname": "h", "version": "1.3.0"}
+    server.answers["/lookup"] = (200, {"channels": [], "producers": [node]})
+    server.answers["/nodes"] = (200, {"producers": [{**node, "topics": []}]})
+
+
+def silent(connection: object) -> None:
+    time.sleep(30)
+
+
+@pytest.mark.rule("DISC-1")
+@pytest.mark.rule("HB-1")
+def test_a_silent_nsqlookupd_delays_no_message_and_no_heartbeat(broker: ServerHandle, topic: str) -> None:
+    seen: list[bytes] = []
+    with stub() as good, scripted(silent) as dead:
+        lists(good, broker.host, broker.tcp_port)
+        began = time.monotonic()
+        with Reader(
+            topic,
+            "c",
+            lambda message: seen.append(message.body),
+            lookupd_http_addresses=[dead, good.address],
+            lookupd_poll_interval=0.3,
+            lookupd_timeout=4.0,
+            heartbeat_interval=1.0,
+        ) as reader:
+            broker.publish(topic, b"first")
+            wait_for(lambda: seen)
+            assert time.monotonic() - began < 3.5
+            time.sleep(3.0)  # nsqd hangs up after two heartbeats without an answer
+            broker.publish(topic, b"second")
+            wait_for(lambda: len(seen) == 2, 2.0)
+            assert reader.stats().reconnects == 0
+            (client,) = broker.stats(topic, "c")["clients"]
+            assert client["message_count"] == 2
+
+
+@pytest.mark.rule("DISC-6")
+def test_connections_stay_when_every_nsqlookupd_turns_bad_and_it_is_logged_once(
+    broker: ServerHandle, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes] = []
+    with stub() as lookupd:
+        lists(lookupd, broker.host, broker.tcp_port)
+        with Reader(
+            topic,
+            "c",
+            lambda message: seen.append(message.body),
+            lookupd_http_addresses=lookupd.address,
+            lookupd_poll_interval=0.05,
+        ) as reader:
+            broker.publish(topic, b"first")
+            wait_for(lambda: seen)
+            for bad in [(500, {"message": "oops"}), (200, b"<html>"), (200, {"channels": []}), (302, b"")]:
+                lookupd.answers["/lookup"] = bad
+                asked = len(lookupd.requests)
+                wait_for(lambda asked=asked: len(lookupd.requests) > asked + 3)  # type: ignore[misc]
+            broker.publish(topic, b"second")
+            wait_for(lambda: len(seen) == 2)
+            health = reader.stats().lookupds[lookupd.address]
+            assert (health.ok, len(reader.stats().connections)) == (False, 1)
+            assert health.failures_in_a_row > 10
+            lists(lookupd, broker.host, broker.tcp_port)
+            wait_for(lambda: reader.stats().lookupds[lookupd.address].ok)
+    lines = [record for record in caplog.records if record.name == "gnsq_lite.discovery"]
+    assert [record.levelno for record in lines if record.levelno >= logging.WARNING] == [logging.WARNING]
+
+
+def test_what_a_nsqlookupd_announces_can_be_mapped_and_refused(broker: ServerHandle, topic: str) -> None:
+    seen: list[bytes] = []
+    asked: list[tuple[str, int]] = []
+
+    def allowed(host: str, port: int) -> bool:
+        asked.append((host, port))
+        return host == "container-7.invalid"
+
+    with stub() as inside, stub() as strange:
+        lists(inside, "container-7.invalid", 4150)
+        lists(strange, "169.254.169.254", 80)
+        with Reader(
+            topic,
+            "c",
+            lambda message: seen.append(message.body),
+            lookupd_http_addresses=[inside.address, strange.address],
+            lookupd_poll_interval=0.2,
+            address_map={"container-7.invalid:4150": broker.tcp_address},
+            allowed_addresses=allowed,
+        ) as reader:
+            broker.publish(topic, b"x")
+            wait_for(lambda: seen)
+            assert len(reader.stats().connections) == 1
+    assert ("169.254.169.254", 80) in asked
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.rule("CFG-2")
+def test_a_writer_publishes_to_what_nsqlookupd_lists_beside_a_silent_one(broker: ServerHandle, topic: str) -> None:
+    with stub() as good, scripted(silent) as dead:
+        lists(good, broker.host, broker.tcp_port)
+        began = time.monotonic()
+        with Writer(lookupd_http_addresses=[dead, good.address]) as writer:
+            writer.publish(topic, b"x", timeout=10.0)
+            assert time.monotonic() - began < 4.0
+        assert broker.stats(topic)["message_count"] == 1
