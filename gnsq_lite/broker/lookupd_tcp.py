@@ -150,6 +150,9 @@ class LookupdClient:
 
     def receive_end(self) -> None:
         """The peer has closed its side."""
+        if self._identifying:
+            what = "body size" if len(self._buffer) < 4 else "body"
+            self._answer(f"E_BAD_BODY IDENTIFY failed to read {what}".encode())
         self._connection.close()
         self.lost()
 

@@ -192,6 +192,17 @@ def test_nsqlookupd_checks_registrations(broker: Broker, command: bytes, error: 
     nsqd.socket.close()
 
 
+@pytest.mark.parametrize(("sent", "what"), [(b"\0\0", b"body size"), (b"\0\0\0\5ab", b"body")])
+def test_nsqlookupd_says_what_is_missing_when_a_peer_stops_within_identify(
+    broker: Broker, sent: bytes, what: bytes
+) -> None:
+    nsqd = Registrar(broker.lookupd_tcp_address)
+    nsqd.socket.sendall(b"IDENTIFY\n" + sent)
+    nsqd.socket.shutdown(socket.SHUT_WR)
+    assert nsqd.answer() == b"E_BAD_BODY IDENTIFY failed to read " + what
+    nsqd.socket.close()
+
+
 def test_a_wrong_magic_is_refused(broker: Broker) -> None:
     nsqd = Registrar(broker.lookupd_tcp_address, magic=b"  V2")
     assert nsqd.answer() == b"E_BAD_PROTOCOL"
