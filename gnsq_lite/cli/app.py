@@ -12,10 +12,19 @@ import click
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.version import __version__
 
-#: Command -> (module, one line of help).  The module has ``command``, a click.Command.
+#: Command -> (module, or module:name, of a click.Command; one line of help).
 COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
     "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and prove that nothing was lost."),
+    "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
+    "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds that the nsqlookupds know."),
+    "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
+    "relay": ("gnsq_lite.cli.relay", "Read topics here, publish them there."),
+    "stat": ("gnsq_lite.cli.stat", "Show depth, rates and clients of every channel, live."),
+    "tail": ("gnsq_lite.cli.tail", "Print messages as they come."),
+    "to-file": ("gnsq_lite.cli.to_file", "Write topics to files; FIN follows fsync."),
+    "to-http": ("gnsq_lite.cli.to_http", "Call a URL for each message."),
+    "topics": ("gnsq_lite.cli.lists:topics", "List the topics that the nsqlookupds know."),
     "spark": ("gnsq_lite.cli.spark", "Archive, replay, summarize and relay topics with Spark."),
 }
 
@@ -33,7 +42,8 @@ class LazyGroup(click.Group):
         """Return the command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

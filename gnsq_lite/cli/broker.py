@@ -42,8 +42,8 @@ def broker_flags(function: F) -> F:
 @click.command("broker")
 @click.option("--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0: any.")
 @click.option("--http-address", default="127.0.0.1:4151", show_default=True, help="nsqd's HTTP address.")
-@click.option("--lookupd-tcp-address", "lookupd_tcp", default="127.0.0.1:4160", show_default=True)
-@click.option("--lookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
+@click.option("--nsqlookupd-tcp-address", "lookupd_tcp", default="127.0.0.1:4160", show_default=True)
+@click.option("--nsqlookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
 @click.option("--no-lookupd", is_flag=True, help="Run no nsqlookupd.")
 @click.option("--nsqds", type=click.IntRange(1, 64), default=1, show_default=True, help="nsqds on successive ports.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
@@ -85,9 +85,10 @@ def command(
     return 0
 
 
-def _ports(tcp: str, http: str, lookupd_tcp: str, lookupd_http: str) -> tuple[str, dict[str, int]]:
+def _ports(tcp: str, http: str, lookupd_tcp: str, lookupd_http: str) -> tuple[str, dict[str, Any]]:
     named = {"tcp_port": tcp, "http_port": http, "lookupd_tcp_port": lookupd_tcp, "lookupd_http_port": lookupd_http}
-    hosts, ports = [], {}
+    hosts: list[str] = []
+    ports: dict[str, Any] = {}
     for name, text in named.items():
         host, _, port = text.rpartition(":")
         if port == "0":

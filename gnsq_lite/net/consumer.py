@@ -168,7 +168,10 @@ class Consumer:
     def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing can be had."""
         endpoint = subscription.endpoint
-        log.warning("%s", reason, extra={"nsqd": str(endpoint), "topic": self.settings.topic})
+        again = subscription.lost_by == str(reason)  # an nsqd that stays away is told of once
+        subscription.lost_by = str(reason)
+        level = logging.DEBUG if again else logging.WARNING
+        log.log(level, "%s", reason, extra={"nsqd": str(endpoint), "topic": self.settings.topic})
         self.call_hook("on_disconnected", str(endpoint), reason)
         self.call_hook("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)

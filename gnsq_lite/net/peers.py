@@ -107,8 +107,9 @@ class Peer:
             error = self._once(retry)
             if producer.closing:
                 return
+            again = str(error) == str(self.error)  # an nsqd that stays away is told of once
             self.error = error
-            log.warning("%s", error, extra={"nsqd": str(self.endpoint)})
+            log.log(logging.DEBUG if again else logging.WARNING, "%s", error, extra={"nsqd": str(self.endpoint)})
             self._after_loss(error)
             producer.fail_hopeless()
             gevent.sleep(retry.failed())

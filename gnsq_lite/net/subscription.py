@@ -26,6 +26,8 @@ class Subscription:
     def __init__(self, core: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
         self.core, self.endpoint, self.direct = core, endpoint, direct
         self.task: Any = None
+        #: What it was lost by last.
+        self.lost_by = ""
         #: Which of the dialect's ways to subscribe is tried.
         self._way = 0
 
@@ -42,7 +44,7 @@ class Subscription:
                 if not self.direct or isinstance(reason, OptionError):
                     return
                 delay = retry.failed()
-                log.info("%s: next attempt in %.1f s", self.endpoint, delay)
+                log.debug("%s: next attempt in %.1f s", self.endpoint, delay)
                 gevent.sleep(delay)
                 core.reconnects += 1
         finally:

@@ -270,6 +270,33 @@ def test_touch_extends_the_deadline_up_to_max_msg_timeout(make_broker: MakeBroke
     assert deadlines[-1] == pytest.approx(3.0)  # the ceiling
 
 
+@pytest.mark.rule("MSG-3")
+def test_the_library_touches_nothing_by_itself(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"x")
+    seen: list[int] = []
+
+    def handler(message: Message) -> None:
+        seen.append(message.attempts)
+        if message.attempts == 1:
+            time.sleep(1.6)
+
+    with reader_on(broker, topic, handler, msg_timeout=1.0, max_in_flight=2, concurrency=2):
+        wait_for(lambda: seen == [1, 2])
+        assert channel(broker, topic)["timeout_count"] == 1
+
+
+@pytest.mark.rule("CFG-4")
+def test_the_defaults_are_the_documented_ones() -> None:
+    settings = Reader("t", "c", print)._settings
+    retry = settings.retry
+    assert (settings.max_in_flight, retry.max_attempts) == (1, 5)
+    assert (retry.requeue_delay, retry.requeue_growth, retry.max_requeue_delay) == (90.0, 1.0, 900.0)
+    options: dict[str, Any] = {"requeue_delay": 1.0, "requeue_growth": 2.0, "max_requeue_delay": 4.0, "max_attempts": 0}
+    retry = Reader("t", "c", print, max_in_flight=7, **options)._settings.retry
+    assert (retry.requeue_delay, retry.requeue_growth, retry.max_requeue_delay, retry.max_attempts) == (1, 2, 4, 0)
+
+
 # -- HB-1: nothing a handler does holds up a heartbeat
 
 

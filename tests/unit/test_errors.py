@@ -22,6 +22,7 @@ SAMPLES: dict[str, object] = {
     "attempts": 6,
     "call": "receive",
     "code": "E_INVALID",
+    "attempts": 6,
     "extra": "cli",
     "kind": "topic",
     "limit": 10,

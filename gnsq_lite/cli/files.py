@@ -1,0 +1,189 @@
+"""Files of messages that survive being killed: synced before FIN, renamed when whole, never overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import io
+import os
+import socket
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnsq_lite.errors import OptionError
+
+#: Suffix of a file that is still written to.
+PART = ".part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How files are named and when a new one begins; as nsq_to_file's flags of the same names."""
+
+    output_dir: Path
+    work_dir: Path
+    filename_format: str = "<TOPIC>.<HOST><REV>.<DATETIME>.log"
+    datetime_format: str = "%Y-%m-%d_%H"
+    host_identifier: str = ""
+    gzip: bool = False
+    gzip_level: int = 6
+    rotate_size: int = 0
+    rotate_interval: float = 0.0
+
+    def __post_init__(self) -> None:
+        if "<REV>" not in self.filename_format:
+            raise OptionError(
+                "filename_format", self.filename_format, "must have <REV>, or files could not be told apart"
+            )
+        if "/" in self.filename_format.replace("<DATETIME>", "").replace("<TOPIC>", ""):
+            raise OptionError("filename_format", self.filename_format, "must name a file, not a path")
+
+    def name(self, topic: str, now: float, revision: int) -> str:
+        """Return the file's name."""
+        host = self.host_identifier or socket.gethostname()
+        parts = {
+            "<TOPIC>": topic.replace("#", "_"),
+            "<HOST>": host,
+            "<PID>": str(os.getpid()),
+            "<DATETIME>": time.strftime(self.datetime_format, time.localtime(now)),
+            "<REV>": f"-{revision:06d}" if revision else "",
+        }
+        name = self.filename_format
+        for mark, text in parts.items():
+            name = name.replace(mark, text)
+        return name + (".gz" if self.gzip and not name.endswith(".gz") else "")
+
+
+class TopicFile:
+    """The file that a topic's messages go to now, and the rotation to the next."""
+
+    def __init__(self, layout: Layout, topic: str, now: Callable[[], float] = time.time) -> None:
+        self._layout, self._topic, self._now = layout, topic, now
+        self._file: Any = None
+        self._gzip: Any = None
+        self._path = Path()
+        self._final = Path()
+        self._opened = 0.0
+        self._written = 0
+        for folder in (layout.output_dir, layout.work_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        recover(layout)
+
+    def write(self, bodies: list[bytes]) -> None:
+        """Write each body and a newline, and sync: when it returns they survive a power cut."""
+        self._rotate_if_due()
+        if self._file is None:
+            self._open()
+        data = b"".join(body + b"\n" for body in bodies)
+        if self._layout.gzip:
+            # A whole gzip member for each sync: what was synced can be read whatever comes after it.
+            self._file.write(gzip.compress(data, self._layout.gzip_level))
+        else:
+            self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._written += len(data)
+
+    def _rotate_if_due(self) -> None:
+        if self._file is None:
+            return
+        layout, now = self._layout, self._now()
+        moved_on = layout.name(self._topic, now, 0) != layout.name(self._topic, self._opened, 0)
+        too_large = 0 < layout.rotate_size <= self._written
+        too_old = 0 < layout.rotate_interval <= now - self._opened
+        if moved_on or too_large or too_old:
+            self.close()
+
+    def _open(self) -> None:
+        self._opened, self._written = self._now(), 0
+        for revision in range(1_000_000):
+            name = self._layout.name(self._topic, self._opened, revision)
+            self._path, self._final = self._layout.work_dir / (name + PART), self._layout.output_dir / name
+            if self._final.exists():
+                continue
+            try:
+                self._file = open(self._path, "xb")  # noqa: SIM115 - kept open until the next rotation
+            except FileExistsError:
+                continue
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _sync_folder(self._layout.work_dir)
+            return
+        raise OSError(f"every revision of {name} is taken")
+
+    def close(self) -> None:
+        """Give the file its final name."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            _publish(self._path, self._final)
+            file.close()
+
+
+def _publish(part: Path, final: Path) -> None:
+    """Rename without ever replacing a file: another process may have taken the name."""
+    for revision in range(1_000_000):
+        target = final if revision == 0 else final.with_name(f"{final.name}.{revision}")
+        try:
+            os.link(part, target)
+        except FileExistsError:
+            continue
+        os.unlink(part)
+        _sync_folder(target.parent)
+        return
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def recover(layout: Layout) -> list[Path]:
+    """Finish the files that a killed process left: cut a torn end off, and rename.  Return their final names.
+
+    What is cut was not synced, so nsqd was not told that it is handled, and sends it again.
+    """
+    finished = []
+    for part in sorted(layout.work_dir.glob("*" + PART)):
+        with open(part, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # somebody writes to it
+            whole = _whole_gzip(file.read()) if part.name.endswith(".gz" + PART) else _whole_lines(file.read())
+            file.truncate(whole)
+            file.flush()
+            os.fsync(file.fileno())
+            if whole == 0:
+                os.unlink(part)
+                continue
+            final = layout.output_dir / part.name[: -len(PART)]
+            _publish(part, final)
+            finished.append(final)
+    return finished
+
+
+def _whole_lines(data: bytes) -> int:
+    return data.rfind(b"\n") + 1
+
+
+def _whole_gzip(data: bytes) -> int:
+    """Return the length of the whole gzip members at the start of *data*."""
+    view, whole = io.BytesIO(data), 0
+    rest = view.read()
+    while rest:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            member.decompress(rest)
+        except zlib.error:
+            break
+        if not member.eof:
+            break
+        whole += len(rest) - len(member.unused_data)
+        rest = member.unused_data
+    return whole

@@ -1,0 +1,57 @@
+"""Runs ``gnsq-lite`` as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+
+def command(*arguments: str) -> list[str]:
+    """Return the command line."""
+    return [sys.executable, "-m", "gnsq_lite", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return an environment without addresses of this machine's own."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("NSQ", "GNSQ_LITE"))}
+    return {**known, "COLUMNS": "200", "PYTHONWARNINGS": "default", **more}
+
+
+def run(*arguments: str, stdin: bytes = b"", timeout: float = 60.0, **env: str) -> Any:
+    """Run it to its end; return a CompletedProcess with bytes."""
+    return subprocess.run(
+        command(*arguments), input=stdin, capture_output=True, timeout=timeout, env=environment(**env), check=False
+    )
+
+
+class Program:
+    """One that runs until it is told to stop."""
+
+    def __init__(self, *arguments: str, **env: str) -> None:
+        self.process = subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**env)
+        )
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, bytes, bytes]:
+        """Send a signal and wait; return exit code, output and errors."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
