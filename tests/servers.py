@@ -356,6 +356,8 @@ class Cluster:
     kind: str
     nodes: list[ServerHandle]
     lookupd_http_address: str
+    #: Where nsqds register.
+    lookupd_tcp_address: str
 
     def lookupd_http(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
         """Call nsqlookupd's HTTP API."""
@@ -384,6 +386,10 @@ class _Embedded(Cluster):
     def lookupd_http_address(self) -> str:  # type: ignore[override]
         return str(self.broker.lookupd_http_address)
 
+    @property
+    def lookupd_tcp_address(self) -> str:  # type: ignore[override]
+        return str(self.broker.lookupd_tcp_address)
+
 
 class _Real(Cluster):
     kind = "nsqd"
@@ -391,6 +397,7 @@ class _Real(Cluster):
     def __init__(self, lookupd: RealLookupd, nodes: list[ServerHandle]) -> None:
         self.lookupd, self.nodes = lookupd, nodes
         self.lookupd_http_address = lookupd.http_address
+        self.lookupd_tcp_address = lookupd.tcp_address
 
 
 @contextmanager
