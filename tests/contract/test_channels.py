@@ -227,6 +227,9 @@ def test_a_pause_survives_a_restart(broker: ServerHandle, connect: Connect, topi
     broker.http("POST", f"/topic/create?topic={topic}")
     broker.http("POST", f"/channel/create?topic={topic}&channel=c")
     broker.http("POST", f"/channel/pause?topic={topic}&channel=c")
+    broker.http("POST", f"/topic/create?topic={topic}_b")
+    broker.http("POST", f"/topic/pause?topic={topic}_b")
     broker.stop()
     broker.restart()
-    assert broker.stats(topic, "c")["paused"] is True
+    assert (broker.stats(topic)["paused"], broker.stats(topic, "c")["paused"]) == (False, True)
+    assert broker.stats(f"{topic}_b")["paused"] is True
