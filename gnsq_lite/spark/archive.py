@@ -130,8 +130,8 @@ def finish_compactions(root: Path, files: Files) -> None:
     """Carry out plans that a crash left, and remove files no plan names."""
     for plan in sorted((root / "_compacting").glob("*.json")):
         _carry_out(root, plan, files)
-    for orphan in (root / "_compacting").glob("*.parquet"):
-        orphan.unlink()
+    for orphan in (root / "_compacting").glob("*"):
+        files.unlink(orphan)
 
 
 def _carry_out(root: Path, path: Path, files: Files) -> None:

@@ -149,7 +149,8 @@ def key_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     The id alone is not enough: two nsqds of one host make ids from the same node id.
     """
     names = ["id", "nsqd", "timestamp"]
-    return pa.RecordBatch.from_arrays([batch.column(batch.schema.get_field_index(name)) for name in names], names=names)
+    ids, nsqds, times = (batch.column(batch.schema.get_field_index(name)) for name in names)
+    return pa.RecordBatch.from_arrays([ids, nsqds.dictionary_encode(), times], names=names)
 
 
 def keys(columns: pa.RecordBatch) -> list[tuple[str, str, int]]:

@@ -62,8 +62,7 @@ def spark_session(master: str) -> Any:
     from gnsq_lite.spark import session
 
     if _current.get("master") != master:
-        if _current:
-            _current["spark"].stop()
+        stop_spark()
         os.environ["PYTHONPATH"] = str(ROOT)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         conf = {
@@ -87,8 +86,14 @@ def nsqd() -> Iterator[servers.ServerHandle]:
         yield server
 
 
+def stop_spark() -> None:
+    """End the session, if there is one; the next :func:`spark_session` makes another."""
+    if _current:
+        _current.pop("spark").stop()
+        _current.clear()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _stop_spark() -> Iterator[None]:
     yield
-    if _current:
-        _current["spark"].stop()
+    stop_spark()

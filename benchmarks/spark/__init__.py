@@ -1,0 +1,1 @@
+"""Benchmarks of ``format("nsq")``: see README.rst here."""

@@ -1,0 +1,119 @@
+"""The cases that need no Spark session: receiving into a spool, reading segments, and a plain Reader for comparison."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gnsq_lite import Reader, Writer
+from gnsq_lite.spark import segments
+from gnsq_lite.spark.collector import Collector
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.receiver import ReaderReceiver
+from gnsq_lite.spark.schema import arrow_schema, to_batch
+from gnsq_lite.spark.stream import open_spool
+
+
+def prepare(server: Any, topic: str, messages: int, size: int) -> None:
+    """Make *topic* with the channel "c" and publish to it."""
+    server.http("POST", f"/topic/create?topic={topic}")
+    server.http("POST", f"/channel/create?topic={topic}&channel=c")
+    with Writer(server.tcp_address) as writer:
+        for at in range(0, messages, 500):
+            count = min(500, messages - at)
+            writer.multipublish(topic, [b"%010d" % n + b"x" * (size - 10) for n in range(at, at + count)])
+
+
+def options(server: Any, topic: str, directory: Path, **more: str) -> dict[str, str]:
+    """Return a source's options."""
+    base = {"topic": topic, "channel": "c", "spoolDir": str(directory), "nsqdTCPAddresses": server.tcp_address}
+    return {**base, "maxSpoolBytes": "100g", **more}
+
+
+def receive(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
+    """Receive into a spool: messages per second, by the clock and by the CPU."""
+    prepare(server, topic, messages, size)
+    given = parse(SourceOptions, options(server, topic, directory))
+    collector = Collector(open_spool(directory, given, Files()), ReaderReceiver(given), given)
+    begun, cpu = time.perf_counter(), time.process_time()
+    collector.start()
+    while collector.stored < messages:
+        time.sleep(0.002)
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    collector.stop()
+    stored = sum(segment.rows for segment in segments.listed(directory))
+    shutil.rmtree(directory)
+    assert stored + 50_000 >= messages
+    return {"per_second": messages / seconds, "per_cpu_second": messages / cpu}
+
+
+def plain_reader(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
+    """What one would write without Spark: a Reader whose handler gathers rows and writes Parquet, then finishes."""
+    prepare(server, topic, messages, size)
+    directory.mkdir(parents=True)
+    done = threading.Event()
+    total = 0
+
+    def handle(batch: list[Any]) -> None:
+        nonlocal total
+        with (directory / f"{total:012d}.parquet").open("wb") as file:
+            pq.write_table(pa.Table.from_batches([to_batch(batch)]), file)
+            Files().sync(file.fileno())
+        total += len(batch)
+        if total >= messages:
+            done.set()
+
+    begun, cpu = time.perf_counter(), time.process_time()
+    reader = Reader(
+        topic,
+        "c",
+        handle,
+        nsqd_tcp_addresses=server.tcp_address,
+        max_in_flight=2500,
+        batch_size=1000,
+        batch_wait=0.01,
+        concurrency=1,
+        handler_pool="thread",
+    )
+    with reader:
+        assert done.wait(600)
+        seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    shutil.rmtree(directory)
+    return {"per_second": messages / seconds, "per_cpu_second": messages / cpu}
+
+
+class Row:
+    """A message for :func:`read_segments`, made without a network."""
+
+    topic, channel, nsqd_address = "clicks", "c", "127.0.0.1:4150"
+    partition = internal_id = trace_id = headers = None
+
+    def __init__(self, number: int, body: bytes) -> None:
+        self.id, self.timestamp_ns, self.attempts, self.body = b"%016x" % number, number * 1000, 1, body
+
+
+def read_segments(directory: Path, rows: int, size: int, per_flush: int = 1000) -> dict[str, float]:
+    """Read sealed segments as a task does: rows per second on one core."""
+    directory.mkdir(parents=True)
+    data = [segments.head(arrow_schema())]
+    for at in range(0, rows, per_flush):
+        data.append(segments.record(to_batch([Row(n, b"x" * size) for n in range(at, at + per_flush)])))
+    segment = segments.Segment(1, -1, rows, sum(map(len, data)))
+    (directory / segment.name).write_bytes(b"".join(data))
+    begun = time.perf_counter()
+    read = 0
+    for batch in segments.coalesced(segments.read_file(directory / segment.name, segment), arrow_schema()):
+        with pa.ipc.new_stream(pa.BufferOutputStream(), batch.schema) as sink:  # as Spark's worker sends it
+            sink.write_batch(batch)
+        read += batch.num_rows
+    seconds = time.perf_counter() - begun
+    assert read == rows
+    shutil.rmtree(directory)
+    return {"per_second": rows / seconds}

@@ -1,0 +1,54 @@
+"""The page docs/spark.rst: its blocks run, its option tables are those of the code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer
+from tests import docblocks
+from tests.servers import ServerHandle
+from tests.spark.conftest import spark_session
+from tests.spark.option_tables import PAGE, page_with_tables
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+
+
+def test_every_block_runs(nsqd: ServerHandle, tmp_path: Path) -> None:
+    with Writer(nsqd.tcp_address) as writer:
+        writer.multipublish("clicks", [b"%d" % n for n in range(20)])
+    names: dict[str, Any] = {"spark": spark_session("local[2]"), "nsqd": nsqd.tcp_address, "work": str(tmp_path)}
+    found = list(docblocks.blocks(PAGE))
+    assert len(found) >= 4
+    try:
+        for line, source in found:
+            exec(compile("\n" * (line - 1) + source, str(PAGE), "exec"), names)
+        deadline = time.monotonic() + 60
+        while nsqd.stats("clicks", "spark").get("depth") != 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert names["query"].isActive
+    finally:
+        if "query" in names:
+            names["query"].stop()
+    assert names["batch"].count() == 20
+    assert nsqd.stats("ids")["message_count"] == 1000
+
+
+def test_the_option_tables_are_those_of_the_code() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page_with_tables(), "run: python -m tests.spark.option_tables"
+
+
+def test_the_benchmarks_run(tmp_path: Path) -> None:
+    from tests import servers
+
+    if servers.nsqd_program() is None:
+        return  # the benchmarks measure against the real one only
+    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--only", "receive", "plain", "segments"]
+    done = subprocess.run(command, cwd=PAGE.parent.parent, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "read segments 100 B" in done.stdout
