@@ -46,3 +46,26 @@ def test_the_pages_shown_on_a_package_index_render_clean(page: Path) -> None:
         page.read_text(encoding="utf-8"), writer="html5", settings_overrides={"warning_stream": warnings}
     )
     assert warnings.getvalue() == ""
+
+
+def test_the_page_of_options_is_that_of_the_code() -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "options.rst").read_text(encoding="utf-8") == module.text()
+
+
+def test_every_test_that_the_pages_name_exists() -> None:
+    import re
+
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    for page in (ROOT / "docs").glob("*.rst"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"``(test_\w+)``", text):
+            assert f"def {name}(" in sources, (page.name, name)
+        for path in re.findall(r"``(tests/[\w/.]+)``", text):
+            assert (ROOT / path).exists(), (page.name, path)

@@ -19,7 +19,6 @@ CLASSES = sorted(
 #: What each parameter of a constructor may be.
 SAMPLES: dict[str, object] = {
     "address": "nsqd7:4150",
-    "attempts": 6,
     "call": "receive",
     "code": "E_INVALID",
     "attempts": 6,
