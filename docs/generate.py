@@ -44,8 +44,8 @@ def text() -> str:
         "Options",
         "=======",
         "",
-        "Every option, generated from the dataclasses in ``gnsq_lite/options.py``.  Durations are seconds.  A value out",
-        "of range raises ``OptionError`` at construction.  What is in the signature of ``Reader`` and ``Writer`` is",
+        "Every option, generated from the dataclasses in ``gnsq_lite/options.py``.  Durations are seconds.  A value",
+        "out of range raises ``OptionError`` at construction.  What is in the signature of ``Reader`` and ``Writer`` is",
         "described in their docstrings.",
         "",
     ]
