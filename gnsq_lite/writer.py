@@ -261,6 +261,11 @@ class Writer:
         if core is not None and not core.closing:
             core.loop.run(core.close, timeout)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was published here yet, so that no connection was ever made."""
+        return self._core is None
+
     def stats(self, timeout: float | None = None) -> WriterStats:
         """Return counts and the state of each connection.
 

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "to-file": ("gnsq_lite.cli.to_file", "Write topics to files; FIN follows fsync."),
     "to-http": ("gnsq_lite.cli.to_http", "Call a URL for each message."),
     "topics": ("gnsq_lite.cli.lists:topics", "List the topics that the nsqlookupds know."),
+    "worker": ("gnsq_lite.cli.worker", "Run the handlers of a Worker in supervised processes."),
     "spark": ("gnsq_lite.cli.spark", "Archive, replay, summarize and relay topics with Spark."),
 }
 

@@ -114,6 +114,13 @@ class Worker:
             raise OptionError("topic", topic, f"no handler has it; there are {', '.join(sorted(known)) or 'none'}")
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
+    def check(self) -> None:
+        """Raise what :meth:`start` would: OptionError, where there is no handler or options do not go together."""
+        if not self._handlers:
+            raise OptionError("handlers", [], "nothing is decorated with @worker.handler(topic, channel)")
+        for handler in self._handlers:
+            _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
+
     # -- running
 
     def run(self, *, drain_timeout: float | None = None) -> int:
@@ -133,8 +140,7 @@ class Worker:
     def start(self) -> None:
         """Start the Readers and return; :meth:`run` does it by itself.  Raises OptionError, ClosedError."""
         self._not_started()
-        if not self._handlers:
-            raise OptionError("handlers", [], "nothing is decorated with @worker.handler(topic, channel)")
+        self.check()
         self._readers = [self._reader(handler) for handler in self._handlers]
         for each in self.middleware:
             each.started(self)

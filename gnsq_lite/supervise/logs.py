@@ -1,0 +1,69 @@
+"""Log lines for people, and JSON lines for programs: one line for each event, with the fields of ``extra``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any, Literal
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what the caller gave as ``extra``."""
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, process, the fields of ``extra``, exception."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        fields: dict[str, Any] = {
+            "time": _stamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": self._process,
+        }
+        for name, value in extra_of(record).items():
+            fields.setdefault(name, value)
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            fields["stack"] = record.stack_info
+        return json.dumps(fields, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """``time LEVEL logger[process] message key=value``, then the traceback of an exception."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = f"{_stamp(record)} {record.levelname} {record.name}[{self._process}] {record.getMessage()}"
+        line += "".join(f" {name}={value}" for name, value in extra_of(record).items())
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        if record.stack_info:
+            line += "\n" + record.stack_info
+        return line
+
+
+def configure(format: Literal["text", "json"], level: str, process: str) -> None:
+    """Send all logging of this process to standard error, formatted so; *process* is a number, or "main"."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JSONFormatter(process) if format == "json" else TextFormatter(process))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

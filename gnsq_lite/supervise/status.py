@@ -1,0 +1,160 @@
+"""Status pages over HTTP: /metrics, /healthz, /readyz, from a thread of their own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Protocol
+
+#: Seconds a client may take over its request, or a page over its answer.
+TIMEOUT = 10.0
+
+#: Content type and body.
+Page = tuple[str, bytes]
+#: Whether all is well, and the details.
+Verdict = tuple[bool, dict[str, Any]]
+
+
+class Pages(Protocol):
+    """What is asked; called in the server's threads."""
+
+    def metrics(self) -> Page:
+        """The metrics.  Raises ImportError where what makes them is not installed."""
+
+    def health(self) -> Verdict:
+        """Whether the process lives."""
+
+    def ready(self) -> Verdict:
+        """Whether it does its work."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = TIMEOUT
+    server_version = "gnsq_lite"
+    sys_version = ""
+    pages: Pages
+
+    def do_GET(self) -> None:
+        try:
+            status, kind, body = self._page(self.path.partition("?")[0])
+        except ImportError as error:
+            status, kind, body = HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", f"{error}\n".encode()
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}\n"
+            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def _page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+        if path == "/metrics":
+            return HTTPStatus.OK, *self.pages.metrics()
+        asked = {"/healthz": self.pages.health, "/readyz": self.pages.ready}.get(path)
+        if asked is None:
+            return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"/metrics /healthz /readyz\n"
+        good, details = asked()
+        body = json.dumps({"ok": good, **details}).encode() + b"\n"
+        return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """No line for a request: a probe comes every few seconds."""
+
+
+class _TCP(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+class _TCP6(_TCP):
+    address_family = socket.AF_INET6
+
+
+class _Unix(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+def _in_a_thread(name: str, run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
+class StatusServer:
+    """Serves *pages* at ``(host, port)``, port 0 being any, or at the path of a Unix socket.
+
+    All of it happens in a thread that *start_thread* starts: a native one, or a blocked handler of a monkey-patched
+    process would block the pages too.
+    """
+
+    def __init__(
+        self,
+        pages: Pages,
+        address: tuple[str, int] | str,
+        start_thread: Callable[[str, Callable[[], None]], None] = _in_a_thread,
+    ) -> None:
+        self._handler = type("Handler", (_Handler,), {"pages": pages})
+        self._address, self._start_thread = address, start_thread
+        self._error: OSError | None = None
+        #: The port it listens on; 0 for a Unix socket.
+        self.port = 0
+
+    def start(self) -> StatusServer:
+        """Listen and return.  Raises OSError: the port is taken, for one."""
+        told, tells = os.pipe()
+        try:
+            self._start_thread("gnsq_lite-status", lambda: self._serve(tells))
+            os.read(told, 1)  # a native wait, whatever is patched: the socket is made in its own thread
+        finally:
+            os.close(told)
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def _serve(self, tells: int) -> None:
+        try:
+            server = self._listen()
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            os.close(tells)  # wakes start()
+        with server:
+            server.serve_forever()
+
+    def _listen(self) -> socketserver.BaseServer:
+        if isinstance(self._address, str):
+            return _Unix(self._address, self._handler)
+        kind = _TCP6 if ":" in self._address[0] else _TCP
+        server = kind(self._address, self._handler)
+        self.port = server.server_address[1]
+        return server
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.host)
+
+
+def fetch(path: str, page: str, timeout: float = TIMEOUT) -> tuple[int, bytes]:
+    """Return (status, body) of a page that a process serves on the Unix socket *path*.  Raises OSError."""
+    connection = _UnixConnection(path, timeout=timeout)
+    try:
+        connection.request("GET", page, headers={"Host": "localhost"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except http.client.HTTPException as error:
+        raise OSError(f"{path}: {error!r}") from error
+    finally:
+        connection.close()

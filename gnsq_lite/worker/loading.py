@@ -1,0 +1,85 @@
+"""Finds the Worker that a command line names, and says plainly why it cannot."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+
+from gnsq_lite.errors import NSQError
+from gnsq_lite.worker.app import Worker
+
+
+class LoadError(NSQError):
+    """The named Worker could not be loaded; the text says all there is to say, traceback included."""
+
+    def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
+        super().__init__(text, files)
+        #: Sources that have to do with it; a change of one may mend it.
+        self.files = files
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def load(target: str) -> Worker:
+    """Import ``package.module:name`` and return the Worker; ``name`` is "worker" where it is left out.
+
+    The current directory is searched first, as for ``python -m``.  Raises LoadError.
+    """
+    name, _, attribute = target.partition(":")
+    if not name or name.endswith(".py") or "/" in name:
+        raise LoadError(f"{target!r} names no module: write package.module:worker, with dots and without .py")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise LoadError(
+                f"cannot import {name!r}: there is no module {error.name!r} in {here} or on sys.path"
+            ) from None
+        raise _failed(name, error) from None
+    except Exception as error:
+        raise _failed(name, error) from None
+    found: object = module
+    for part in (attribute or "worker").split("."):
+        if not hasattr(found, part):
+            others = [n for n, v in vars(module).items() if isinstance(v, Worker)]
+            hint = f"; there is {', '.join(f'{name}:{other}' for other in others)}" if others else ""
+            raise LoadError(f"{name!r} has no {attribute or 'worker'!r}{hint}", (str(module.__file__),))
+        found = getattr(found, part)
+    if not isinstance(found, Worker):
+        kind = type(found).__name__
+        raise LoadError(f"{name}:{attribute or 'worker'} is a {kind}, no gnsq_lite.Worker", (str(module.__file__),))
+    return found
+
+
+def _failed(name: str, error: Exception) -> LoadError:
+    trace = _users(error.__traceback__)
+    lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
+    files = [frame.filename for frame in traceback.extract_tb(trace)]
+    if isinstance(error, SyntaxError) and error.filename:
+        files.append(error.filename)
+    return LoadError(f"cannot import {name!r}:\n{''.join(lines).rstrip()}", tuple(files))
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in the user's code: the import machinery and we are no news."""
+    ours = os.path.dirname(os.path.abspath(__file__))
+    for frame in _frames(trace):
+        file = frame.tb_frame.f_code.co_filename
+        if not file.startswith(ours) and "importlib" not in file:
+            return frame
+    return None
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next

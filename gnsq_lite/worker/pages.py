@@ -1,0 +1,50 @@
+"""A Worker's status pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.supervise.status import Page, Verdict
+from gnsq_lite.worker.app import Worker
+
+#: Seconds the I/O loop has to answer; in a monkey-patched process a blocked handler keeps it from it.
+TIMEOUT = 2.0
+
+
+class WorkerPages:
+    """Ready: every Reader has a connection with RDY above 0, so messages would come.  *metrics* makes that page."""
+
+    def __init__(self, worker: Worker, metrics: Callable[[], Page]) -> None:
+        self._worker, self._metrics = worker, metrics
+
+    def metrics(self) -> Page:
+        """The metrics.  Raises MissingExtra."""
+        return self._metrics()
+
+    def health(self) -> Verdict:
+        """This answer, from a thread of its own, shows that the process lives."""
+        return True, {"pid": os.getpid()}
+
+    def ready(self) -> Verdict:
+        """Whether messages would be handled: not while it starts, drains, or backs off."""
+        if self._worker.stages.drain.done():
+            return False, {"why": "draining"}
+        readers = self._worker.readers
+        try:
+            stats = [reader.stats(TIMEOUT) for reader in readers]
+        except TimeoutError:
+            return False, {"why": f"the I/O loop does not answer within {TIMEOUT:g} s: a handler blocks it"}
+        details: list[dict[str, Any]] = [
+            {
+                "topic": each.topic,
+                "channel": each.channel,
+                "state": each.state,
+                "connections": len(each.connections),
+                "ready": each.ready,
+                "in_flight": each.in_flight,
+            }
+            for each in stats
+        ]
+        return bool(stats) and all(each.is_ready for each in stats), {"handlers": details}
