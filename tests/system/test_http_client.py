@@ -366,6 +366,21 @@ def test_an_answer_cut_off_at_the_limit_is_not_read_as_the_next_ones_head() -> N
             assert client.ping() == "OK"
 
 
+def test_a_refused_answer_that_is_still_on_its_way_does_not_disturb_the_next_call() -> None:
+    def late(connection: socket.socket) -> None:
+        if b"/info" in read_request(connection):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\n")
+            threading.Event().wait(0.5)
+            connection.sendall(b"x" * 9)
+        else:
+            connection.sendall(answer(b"OK"))
+
+    with scripted(late) as address, NsqdClient(address, http_retries=0) as client:
+        with pytest.raises(errors.HTTPResponseError, match="encoded"):
+            client.info()
+        assert client.ping() == "OK"
+
+
 def test_threads_may_share_a_client() -> None:
     with stub() as server:
         server.answers.update(PING)
