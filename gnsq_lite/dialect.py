@@ -6,6 +6,7 @@ into bytes and what a server said into values.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -220,7 +221,13 @@ def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
 
 # -- finding a dialect by its name ----------------------------------------------------------------------------------
 
-_REGISTRY: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect, "auto": PlainDialect}
+_REGISTRY: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect}
+
+#: Dialects that are imported when they are asked for: module and name of what makes them.
+_LATER = {
+    "auto": ("gnsq_lite.youzan.auto", "auto_dialect"),
+    "youzan": ("gnsq_lite.youzan.dialect", "YouzanDialect"),
+}
 
 
 def register(name: str, factory: Callable[..., Dialect]) -> None:
@@ -232,6 +239,9 @@ def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
     """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
     if not isinstance(dialect, str):
         return dialect
+    if dialect not in _REGISTRY and dialect in _LATER:
+        module, name = _LATER[dialect]
+        register(dialect, getattr(importlib.import_module(module), name))
     if dialect not in _REGISTRY:
-        raise OptionError("dialect", dialect, f"must be one of {', '.join(sorted(_REGISTRY))}")
+        raise OptionError("dialect", dialect, f"must be one of {', '.join(sorted({*_REGISTRY, *_LATER}))}")
     return _REGISTRY[dialect](**options)

@@ -17,7 +17,7 @@ from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import CLOSING, INIT, SUBSCRIBED
 from gnsq_lite.broker.topics import PutRefused, is_valid_name
 from gnsq_lite.broker.youzan_cluster import Cluster, ClusterTopic, Seat
-from gnsq_lite.broker.youzan_filter import passes
+from gnsq_lite.broker.youzan_headers import cut_header, passes, trace_of
 from gnsq_lite.broker.youzan_log import PartitionChannel, PartitionMessage
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ _MULTI = (b"MPUB", b"MPUB_TRACE", b"MPUB_EXT")
 _ANSWERS = {b"FIN ": 4, b"REQ ": 4, b"TOUC": 6}
 _FIELDS = {**identify.FIELDS, "desired_tag": "str", "extend_support": "bool"}
 _OFFSETS = ("timestamp", "special", "virtual_queue", "msgcount")
-_MAX_UINT64 = 2**64 - 1
 
 
 class YouzanReader(CommandReader):
@@ -325,8 +324,8 @@ class YouzanSession(ProtocolV2):
         elif verb == b"PUB_EXT":
             if len(body) <= 2:
                 raise CommandError("E_BAD_BODY", f"invalid body size {len(body)} with ext json header enabled")
-            header, body = _cut_header(body)
-            found = _trace_of(header)
+            header, body = cut_header(body)
+            found = trace_of(header)
             if not topic.ext:
                 raise _no_ext(topic)
             trace, traced = found or 0, found is not None
@@ -346,10 +345,10 @@ class YouzanSession(ProtocolV2):
                     raise CommandError("E_BAD_MESSAGE", why)
                 trace, body = int.from_bytes(body[:8], "big"), body[8:]
             elif verb == b"MPUB_EXT":
-                header, body = _cut_header(body)
+                header, body = cut_header(body)
                 if header and not topic.ext:
                     raise _no_ext(topic)
-                trace = (_trace_of(header) or 0) if header else 0
+                trace = (trace_of(header) or 0) if header else 0
                 header = header or None
             made.append(self.cluster.message(body, header))
             traces.append(trace)
@@ -371,36 +370,6 @@ class YouzanSession(ProtocolV2):
         if self.channel is not None:
             self.server.topics.leave(self.channel, self)
             self.channel = None
-
-
-def _cut_header(body: bytes) -> tuple[bytes, bytes]:
-    length = int.from_bytes(body[:2], "big")
-    if len(body) <= 2 + length:
-        raise CommandError("E_BAD_BODY", f"invalid body size {len(body)} in ext json header content length")
-    return body[2 : 2 + length], body[2 + length :]
-
-
-def _trace_of(header: bytes) -> int | None:
-    try:
-        loaded = json.loads(header)
-    except (ValueError, RecursionError):
-        why = f"fail to parse json header:cannot parse JSON: {_json_problem(header)}"
-        raise CommandError("E_INVALID_JSON_HEADER", why, fatal=False) from None
-    if not isinstance(loaded, dict) or "##trace_id" not in loaded:
-        return None
-    trace = loaded["##trace_id"]
-    if not isinstance(trace, str):
-        raise CommandError("INVALID_TRACE_ID", "passin trace id should be string", fatal=False)
-    if not trace.isascii() or not trace.isdigit() or int(trace) > _MAX_UINT64:
-        raise CommandError("INVALID_TRACE_ID", "invalid trace id", fatal=False)
-    return int(trace)
-
-
-def _json_problem(header: bytes) -> str:
-    if not header:
-        return 'cannot parse empty string; unparsed tail: ""'
-    tail = quoted(header[1:])
-    return f'cannot parse object: cannot find opening \'"" for object key; unparsed tail: {tail}'
 
 
 def _no_ext(topic: ClusterTopic) -> CommandError:

@@ -87,11 +87,21 @@ class Producer:
             rng=self.rng,
             direct=settings.endpoints,
             on_found=lambda endpoints: [self.peer(endpoint) for endpoint in endpoints],
+            on_lookup=lambda address, lookup: self._may_route(),
             on_forget=self._forget,
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
         )
+
+    def _may_route(self) -> None:
+        """Route from now on where the dialect has found out that topics have leaders (YZ-14)."""
+        if self.routed or not self.settings.dialect.needs_route(""):
+            return
+        self.routed = True
+        waiting, self.waiting = self.waiting, deque()
+        for publication in waiting:
+            self.submit(publication)
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:

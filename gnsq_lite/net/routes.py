@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from gnsq_lite.dialect import Endpoint, Lookup
+from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import NotSent, NsqdError, NSQError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.publication import Publication
@@ -51,6 +51,8 @@ class Routes:
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
+        if publication.request is None:  # it was made before anybody knew that topics have leaders
+            publication.request = plain_request(publication.topic, publication.data)
         topic = self._topic(publication.topic)
         if topic.waiting or not topic.fresh:
             topic.waiting.append(publication)
@@ -183,3 +185,16 @@ class Routes:
                 topic.discovery.stop()
             if topic.timer is not None:
                 topic.timer.close()
+
+
+def plain_request(topic: str, data: bytes) -> PublishRequest:
+    """Return what the bytes of a PUB or MPUB ask for, to be asked in another dialect."""
+    line, _, rest = data.partition(b"\n")
+    if line.startswith(b"PUB "):
+        return PublishRequest(topic=topic, bodies=(rest[4:],))
+    bodies, at = [], 8
+    while at < len(rest):
+        end = at + 4 + int.from_bytes(rest[at : at + 4], "big")
+        bodies.append(rest[at + 4 : end])
+        at = end
+    return PublishRequest(topic=topic, bodies=bodies, batch=True)
