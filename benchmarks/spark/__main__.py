@@ -47,7 +47,7 @@ def chosen(server: Any, folder: Path, rows: int, quick: bool, spark: Callable[[]
         "spark noop 100 B inline": in_spark(100, rows, spoolTransfer="inline"),
         "spark noop 100 B executors": in_spark(100, rows, receiver="executors"),
         "spark text files 100 B": lambda: session_cases.text_files(spark(), fresh()[1], rows, 100),
-        "spark socket 100 B": lambda: session_cases.socket_lines(spark(), fresh()[1], rows, 100),
+        "spark socket 100 B": lambda: session_cases.socket_lines(spark(), fresh()[1], rows // 10, 100),
         "spark sink 100 B": lambda: session_cases.streaming_sink(spark(), server, *fresh(), rows, 100),
         "spark latency 1000/s": lambda: session_cases.latency(spark(), server, *fresh(), 1000, 3 if quick else 15),
     }

@@ -61,7 +61,7 @@ def socket_lines(spark: Any, directory: Path, messages: int, size: int) -> dict[
         with peer:
             for _ in range(messages // 1000):
                 peer.sendall(line)
-            time.sleep(60)
+            time.sleep(600)  # the end of the socket would end the query
 
     threading.Thread(target=feed, daemon=True).start()
     host, port = listener.getsockname()
