@@ -1,0 +1,146 @@
+"""Topics of Youzan's NSQ: a topic partition is a partition of the source, and keeps its order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.broker import Broker
+from gnsq_lite.spark.epochs import NsqEpochReader
+from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
+from gnsq_lite.spark.publisher import PayloadWriter, Sink
+from gnsq_lite.spark.stream import NsqStreamReader
+
+
+@pytest.fixture
+def cluster() -> Iterator[Broker]:
+    with Broker(youzan=True, nsqds=2) as broker:
+        yield broker
+
+
+def make(cluster: Broker, topic: str, partitions: int, **kinds: bool) -> None:
+    cluster.youzan.create_topic(topic, partitions=partitions, **kinds)
+    cluster.youzan.create_channel(topic, "c")
+
+
+def source(cluster: Broker, directory: Path, topic: str, **more: str) -> SourceOptions:
+    base = {
+        "topic": topic,
+        "channel": "c",
+        "spoolDir": str(directory / "spool"),
+        "lookupdHTTPAddresses": cluster.lookupd_http_address,
+        "dialect": "youzan",
+        "includeYouzan": "true",
+    }
+    return parse(SourceOptions, {**base, **more})
+
+
+def publish(cluster: Broker, topic: str, partitions: int, each: int) -> None:
+    with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
+        for number in range(each):
+            for partition in range(partitions):
+                writer.publish(topic, b"%d:%d" % (partition, number), partition=partition)
+
+
+def tasks(reader: Any, start: Any, end: Any) -> list[list[dict[str, Any]]]:
+    return [[row for batch in reader.read(p) for row in batch.to_pylist()] for p in reader.partitions(start, end)]
+
+
+def collected(reader: NsqStreamReader, wanted: int) -> list[list[dict[str, Any]]]:
+    end = reader.initialOffset()
+    found: list[list[dict[str, Any]]] = []
+    deadline = time.monotonic() + 30
+    while sum(map(len, found)) < wanted and time.monotonic() < deadline:
+        start, end = end, reader.latestOffset(end, None)
+        found += tasks(reader, start, end)
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.rule("PIPE-4")
+def test_a_task_has_rows_of_one_topic_partition_in_order(cluster: Broker, tmp_path: Path) -> None:
+    make(cluster, "plain", 3)
+    publish(cluster, "plain", 3, 40)
+    reader = NsqStreamReader(source(cluster, tmp_path, "plain"))
+    try:
+        found = collected(reader, 120)
+    finally:
+        reader.stop()
+    orders: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for rows in found:
+        assert len({row["partition"] for row in rows}) == 1
+        for row in rows:
+            partition, number = map(int, row["body"].split(b":"))
+            assert partition == row["partition"]
+            orders[partition].append(number)
+    assert orders == {partition: list(range(40)) for partition in range(3)}
+
+
+def test_an_ordered_topic_keeps_its_order_in_both_modes(cluster: Broker, tmp_path: Path) -> None:
+    make(cluster, "ordered", 2, ordered=True)
+    publish(cluster, "ordered", 2, 15)
+    reader = NsqStreamReader(source(cluster, tmp_path, "ordered", ordered="true"))
+    try:
+        found = collected(reader, 30)
+    finally:
+        reader.stop()
+    assert order_of(found) == {0: list(range(15)), 1: list(range(15))}
+
+    publish(cluster, "ordered", 2, 15)
+    more = {"ordered": "true", "partitions": "0,1", "receiver": "executors", "receivers": "2", "epochMs": "1500"}
+    epochs = NsqEpochReader(source(cluster, tmp_path / "epochs", "ordered", **more))
+    rows: list[list[dict[str, Any]]] = []
+    end = epochs.initialOffset()
+    deadline = time.monotonic() + 40
+    while sum(map(len, rows)) < 30 and time.monotonic() < deadline:
+        start, end = end, epochs.latestOffset(end, None)
+        rows += tasks(epochs, start, end)
+    epochs.stop()
+    assert order_of(rows) == {0: list(range(15)), 1: list(range(15))}
+
+
+def order_of(found: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
+    orders: dict[int, list[int]] = {}
+    for row in (row for rows in found for row in rows):
+        partition, number = map(int, row["body"].split(b":"))
+        orders.setdefault(partition, []).append(number)
+    return orders
+
+
+def test_trace_ids_and_headers_are_columns(cluster: Broker, tmp_path: Path) -> None:
+    make(cluster, "ext", 1, ext=True)
+    with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
+        writer.publish("ext", b"with", headers={"k": "v"}, trace_id=77)
+        writer.publish("ext", b"without")
+    reader = NsqStreamReader(source(cluster, tmp_path, "ext"))
+    try:
+        rows = [row for rows in collected(reader, 2) for row in rows]
+    finally:
+        reader.stop()
+    with_header, without = sorted(rows, key=lambda row: bytes(row["body"]))
+    assert with_header["traceId"] == 77
+    assert '"k": "v"' in with_header["ext"]
+    assert len(with_header["id"]) == 32
+    assert without["ext"] is None
+    assert without["internalId"] > 0
+
+
+def test_the_sink_publishes_to_partitions(cluster: Broker) -> None:
+    import pyarrow as pa
+
+    make(cluster, "out", 2)
+    options = parse(
+        SinkOptions, {"lookupdHTTPAddresses": cluster.lookupd_http_address, "dialect": "youzan", "topic": "out"}
+    )
+    arguments = options.client_arguments()
+    arguments.pop("nsqd_tcp_addresses")
+    with PayloadWriter(**arguments) as writer:
+        bodies = [b"%d" % n for n in range(100)]
+        Sink(writer, options).write([pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})])
+    stored = [body for partition in range(2) for body in cluster.youzan.bodies("out", partition)]
+    assert sorted(stored) == sorted(bodies)
