@@ -1,0 +1,31 @@
+"""Give-up by moving a message to the end of its partition (YZ-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gnsq_lite.message import Message
+from gnsq_lite.youzan.constants import RESERVED, TAG_KEY
+
+
+class Publisher(Protocol):
+    """A Writer, or what publishes as one does."""
+
+    def publish(self, topic: str, body: bytes, *, partition: int | None, headers: dict[str, Any] | None) -> Any: ...
+
+
+def to_tail(writer: Publisher) -> Callable[[Message], None]:
+    """Return an ``on_give_up`` that publishes the message again, to the same partition and with its headers.
+
+    The message is finished once that succeeded, and requeued where it did not; at least once: a crash between the two
+    leaves both.  Its attempts start anew.  Later messages of its key are handled before it: the order is given up.
+    """
+
+    def give_up(message: Message) -> None:
+        headers = message.headers
+        if headers is not None:  # the server's own keys, but for the tag, are refused by a publish
+            headers = {k: v for k, v in headers.items() if not k.startswith(RESERVED) or k == TAG_KEY}
+        writer.publish(message.topic, message.body, partition=message.partition, headers=headers)
+
+    return give_up
