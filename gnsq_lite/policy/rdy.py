@@ -285,8 +285,8 @@ class ReadyAllocator:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
         self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
-        # What was given up before, and is not free before an answer, is for those that wait too.
-        yielding = self._yielding(holders, len(waiting) - (budget - len(holders)), now)
+        spare = len(eligible) - budget  # who waits, less those for whom RDY is on its way back from others
+        yielding = self._yielding(holders, spare, now)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
         probed = self._mode is _Mode.PROBING and any(c.held for c in self._connections.values())
@@ -294,10 +294,8 @@ class ReadyAllocator:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
             holders.append(connection)
-        free = budget - len(holders)
-        others = len(eligible) - len(holders)
-        self._owed = self._hungry = free > 0 and others > 0
-        if others > free:
+        self._owed = self._hungry = len(holders) < budget and len(holders) < len(eligible)
+        if spare > 0:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
         return changes
 

@@ -459,3 +459,50 @@ def test_one_without_rdy_comes_before_one_that_has_some(clock: FakeClock) -> Non
     settled(clock, allocator)
     assert pairs(allocator.answered("a", 1)) == [("c", 1)]
     assert allocator.ready("b") == 2
+
+
+@pytest.mark.rule("RDY-8")
+def test_a_lowering_takes_back_no_more_unused_rdy_than_is_too_much(clock: FakeClock) -> None:
+    allocator = make(clock, 9)
+    for key in "abc":
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    allocator.received("a", 3)
+    allocator.set_max_in_flight(6)
+    assert sorted(allocator.ready(key) for key in "abc") == [1, 2, 2]
+    assert allocator.ready("a") == 2
+
+
+@pytest.mark.rule("RDY-8")
+def test_messages_that_were_on_their_way_at_a_lowering_leave_no_room_when_others_are_answered(clock: FakeClock) -> None:
+    allocator = make(clock, 2)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    [cut] = allocator.set_max_in_flight(1)
+    kept = "a" if cut.key == "b" else "b"
+    allocator.received(str(cut.key), 1)
+    allocator.received(kept, 1)
+    settled_until(clock, allocator, 1.0)
+    assert pairs(allocator.answered(kept, 1)) == [(kept, 0)]
+
+
+@pytest.mark.rule("RDY-7")
+def test_a_connection_without_rdy_and_messages_is_not_starved(clock: FakeClock) -> None:
+    allocator = make(clock, 4)
+    allocator.add("a", 2500)
+    allocator.pause()
+    assert not allocator.is_starved()
+
+
+@pytest.mark.rule("RDY-4")
+def test_what_is_answered_while_the_change_settles_goes_on_at_once(clock: FakeClock) -> None:
+    """nsqd reads RDY before the answers that were sent after it, so they make no room there."""
+    allocator = make(clock, 10)
+    allocator.add("a", 2500)
+    settled(clock, allocator)
+    allocator.received("a", 10)
+    allocator.add("b", 2500)
+    clock.advance(SETTLE)
+    assert pairs(allocator.tick()) == [("a", 5)]
+    assert pairs(allocator.answered("a", 1)) == [("b", 1)]

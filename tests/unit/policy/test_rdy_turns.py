@@ -184,3 +184,60 @@ def test_one_nsqd_of_fifty_with_messages_is_found_within_the_stated_bound(
         )
     with capsys.disabled():
         print("\n50 nsqds, one has a message, idle_timeout 10 s:", *lines, sep="\n  ")
+
+
+@pytest.mark.rule("RDY-6")
+@pytest.mark.parametrize("late_one_is_idle", [False, True])
+def test_of_two_whose_time_is_over_an_idle_one_yields_or_else_the_one_that_had_it_longer(
+    clock: FakeClock, late_one_is_idle: bool
+) -> None:
+    allocator, early, _ = two_for_one(clock)
+    allocator.add("third", 2500)
+    clock.advance(5)
+    [late] = allocator.set_max_in_flight(2)
+    clock.advance(LOW + 1)  # the tick comes late, when the time of both is over
+    for key in [early] if late_one_is_idle else [late.key, early]:
+        allocator.received(key, 1)
+        allocator.answered(key, 1)
+    expected = late.key if late_one_is_idle else early
+    assert [(change.key, change.count) for change in allocator.tick()] == [(expected, 0)]
+
+
+@pytest.mark.rule("RDY-6")
+@pytest.mark.rule("RDY-8")
+def test_when_rdy_gets_scarce_those_keep_it_that_delivered_last(clock: FakeClock) -> None:
+    allocator = ReadyAllocator(3, clock=clock, rng=random.Random(1))
+    for key in "abc":
+        allocator.add(key, 2500)
+    for key in "acb":
+        clock.advance(0.1)
+        allocator.tick()
+        allocator.received(key, 1)
+        allocator.answered(key, 1)
+    assert [(change.key, change.count) for change in allocator.set_max_in_flight(1)] == [("a", 0), ("c", 0)]
+
+
+@pytest.mark.rule("RDY-6")
+def test_idleness_is_counted_from_the_answer_whatever_is_evaluated_meanwhile(clock: FakeClock) -> None:
+    allocator, first, _ = two_for_one(clock)
+    allocator.received(first, 1)
+    clock.advance(IDLE + 1)
+    allocator.answered(first, 1)
+    assert allocator.set_max_in_flight(1) == []
+    clock.advance(IDLE - 0.001)
+    assert allocator.set_max_in_flight(1) == []
+    clock.advance(0.001)
+    assert [(change.key, change.count) for change in allocator.set_max_in_flight(1)] == [(first, 0)]
+
+
+@pytest.mark.rule("RDY-6")
+def test_what_a_lost_connection_had_is_given_on_without_waiting_for_the_end_of_a_turn(clock: FakeClock) -> None:
+    allocator, first, second = two_for_one(clock)
+    allocator.add("third", 2500)
+    clock.advance(SETTLE)
+    allocator.tick()
+    allocator.remove(first)
+    assert allocator.next_tick == pytest.approx(clock.now() + SETTLE)
+    clock.advance(SETTLE)
+    [change] = allocator.tick()
+    assert change.key in {second, "third"}
