@@ -55,6 +55,8 @@ class Answers(Protocol):
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
 
+    def answer_late(self, message: Message, *, finished: bool) -> None: ...
+
     def touch(self, message: Message) -> None: ...
 
 
@@ -137,8 +139,10 @@ class Message:
 
     def finish(self) -> None:
         """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""
-        self._claim("finish")
-        self._connection.finish(self)
+        if self._claim("finish") == EXPIRED:
+            self._connection.answer_late(self, finished=True)
+        else:
+            self._connection.finish(self)
 
     def requeue(self, delay: float | None = None, backoff: bool = True) -> None:
         """Send REQ: nsqd sends the message again.
@@ -150,8 +154,10 @@ class Message:
             AlreadyAnswered: nothing was sent.
         """
         checked_delay(delay)
-        self._claim("requeue")
-        self._connection.requeue(self, delay, backoff)
+        if self._claim("requeue") == EXPIRED:
+            self._connection.answer_late(self, finished=False)
+        else:
+            self._connection.requeue(self, delay, backoff)
 
     def touch(self) -> None:
         """Send TOUCH: nsqd waits msg_timeout from now, up to max_msg_timeout after delivery.
@@ -174,11 +180,13 @@ class Message:
             raise AlreadyAnswered(f"enable_async: message {self.id!r} was answered before")
         self._token = ASYNC
 
-    def _claim(self, what: str) -> None:
+    def _claim(self, what: str) -> int:
         try:
+            token = self._token
             del self._token
         except AttributeError:
             raise AlreadyAnswered(f"{what}: message {self.id!r} was answered before") from None
+        return token
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.body)} bytes>"

@@ -50,7 +50,7 @@ def _close(core: Consumer) -> None:
         for connection in connections:
             if isinstance(connection, OrderedConnection):
                 connection.give_back()
-            core.send_back(list(connection.in_flight.values()))
+            core.send_back(connection.in_flight.unanswered())
             connection.shut_down()
         lingers = core.clock.now() + _LINGER
         _wait_until(core, lambda: not any(c.is_open() for c in connections), lambda: lingers)

@@ -26,7 +26,8 @@ from gnsq_lite.errors import (
     ProtocolError,
     error_for,
 )
-from gnsq_lite.message import EXPIRED, NEW, Message
+from gnsq_lite.message import Message
+from gnsq_lite.net.flight import InFlight
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.stream import Stream, connect
 from gnsq_lite.options import Address, ConnectionOptions, format_address
@@ -52,7 +53,7 @@ class Owner(Protocol):
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None: ...
 
-    def on_answered(self, connection: Connection, finished: int, requeued: int) -> None: ...
+    def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None: ...
 
     def on_failure(self) -> None: ...
 
@@ -87,9 +88,9 @@ class Connection:
         self.auth_reply: Any = None
         self.read_at = clock.now()
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
-        #: Messages that were received and not answered, by id (MSG-5).
-        self.in_flight: dict[bytes, Message] = {}
-        self.received = self.finished = self.requeued = self.expired = self.answers_lost = 0
+        #: Messages that were received and not answered (MSG-5).
+        self.in_flight = InFlight()
+        self.finished = self.requeued = self.expired = self.answers_lost = 0
         self.opened_at: float | None = None
         self.close_waited = False
         self._stream: Stream | None = None
@@ -207,10 +208,7 @@ class Connection:
     def _deliver(self, data: bytes) -> None:
         messages, frames = self._decoder.feed(data)
         if messages:
-            in_flight = self.in_flight
-            for message in messages:
-                in_flight[message.id] = message
-            self.received += len(messages)
+            self.in_flight.add(messages)
             self.owner.on_messages(self, messages)
         for frame in frames:
             self._on_frame(frame)
@@ -241,7 +239,6 @@ class Connection:
 
     def finish(self, message: Message) -> None:
         """Queue FIN; from any thread.  The message was claimed by its caller."""
-        self.in_flight.pop(message.id, None)
         self._fins.append(message.id)
         if not self._flush_due:
             self._flush_due = True
@@ -249,7 +246,6 @@ class Connection:
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
-        self.in_flight.pop(message.id, None)
         if delay is None:
             delay = self.owner.requeue_delay(message)
         command = commands.requeue(message.id, delay)
@@ -268,6 +264,10 @@ class Connection:
         if not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
+
+    def answer_late(self, message: Message, *, finished: bool) -> None:
+        """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
+        self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
 
     def touch(self, message: Message) -> None:
         """Queue TOUCH; from any thread."""
@@ -295,7 +295,8 @@ class Connection:
         if finished or requeued:
             self.finished += finished
             self.requeued += requeued
-            self.owner.on_answered(self, finished, requeued)
+            self.in_flight.answered(finished + requeued)
+            self.owner.on_answered(self, finished, requeued, 0)
 
     def _emit(self, data: bytes) -> None:
         stream = self._stream
@@ -305,6 +306,11 @@ class Connection:
     def flush_now(self) -> None:
         """Send what is queued without waiting for the turn's end; in the loop's thread."""
         self._flush()
+
+    @property
+    def received(self) -> int:
+        """Messages since it was opened."""
+        return self.in_flight.received
 
     # -- watching
 
@@ -325,19 +331,11 @@ class Connection:
             self._count_out(now)
 
     def _count_out(self, now: float) -> None:
-        for oldest in self.in_flight.values():
-            if oldest.received_at + self.msg_timeout + _GRACE > now:
-                return
-            break
-        late = [m for m in list(self.in_flight.values()) if m.deadline + _GRACE <= now]
-        for message in late:
-            if self.in_flight.pop(message.id, None) is not None:
-                self.expired += 1
-                if getattr(message, "_token", None) == NEW:
-                    message._token = EXPIRED
+        late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
         if late:
+            self.expired += len(late)
             log.warning("%s: %d messages were not answered in time; nsqd sends them again", self.address, len(late))
-            self.owner.on_answered(self, 0, 0)
+            self.owner.on_answered(self, 0, 0, len(late))
 
     # -- the end
 

@@ -242,11 +242,11 @@ class Consumer:
         if isinstance(message._connection, OrderedConnection):
             message._connection.skipped(message)
 
-    def on_answered(self, connection: Connection, finished: int, requeued: int) -> None:
+    def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None:
         """Count what left; a success may end backoff (BACK-2)."""
         self.finished += finished
         self.requeued += requeued
-        self._apply(self.allocator.answered(connection.endpoint, finished + requeued))
+        self._apply(self.allocator.answered(connection.endpoint, finished + requeued + expired))
         if finished and self.backoff.level:
             self._outcome(True)
         if self.closing:

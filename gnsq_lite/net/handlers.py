@@ -67,7 +67,10 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
             return
         try:
             if message._token != NEW:
-                outcomes.on_left_open(message)
+                if message._token == EXPIRED:
+                    message.finish()  # too late, but for a message that nsqd has sent here again
+                else:
+                    outcomes.on_left_open(message)
                 return
             del message._token
         except AttributeError:

@@ -87,7 +87,7 @@ class Peer:
     def handle(self, messages: list[Message]) -> None:
         """Nobody handles messages."""
 
-    def on_answered(self, connection: Connection, finished: int, requeued: int) -> None:
+    def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None:
         """A Writer answers no messages."""
 
     def on_failure(self) -> None:

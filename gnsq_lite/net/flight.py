@@ -1,0 +1,86 @@
+"""The messages that a connection has brought and that are not answered yet (MSG-5).
+
+They are kept a read at a time, so that a message costs nothing here: counted when its read comes and when its answer
+goes, looked at one by one only when a read is done with, or its time is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gnsq_lite.message import EXPIRED, Message
+
+
+def is_open(message: Message) -> bool:
+    """Whether the message is neither answered nor counted out."""
+    token = getattr(message, "_token", EXPIRED)
+    return token != EXPIRED
+
+
+class InFlight:
+    """Counts, and remembers what is unanswered.  In the loop's thread."""
+
+    __slots__ = ("_at", "_gone", "_reads", "received")
+
+    def __init__(self) -> None:
+        self._reads: deque[list[Message]] = deque()
+        #: How far the oldest read is known to be answered.
+        self._at = 0
+        self._gone = 0
+        self.received = 0
+
+    def __len__(self) -> int:
+        return self.received - self._gone
+
+    def add(self, messages: list[Message]) -> None:
+        """A read brought these."""
+        self.received += len(messages)
+        reads = self._reads
+        reads.append(messages)
+        if len(reads) > 1:
+            self._forget_answered()
+
+    def _forget_answered(self) -> None:
+        """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
+
+        An expired message keeps its token, so its read stays until :meth:`expire` lets it go.
+        """
+        reads, at = self._reads, self._at
+        while len(reads) > 1:
+            oldest = reads[0]
+            while at < len(oldest) and not hasattr(oldest[at], "_token"):
+                at += 1
+            if at < len(oldest):
+                break
+            reads.popleft()
+            at = 0
+        self._at = at
+
+    def answered(self, count: int) -> None:
+        """Answers to so many messages went out."""
+        self._gone += count
+
+    def unanswered(self) -> list[Message]:
+        """Return the messages that are neither answered nor counted out."""
+        return [message for read in self._reads for message in read if is_open(message)]
+
+    def expire(self, now: float, oldest_allowed: float) -> list[Message]:
+        """Count out, and return, what nsqd has taken back by *now*.
+
+        *oldest_allowed*: nothing that was received after it can be late.
+        """
+        if not self._reads or self._reads[0][0].received_at > oldest_allowed:
+            return []
+        self._at = 0
+        late = [m for m in self.unanswered() if m.deadline <= now]
+        for message in late:
+            message._token = EXPIRED
+        self._gone += len(late)
+        self._reads = deque(read for read in self._reads if any(is_open(m) for m in read))
+        return late
+
+    def clear(self) -> None:
+        """The connection is gone; so is its claim on what it brought."""
+        self._reads.clear()
+        self._at = 0
+        self._gone = self.received
