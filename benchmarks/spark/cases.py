@@ -77,8 +77,8 @@ def plain_reader(server: Any, topic: str, directory: Path, messages: int, size: 
         handle,
         nsqd_tcp_addresses=server.tcp_address,
         max_in_flight=2500,
-        batch_size=1000,
-        batch_wait=0.01,
+        batch_size=1250,  # two lists in flight
+        batch_wait=1.0,
         concurrency=1,
         handler_pool="thread",
     )

@@ -118,8 +118,9 @@ def test_a_corpus_archived_and_replayed_is_the_same(spark: Any, nsqd: ServerHand
     from gnsq_lite.spark.pipelines import archive, replay
 
     if not supports_available_now():
+        sample = {"topic": "t", "channel": "c", "spoolDir": "s", "nsqdTCPAddresses": "n"}
         with pytest.raises(Exception, match=r"available_now needs pyspark >= 4\.2"):
-            archive({}, tmp_path, checkpoint=tmp_path / "c", available_now=True)
+            archive(sample, tmp_path, checkpoint=tmp_path / "c", available_now=True)
         return
     lines = corpus()
     nsqd.http("POST", f"/topic/create?topic={topic}")
