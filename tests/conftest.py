@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +43,12 @@ def _need_real(lookupd: bool = False) -> None:
         _absent("nsqd", "put it on PATH or name it in GNSQ_NSQD")
     if lookupd and servers.nsqlookupd_program() is None:
         _absent("nsqlookupd", "put it on PATH or name it in GNSQ_NSQLOOKUPD")
+
+
+def pytest_configure() -> None:
+    """Take SIGINT again where a shell started the run in the background and had it ignored: children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
