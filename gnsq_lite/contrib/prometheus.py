@@ -16,7 +16,7 @@ has metrics of its own; ``gnsq-lite worker --metrics-port`` shows them together,
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -106,8 +106,8 @@ class Collector:
         readers = list(_families(_READER_COUNTERS, _READER_GAUGES, _TOPIC))
         for reader in self._readers():
             stats, is_up = self._ask(reader)
-            if stats is not None:
-                _add(readers, [stats.topic, stats.channel], _reader_values(stats, is_up))
+            values: Mapping[str, Any] = {"gnsq_loop_up": 0} if stats is None else _reader_values(stats, is_up)
+            _add(readers, [reader.topic, reader.channel], values)
         writers = list(_families(_WRITER_COUNTERS, _WRITER_GAUGES, _WRITER))
         for name, writer in self._named_writers():
             stats, _ = self._ask(writer)
@@ -152,9 +152,9 @@ def _families(counters: Any, gauges: Any, labels: tuple[str, ...]) -> Iterator[M
             yield kind(name, text, labels=[*labels, *more])
 
 
-def _add(families: list[Any], labels: list[str], values: dict[str, dict[str, float] | float]) -> None:
+def _add(families: list[Any], labels: list[str], values: Mapping[str, dict[str, float] | float]) -> None:
     for family in families:
-        found = values[family.name]
+        found = values.get(family.name, {})
         if isinstance(found, dict):
             for label, value in found.items():
                 family.add_metric([*labels, label], value)

@@ -141,11 +141,13 @@ class Worker:
         """Start the Readers and return; :meth:`run` does it by itself.  Raises OptionError, ClosedError."""
         self._not_started()
         self.check()
-        self._readers = [self._reader(handler) for handler in self._handlers]
+        readers = [self._reader(handler) for handler in self._handlers]
+        self._readers = []
         for each in self.middleware:
             each.started(self)
-        for handler, reader in zip(self._handlers, self._readers, strict=True):
+        for handler, reader in zip(self._handlers, readers, strict=True):
             reader.start(block=False)
+            self._readers.append(reader)
             log.info(
                 "%s handles %s/%s",
                 handler.name,
@@ -166,7 +168,7 @@ class Worker:
 
     @property
     def readers(self) -> Sequence[Reader]:
-        """Its Readers; none before it has started."""
+        """Its Readers, as far as they have started."""
         return tuple(self._readers or ())
 
     @property

@@ -32,6 +32,8 @@ class WorkerPages:
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         readers = self._worker.readers
+        if len(readers) < len(self._worker.handlers):
+            return False, {"why": "starting"}
         try:
             stats = [reader.stats(TIMEOUT) for reader in readers]
         except TimeoutError:
@@ -47,4 +49,4 @@ class WorkerPages:
             }
             for each in stats
         ]
-        return bool(stats) and all(each.is_ready for each in stats), {"handlers": details}
+        return all(each.is_ready for each in stats), {"handlers": details}

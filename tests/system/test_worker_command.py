@@ -1,0 +1,405 @@
+"""``gnsq-lite worker``: processes that are started, started again, drained, reloaded and asked how they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.programs import Program, running, wait_for
+from tests.servers import ServerHandle, http_call
+
+APP = """
+import os, time
+from gnsq_lite import Worker
+
+worker = Worker(requeue_delay=0.0, backoff=False, reconnect_delay=0.1)
+
+@worker.handler("t", "ch", on_give_up="log")
+def handle(message):
+    print("handled", message.body.decode(), os.getpid(), flush=True)
+    if message.body == b"die":
+        os._exit(7)
+    if message.body == b"exit":
+        raise SystemExit(5)
+    if message.body == b"slow":
+        time.sleep(1.5)
+        print("finished slow", flush=True)
+    if message.body == b"stuck":
+        while True:
+            time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Broker]:
+    with Broker(lookupd=False) as broker:
+        yield broker
+
+
+@contextmanager
+def worker(folder: Path, address: str, *flags: str, app: str | None = APP, target: str = "app") -> Iterator[Program]:
+    if app is not None:
+        (folder / "app.py").write_text(app, encoding="utf-8")
+    arguments = ["-m", "gnsq_lite", "worker", target, "--nsqd-tcp-address", address, *flags]
+    with running(arguments, folder) as program:
+        yield program
+
+
+def publish(nsqd: Broker, *bodies: bytes) -> None:
+    for body in bodies:
+        assert http_call(nsqd.http_address, "POST", "/pub?topic=t", body).status == 200
+
+
+def channel(nsqd: Broker) -> dict[str, Any]:
+    stats = json.loads(http_call(nsqd.http_address, "GET", "/stats?format=json").body)
+    found: dict[str, Any] = stats["topics"][0]["channels"][0]
+    return found
+
+
+def pids(program: Program, word: str = "handled") -> list[int]:
+    return [int(line.split()[-1]) for line in program.output.splitlines() if line.startswith(word)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# -- life and death
+
+
+def test_several_processes_share_the_messages_and_drain_together(broker: ServerHandle, tmp_path: Path) -> None:
+    broker.prepare("t", "ch")
+    with worker(tmp_path, broker.tcp_address, "--processes", "2") as program:
+        program.says("connected", times=2)
+        broker.publish("t", b"slow", b"slow")
+        program.says("handled slow", times=2)
+        assert len(set(pids(program))) == 2
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert program.output.count("finished slow") == 2
+    stats = broker.stats("t", "ch")
+    assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 0, 0)
+
+
+def test_a_process_that_dies_is_started_again(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        publish(nsqd, b"die")
+        program.says("connected", times=2)
+        assert "process 0 ended (7); starting it again in 0.5 s" in program.output
+        publish(nsqd, b"more")
+        program.says("handled more")
+        assert len(set(pids(program))) == 2
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+def test_a_handler_that_raises_system_exit_ends_the_process_which_comes_back(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--drain-timeout", "5") as program:
+        program.says("connected")
+        publish(nsqd, b"exit")
+        program.says("process 0 ended (5)")
+        program.says("process 0 started", times=2)
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_the_second_signal_ends_all_processes_at_once_and_messages_go_back(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
+        program.says("connected", times=2)
+        publish(nsqd, b"stuck", b"stuck")
+        program.says("handled stuck", times=2)
+        program.signal(signal.SIGINT)
+        program.says("worker drains", times=2)
+        time.sleep(0.7)
+        assert program.process.poll() is None
+        began = time.monotonic()
+        program.signal(signal.SIGINT)
+        assert program.ends() == 3
+        assert time.monotonic() - began < 8
+        wait_for(lambda: channel(nsqd)["depth"] == 2, timeout=5)
+        assert channel(nsqd)["requeue_count"] == 2  # by REQ 0, not because connections broke
+        assert not any(is_alive(pid) for pid in pids(program))
+
+
+def test_the_drain_limit_ends_it_with_a_code_of_its_own(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--drain-timeout", "0.5") as program:
+        program.says("connected")
+        publish(nsqd, b"stuck")
+        program.says("handled stuck")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 3
+    assert channel(nsqd)["depth"] == 1
+
+
+def test_a_process_drains_however_often_its_service_manager_says_term(nsqd: Broker, tmp_path: Path) -> None:
+    # systemd's KillMode=control-group sends SIGTERM to every process, and the supervisor sends it once more
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        publish(nsqd, b"slow")
+        program.says("handled slow")
+        os.kill(pids(program)[0], signal.SIGTERM)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert "finished slow" in program.output
+
+
+def test_processes_end_when_their_supervisor_was_killed(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        publish(nsqd, b"x")
+        program.says("handled x")
+        program.signal(signal.SIGKILL)
+        assert program.ends() == -signal.SIGKILL
+        wait_for(lambda: not is_alive(pids(program)[0]))
+        assert "worker ends, drained" in program.output
+
+
+def test_hangup_starts_every_process_anew(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
+        program.says("connected", times=2)
+        program.signal(signal.SIGHUP)
+        program.says("ended to be started anew", times=2)
+        program.says("connected", times=4)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+ORPHAN = """
+import os, sys, time
+from gnsq_lite.supervise.processes import Supervisor
+script = '''
+import os, sys, time
+from gnsq_lite.supervise.place import take_place
+place = take_place()
+open(place.socket, "w").close()
+if os.fork() == 0:
+    os._exit(3) if os.fork() else time.sleep(0.3)
+    os._exit(4)
+print("up", flush=True)
+import signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+while True:
+    time.sleep(0.1)
+'''
+import ctypes
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come here, as to PID 1
+sys.exit(Supervisor([sys.executable, "-c", script], 1, 5.0).run())
+"""
+
+
+def test_orphans_that_come_to_the_supervisor_are_reaped_as_pid_1_must(tmp_path: Path) -> None:
+    with running(["-c", ORPHAN], tmp_path) as program:
+        program.says("up")
+        time.sleep(1.0)
+        children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children")
+        if children.exists():
+            states = [
+                Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] for pid in children.read_text().split()
+            ]
+            assert "Z" not in states
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+# -- what is wrong is shown plainly
+
+
+@pytest.mark.parametrize(
+    ("app", "target", "shown"),
+    [
+        ("import gnsq_lite\nimport no_such_thing\n", "app", ["No module named 'no_such_thing'", 'app.py", line 2']),
+        ("def broken(:\n", "app", ["SyntaxError", 'app.py", line 1']),
+        ("x = 1 / 0\n", "app", ["ZeroDivisionError", "x = 1 / 0"]),
+        ("x = 1\n", "missing.module", ["there is no module 'missing'"]),
+        ("x = 1\n", "app", ["'app' has no 'worker'"]),
+        ("from gnsq_lite import Worker\njobs = Worker()\n", "app", ["there is app:jobs"]),
+        ("worker = 5\n", "app:worker", ["app:worker is a int, no gnsq_lite.Worker"]),
+        ("from gnsq_lite import Worker\nworker = Worker()\n", "app", ["nothing is decorated"]),
+        ("x = 1\n", "app.py", ["names no module"]),
+    ],
+    ids=["import", "syntax", "error", "no module", "no worker", "another name", "no Worker", "no handler", "a file"],
+)
+def test_a_module_that_cannot_be_loaded_is_explained_once_and_not_tried_again(
+    tmp_path: Path, app: str, target: str, shown: list[str]
+) -> None:
+    with worker(tmp_path, "127.0.0.1:1", "--processes", "4", app=app, target=target) as program:
+        assert program.ends() == 2
+        for text in shown:
+            assert program.output.count(text) == 1, program.output
+        assert "importlib" not in program.output
+        assert program.output.count("started") == 1
+
+
+def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "0") as program:
+        assert program.ends() == 2
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--topic", "nope") as program:
+        assert program.ends() == 2
+        assert "no handler has it; there are t" in program.output
+
+
+# -- reload, patch, no-supervise
+
+
+def test_reload_takes_up_changed_sources_and_waits_out_broken_ones(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--reload", app=APP + "print('version one', flush=True)\n") as program:
+        program.says("connected")
+        (tmp_path / "app.py").write_text("def broken(:\n", encoding="utf-8")
+        program.says("waiting for a source to change")
+        assert "SyntaxError" in program.output
+        (tmp_path / "app.py").write_text(APP + "print('version number three', flush=True)\n", encoding="utf-8")
+        program.says("version number three")
+        program.says("connected", times=2)
+        publish(nsqd, b"x")
+        program.says("handled x")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+PATCHED = """
+from gevent import monkey
+print("patched before me:", monkey.is_module_patched("socket"), flush=True)
+"""
+
+
+@pytest.mark.parametrize("flags", [["--patch"], ["--patch", "--no-supervise"]], ids=" ".join)
+def test_patch_comes_before_the_users_module(nsqd: Broker, tmp_path: Path, flags: list[str]) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, *flags, app=PATCHED + APP) as program:
+        program.says("patched before me: True")
+        program.says("connected")
+        publish(nsqd, b"slow")
+        program.says("handled slow")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert "finished slow" in program.output
+        assert "Warning" not in program.output
+
+
+def test_no_supervise_runs_in_the_process_itself(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--no-supervise") as program:
+        program.says("connected")
+        publish(nsqd, b"x")
+        program.says("handled x")
+        assert pids(program) == [program.process.pid]
+        program.signal(signal.SIGINT)
+        assert program.ends() == 0
+
+
+# -- logs and pages
+
+
+def test_json_logs_are_one_object_a_line_with_the_key_fields(nsqd: Broker, tmp_path: Path) -> None:
+    app = APP + "\n@worker.handler('bad', 'ch')\ndef bad(message):\n    raise ValueError('two\\nlines')\n"
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--log-format", "json", app=app) as program:
+        program.says("connected", times=2)
+        assert http_call(nsqd.http_address, "POST", "/pub?topic=bad", b"x").status == 200
+        program.says("handler failed")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        lines = [json.loads(line) for line in program.output.splitlines()]
+    assert all({"time", "level", "logger", "message", "process"} <= set(line) for line in lines)
+    assert {line["process"] for line in lines} == {"main", "0"}
+    handles = [line for line in lines if "handles" in line["message"]]
+    assert {(line["topic"], line["handler"]) for line in handles} == {("t", "app.handle"), ("bad", "app.bad")}
+    failed = next(line for line in lines if "handler failed" in line["message"])
+    assert (failed["topic"], failed["channel"], failed["nsqd"]) == ("bad", "ch", nsqd.nsqd_tcp_address)
+    assert "ValueError: two\nlines" in failed["exception"]
+
+
+def pages_at(program: Program) -> str:
+    program.says("metrics: http://")
+    return program.output.split("metrics: http://")[1].split("/metrics")[0]
+
+
+def get(address: str, page: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{page}", timeout=20) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("flags", [[], ["--patch"], ["--no-supervise"]], ids=["plain", "patched", "alone"])
+def test_status_pages_answer_while_a_handler_blocks(nsqd: Broker, tmp_path: Path, flags: list[str]) -> None:
+    app = APP.replace(
+        "while True:\n            time.sleep(0.1)", "import hashlib\n        while True: hashlib.md5(b'x')"
+    )
+    with worker(
+        tmp_path, nsqd.nsqd_tcp_address, "--metrics-port", "0", "--drain-timeout", "1", *flags, app=app
+    ) as program:
+        address = pages_at(program)
+        program.says("connected")
+        wait_for(lambda: get(address, "/readyz")[0] == 200)
+        assert get(address, "/healthz")[0] == 200
+        assert get(address, "/nothing")[0] == 404
+        publish(nsqd, b"stuck")
+        program.says("handled stuck")
+        began = time.monotonic()
+        assert get(address, "/healthz")[0] == 200
+        status, body = get(address, "/metrics")
+        assert status == 200
+        assert time.monotonic() - began < 15
+        label = "" if "--no-supervise" in flags else 'process="0",'
+        if "--patch" in flags:  # the handler holds up the I/O loop itself; the pages say so
+            assert f'gnsq_loop_up{{channel="ch",{label}topic="t"}} 0.0' in body
+            status, body = get(address, "/readyz")
+            assert status == 503
+            assert "does not answer" in body
+            program.process.kill()
+        else:
+            assert f'gnsq_loop_up{{channel="ch",{label}topic="t"}} 1.0' in body
+            assert f'gnsq_handlers_running{{channel="ch",{label}topic="t"}} 1.0' in body
+            assert get(address, "/readyz")[0] == 200
+
+
+def test_readiness_and_metrics_of_several_processes(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--metrics-port", "0", "--processes", "2") as program:
+        address = pages_at(program)
+        program.says("connected", times=2)
+        publish(nsqd, *[b"%d" % n for n in range(20)])
+        program.says("handled", times=20)
+        wait_for(lambda: _total(get(address, "/metrics")[1], "gnsq_messages_total", 'outcome="finished"') == 20)
+        status, body = get(address, "/readyz")
+        assert status == 200
+        assert set(json.loads(body)["processes"]) == {"0", "1"}
+        metrics = get(address, "/metrics")[1]
+        assert _total(metrics, "gnsq_handler_seconds_count") == 20
+        assert 'process="0"' in metrics
+        assert 'process="1"' in metrics
+        assert metrics.count("# TYPE gnsq_messages_total counter") == 1
+        nsqd.node.stop()
+        wait_for(lambda: get(address, "/readyz")[0] == 503)
+        assert get(address, "/healthz")[0] == 200
+        nsqd.node.restart()
+        wait_for(lambda: get(address, "/readyz")[0] == 200)
+
+
+def _total(metrics: str, name: str, label: str = "") -> float:
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(name + "{") and label in line
+    )
+
+
+def test_a_taken_port_is_said_at_once(nsqd: Broker, tmp_path: Path) -> None:
+    port = nsqd.http_address.rpartition(":")[2]
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--metrics-port", port) as program:
+        assert program.ends() == 1
+        assert "--metrics-port" in program.output
+        assert "in use" in program.output
