@@ -188,6 +188,7 @@ class YouzanDialect:
         self._check(request)
         topic, partition, trace_id = request.topic, endpoint.partition, self._trace_id(request)
         if request.headers is not None:
+            self._check_takes_headers(request, route)
             headers = encode_headers(request.headers, trace_id)
             if request.batch:
                 return commands.multipublish_ext(topic, request.bodies, [headers] * len(request.bodies), partition)
@@ -199,6 +200,12 @@ class YouzanDialect:
         if request.batch:
             return commands.multipublish_trace(topic, request.bodies, partition, trace_id)
         return commands.publish_trace(topic, request.bodies[0], partition, trace_id)
+
+    def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
+        """Raise OptionError for a topic without headers: refusing MPUB_EXT, nsqd loses its place in the stream."""
+        layout = route.meta if route is not None else None
+        if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
+            raise OptionError("headers", request.headers, f"{request.topic} is no ext topic: it takes none")
 
     def _trace_id(self, request: PublishRequest) -> int | None:
         if request.trace_id is not None:

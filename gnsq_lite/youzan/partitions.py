@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
+    MpubFailedError,
     NotLeaderError,
     NotSent,
     NotWritableError,
@@ -19,6 +20,7 @@ from gnsq_lite.errors import (
     NSQError,
     OptionError,
     PartitionUnavailable,
+    PubFailedError,
     TopicNotExistError,
 )
 from gnsq_lite.youzan.commands import check_partition
@@ -154,7 +156,12 @@ class PublishRetry:
 
 
 def should_reroute(error: NSQError) -> bool:
-    """Whether *error* means that the partition's leader is to be looked up again (YZ-8, YZ-5)."""
+    """Whether *error* means that the partition's leader is to be looked up again (YZ-8, YZ-5).
+
+    A leader that shuts down says so and has not taken the message; another one follows within a second or so.
+    """
+    if isinstance(error, (PubFailedError, MpubFailedError)):
+        return error.text == "exiting"
     return isinstance(error, (*MOVED, PartitionUnavailable))
 
 

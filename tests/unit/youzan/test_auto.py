@@ -69,8 +69,9 @@ def test_a_writer_asks_for_nodes_until_it_knows_and_then_for_topics() -> None:
 
 @pytest.mark.parametrize(("version", "kind"), [("1.3.0", Message), ("", Message), ("0.3.7-HA.1.13.0", YouzanMessage)])
 def test_without_a_lookup_the_reply_to_identify_tells_how_ids_are_read(version: str, kind: type) -> None:
-    owner = SimpleNamespace(read_at=0.0, msg_timeout=60.0, negotiated=SimpleNamespace(version=version))
-    make = AutoDialect().message_factory("t", AT, 0, None)
+    negotiated = SimpleNamespace(version=version)
+    owner = SimpleNamespace(read_at=0.0, msg_timeout=60.0, negotiated=negotiated)
+    make = AutoDialect().message_factory("t", AT, 0, negotiated)
     message = make(owner, 0, 1, b"\0" * 7 + b"\5" + b"\0" * 8, b"body")
     assert type(message) is kind
     assert message.internal_id == (5 if kind is YouzanMessage else None)

@@ -259,3 +259,13 @@ def test_unknown_or_doubled_options_are_refused() -> None:
         YouzanDialect(colour="red")
     with pytest.raises(OptionError, match="together"):
         YouzanDialect(YouzanOptions(), ordered=True)
+
+
+@pytest.mark.rule("YZ-15")
+@pytest.mark.parametrize("batch", [False, True])
+def test_headers_are_not_sent_to_a_topic_that_takes_none(batch: bool) -> None:
+    dialect, at = YouzanDialect(), Endpoint("10.0.0.1", 4150, 0)
+    asked = request(headers={"a": 1}, batch=batch)
+    with pytest.raises(OptionError, match="no ext topic"):
+        dialect.encode(asked, at, said(dialect, [A]))
+    assert b'{"a":1}' in dialect.encode(asked, at, said(dialect, [A], extend_support=True))

@@ -13,6 +13,7 @@ from gnsq_lite.errors import (
     BadTopicError,
     ConnectionLost,
     ExtNotSupportedError,
+    MpubFailedError,
     NotLeaderError,
     NotSent,
     NotWritableError,
@@ -104,10 +105,11 @@ def test_a_server_alone_is_sent_the_partition_that_was_named() -> None:
 # -- retries --
 
 MOVED = [NotLeaderError("E_FAILED_ON_NOT_LEADER"), NotWritableError("E"), TopicNotExistError("E")]
+EXITING = [PubFailedError("E_PUB_FAILED", "exiting"), MpubFailedError("E_MPUB_FAILED", "exiting")]
 
 
 @pytest.mark.rule("YZ-8")
-@pytest.mark.parametrize("error", [*MOVED, PartitionUnavailable("t", 0, "no leader")])
+@pytest.mark.parametrize("error", [*MOVED, *EXITING, PartitionUnavailable("t", 0, "no leader")])
 def test_a_publish_that_met_no_leader_is_tried_again_a_bounded_number_of_times(error: NSQError) -> None:
     retry = PublishRetry(FakeClock(), attempts=7, first=0.1, longest=1.0)
     delays = []
@@ -120,7 +122,8 @@ def test_a_publish_that_met_no_leader_is_tried_again_a_bounded_number_of_times(e
     "error",
     [
         OutcomeUnknown("x"),
-        PubFailedError("E_PUB_FAILED", "exiting"),
+        PubFailedError("E_PUB_FAILED", "disk full"),
+        MpubFailedError("E_MPUB_FAILED", "disk full"),
         BadTopicError("E_BAD_TOPIC"),
         ConnectionLost("a:1", "reset"),
         NotSent("x"),
