@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -70,7 +70,8 @@ class Target:
     topic: str = ""
     channel: str = ""
     subscribe: bytes | None = None
-    make_message: MessageFactory = Message
+    #: Returns how messages are made, once what was negotiated is known.
+    choose_message: Callable[[Any], MessageFactory] | None = None
     identify_extra: Mapping[str, Any] | None = None
     #: Where to connect to in truth, when an address map says other than the endpoint.
     connect_to: Address | None = None
@@ -100,7 +101,7 @@ class Connection:
         self._out: list[bytes] = []
         self._reqs: list[bytes] = []
         self._flush_due = False
-        self._decoder = FrameDecoder(options.max_frame_size, target.make_message, self)
+        self._decoder = FrameDecoder[Message](options.max_frame_size, Message, self)
 
     # -- opening (CONN-1, CONN-5)
 
@@ -171,6 +172,8 @@ class Connection:
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         self.negotiated = negotiated
+        if self.target.choose_message is not None:
+            self._decoder.make_message = self.target.choose_message(negotiated)
         if negotiated is not None:
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout

@@ -86,7 +86,7 @@ class Subscription:
             topic=topic,
             channel=settings.channel,
             subscribe=ways[way],
-            make_message=dialect.message_factory(topic, self.endpoint, way, None),
+            choose_message=lambda negotiated: dialect.message_factory(topic, self.endpoint, way, negotiated),
             identify_extra=dialect.identify_extra(topic, self.endpoint),
             connect_to=mapped(settings.address_map, self.endpoint),
         )

@@ -67,7 +67,7 @@ class AutoDialect:
         """As the dialect that was found; before that, as the connection's reply to IDENTIFY says."""
         if self._found is self._youzan:
             return self._youzan.message_factory(topic, endpoint, command, negotiated)
-        return _by_identify
+        return _by_identify(negotiated)
 
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
         """As the dialect that was found."""
@@ -128,7 +128,6 @@ def is_youzan_answer(data: Any) -> bool:
 _PLAIN_SUB = message_factory(Layout(), None)
 
 
-def _by_identify(connection: Any, timestamp_ns: int, attempts: int, id: bytes, body: bytes) -> Message:
-    if VERSION_MARK in connection.negotiated.version:
-        return _PLAIN_SUB(connection, timestamp_ns, attempts, id, body)
-    return Message(connection, timestamp_ns, attempts, id, body)
+def _by_identify(negotiated: Any) -> MessageFactory:
+    """Return how messages are made, once IDENTIFY has told what the server is; before that, none come."""
+    return _PLAIN_SUB if negotiated is not None and VERSION_MARK in negotiated.version else Message
