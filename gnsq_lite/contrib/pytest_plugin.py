@@ -1,7 +1,7 @@
-"""pytest fixtures for programs that use NSQ; installed with the library, no import is needed.
+"""Fixtures for pytest, there wherever gnsq_lite is installed: ``nsq_broker``, ``nsq_writer``.
 
-``nsq_broker``: an embedded nsqd and nsqlookupd of the test's own.  ``nsq_writer``: a Writer connected to it.  Nothing of
-the library is imported before a test asks for one of them.
+Nothing but pytest is imported until a fixture is used: a run that uses none pays nothing, and gevent is not loaded
+before a conftest.py that patches, nor before coverage has begun.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsq_broker() -> Iterator[Broker]:
-    """Run an nsqd and a nsqlookupd in memory, on free ports, until the test ends."""
+    """An nsqd and a nsqlookupd of its own for the test, in memory: :class:`gnsq_lite.broker.Broker`."""
     from gnsq_lite.broker import Broker
 
     with Broker() as broker:
@@ -27,7 +27,7 @@ def nsq_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def nsq_writer(nsq_broker: Broker) -> Iterator[Writer]:
-    """Return a Writer connected to ``nsq_broker``."""
+    """A Writer to ``nsq_broker``."""
     from gnsq_lite import Writer
 
     with Writer(nsq_broker.nsqd_tcp_address) as writer:
