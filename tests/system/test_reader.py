@@ -557,6 +557,38 @@ def test_nsqds_are_found_through_lookupd_and_found_again_after_a_restart(make_cl
         assert next(iter(reader.stats().lookupds.values())).ok
 
 
+@pytest.mark.rule("CONN-3")
+def test_a_direct_nsqd_is_tried_again_with_lookupds_configured_too(make_cluster: MakeCluster, topic: str) -> None:
+    # lessons: with lookupd configured, a lost direct nsqd was never tried again
+    cluster = make_cluster(nodes=1)
+    node, seen = cluster.nodes[0], []
+    with Reader(
+        topic,
+        "ch",
+        lambda m: seen.append(m.body),
+        nsqd_tcp_addresses=node.tcp_address,
+        lookupd_http_addresses=cluster.lookupd_http_address,
+        lookupd_poll_interval=60.0,
+        **QUICK,
+    ) as reader:
+        wait_for(lambda: reader.stats().connections)
+        node.stop()
+        wait_for(lambda: not reader.stats().connections)
+        node.restart()
+        node.publish(topic, b"x")
+        wait_for(lambda: seen == [b"x"])
+
+
+def test_nothing_reconnects_after_close(broker: ServerHandle, topic: str) -> None:
+    reader = reader_on(broker, topic, print)
+    reader.start(block=False)
+    wait_for(lambda: reader.stats().connections)
+    reader.close()
+    time.sleep(0.5)
+    assert not channel(broker, topic).get("clients")
+    assert reader.stats().state == "closed"
+
+
 @pytest.mark.rule("DISC-5")
 def test_an_unknown_topic_is_asked_for_again(make_cluster: MakeCluster, topic: str) -> None:
     cluster = make_cluster()
