@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "writer": CORE | {"wire", "policy", "dialect", "http", "net"},
     "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
-    "testing": CORE | FACADE | {"broker", "net", "reader", "writer"},
+    "testing": CORE | FACADE | {"broker", "net", "reader", "wire.names", "writer"},
     "supervise": BASE | {"clock"},
     "worker": CLIENT | {"giveup", "supervise"},
     "spark": CLIENT,

@@ -1,0 +1,123 @@
+"""For tests of handlers: messages without a broker, and what a Reader would answer.
+
+::
+
+    from gnsq_lite.testing import deliver, make_message
+
+    message = make_message(b"hello", attempts=2)
+    assert deliver(handle, message) == ("finish",)
+
+With a broker: :class:`gnsq_lite.broker.Broker`, or the fixtures of :mod:`gnsq_lite.contrib.pytest_plugin`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.errors import BodyTypeError
+from gnsq_lite.message import Message, Requeue
+from gnsq_lite.net.handlers import make_runner
+from gnsq_lite.wire.names import check_channel, check_topic
+
+#: ("finish",), ("touch",) or ("requeue", delay, backoff).
+Answer = tuple[Any, ...]
+
+_ids = itertools.count(1)
+
+
+class Recorder:
+    """Stands for the connection of a message: notes what would be sent to nsqd."""
+
+    def __init__(self, topic: str, channel: str, address: str, msg_timeout: float, max_msg_timeout: float) -> None:
+        self.topic, self.channel, self.address = topic, channel, address
+        self.msg_timeout, self.max_msg_timeout = msg_timeout, max_msg_timeout
+        self.read_at = time.monotonic()
+        self.answers: list[Answer] = []
+
+    def finish(self, message: Message) -> None:
+        """Note FIN."""
+        self.answers.append(("finish",))
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
+        """Note REQ; a delay of None is the Reader's own, which grows with the attempts."""
+        self.answers.append(("requeue", delay, backoff))
+
+    def answer_late(self, message: Message, *, finished: bool) -> None:
+        """Note an answer that a Reader would only count, because nsqd has taken the message back."""
+        self.answers.append(("late", "finish" if finished else "requeue"))
+
+    def touch(self, message: Message) -> None:
+        """Note TOUCH."""
+        self.answers.append(("touch",))
+
+
+class RecordedMessage(Message):
+    """A Message as a handler gets it, that remembers how it was answered."""
+
+    __slots__ = ()
+
+    @property
+    def answers(self) -> list[Answer]:
+        """What would have been sent to nsqd, in its order: ("touch",), ("finish",), ("requeue", delay, backoff)."""
+        recorder: Any = self._connection
+        answers: list[Answer] = recorder.answers
+        return answers
+
+
+def make_message(
+    body: bytes = b"body",
+    attempts: int = 1,
+    *,
+    topic: str = "topic",
+    channel: str = "channel",
+    id: bytes | None = None,
+    timestamp_ns: int | None = None,
+    nsqd_address: str = "127.0.0.1:4150",
+    msg_timeout: float = 60.0,
+    max_msg_timeout: float = 900.0,
+) -> RecordedMessage:
+    """Return a message that no nsqd has sent.
+
+    Args:
+        id: 16 bytes; None: one that no other message has.
+        timestamp_ns: Nanoseconds since 1970; None: now.
+        msg_timeout, max_msg_timeout: Seconds from now to its deadline, and to the end of all touches.
+    Raises:
+        BodyTypeError, InvalidName: as a publish would.
+    """
+    if not isinstance(body, bytes):
+        raise BodyTypeError(type(body).__name__)
+    check_topic(topic)
+    check_channel(channel)
+    recorder = Recorder(topic, channel, nsqd_address, msg_timeout, max_msg_timeout)
+    stamp = time.time_ns() if timestamp_ns is None else timestamp_ns
+    return RecordedMessage(recorder, stamp, attempts, b"%016x" % next(_ids) if id is None else id, body)
+
+
+class _Outcomes:
+    def on_exception(self, job: Any, error: BaseException) -> None:
+        if not job.has_responded:
+            asked = error if isinstance(error, Requeue) else Requeue()
+            job.requeue(asked.delay, asked.backoff)
+
+    def on_too_many_attempts(self, message: Message) -> None:
+        """Not asked for: deliver() knows no limit."""
+
+    def on_left_open(self, message: Message) -> None:
+        """The message has no answer yet, which deliver() returns as None."""
+
+    def on_expired(self, message: Message) -> None:
+        """It does not expire."""
+
+
+def deliver(handler: Callable[[Message], Any], message: RecordedMessage) -> Answer | None:
+    """Call *handler* as a Reader does and return the answer nsqd would get; None: none yet (``enable_async``).
+
+    What the handler raises is the message's failure, ("requeue", None, True), and is not raised here, unless it is no
+    Exception (KeyboardInterrupt, SystemExit).
+    """
+    make_runner(handler, _Outcomes(), 0)(message)
+    return message.answers[-1] if message.has_responded else None
