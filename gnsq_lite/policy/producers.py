@@ -118,7 +118,6 @@ class Producers(Generic[K]):
 
     def start(self) -> list[Connect[K]]:
         """Return the nodes that were given directly.  They are connected to now, and never forgotten."""
-        self._up.update(self._direct)
         return [Connect(key, None) for key in self._direct]
 
     def connected(self, key: K) -> None:
@@ -127,8 +126,6 @@ class Producers(Generic[K]):
 
     def disconnected(self, key: K) -> list[Forget[K]]:
         """Take that *key* is not connected any more, or could not be.  Only a later poll brings it back (CONN-4)."""
-        if key in self._direct:
-            return []
         self._up.discard(key)
         return [] if self._is_listed(key) else self._forget([key])
 

@@ -166,7 +166,7 @@ class ReadyAllocator:
         now = self._clock.now()
         ready = [c for c in self._connections.values() if c.size]
         cut: list[SetReady] = []
-        if self._mode is not _Mode.PROBING and ready:
+        if ready:
             cut = self._cut(now, {pick(self._rng, [c for c in ready if not c.in_flight] or ready): 1})
         self._mode = _Mode.PROBING
         return cut + self._evaluate(now)

@@ -241,3 +241,21 @@ def test_what_a_lost_connection_had_is_given_on_without_waiting_for_the_end_of_a
     clock.advance(SETTLE)
     [change] = allocator.tick()
     assert change.key in {second, "third"}
+
+
+@pytest.mark.rule("RDY-6")
+def test_those_who_came_during_a_round_are_served_in_random_order_too(clock: FakeClock) -> None:
+    chosen = set()
+    for seed in range(5):
+        allocator = ReadyAllocator(1, clock=clock, rng=random.Random(seed))
+        for key in range(2):
+            allocator.add(key, 2500)
+        clock.advance(SETTLE)
+        allocator.tick()  # a round of one
+        for key in range(2, 30):
+            allocator.add(key, 2500)
+        changes = allocator.set_max_in_flight(10)
+        assert len(changes) == 9
+        assert changes[0].key == 1
+        chosen.add(tuple(change.key for change in changes))
+    assert len(chosen) == 5
