@@ -14,6 +14,7 @@ from gnsq_lite.version import __version__
 
 #: Command -> (module, or module:name, of a click.Command; one line of help).
 COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": ("gnsq_lite.cli.bench", "Measure publishing and consuming on this machine."),
     "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
     "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and prove that nothing was lost."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),

@@ -105,6 +105,15 @@ def test_the_broker_runs_alone_and_ends_on_a_signal() -> None:
             assert (code, err) == (0, b"")
 
 
+def test_bench_measures_and_loses_nothing(broker: ServerHandle) -> None:
+    done = program("bench", "-n", "500", "--json", "--nsqd-tcp-address", broker.tcp_address)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["what"].split(",")[0] for row in rows] == ["publish", "publish", "publish", "consume"]
+    assert rows[-1]["messages"] == 1 + 100 + 500 + 500
+    assert all(row["per second"] > 0 for row in rows)
+
+
 # -- pub and tail
 
 
