@@ -1,0 +1,243 @@
+"""The HTTP clients on a cluster of Youzan's kind: the embedded one, and a real one that GNSQ_YOUZAN_LOOKUPD names."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsq_lite import errors
+from gnsq_lite.broker import Broker
+from gnsq_lite.http import LookupdClient, Node, NsqdClient
+from gnsq_lite.options import format_address
+
+#: A real cluster refuses changes while it is "unstable", which can last for its check interval of 60 s.
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.youzan)])
+def lookupd(request: pytest.FixtureRequest) -> Iterator[LookupdClient]:
+    if request.param == "real":
+        with LookupdClient(request.getfixturevalue("youzan_lookupd"), http_timeout=30.0) as client:
+            yield client
+        return
+    with Broker(nsqds=2, youzan=True) as broker, LookupdClient(broker.lookupd_http_address) as client:
+        yield client
+
+
+@pytest.fixture
+def real(youzan_lookupd: str) -> Iterator[LookupdClient]:
+    """The real cluster, for endpoints that the embedded one has no need of."""
+    with LookupdClient(youzan_lookupd, http_timeout=30.0) as client:
+        yield client
+
+
+def until(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
+    limit = time.monotonic() + seconds
+    while True:
+        try:
+            if result := condition():
+                return result
+        except errors.HTTPStatusError:  # "the cluster is unstable"
+            pass
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def make(lookupd: LookupdClient, partitions: int = 2, **options: Any) -> tuple[str, dict[int, Node]]:
+    """Make a topic; return its name and its leaders."""
+    name = f"http{uuid.uuid4().hex[:12]}"
+
+    def leaders() -> Any:
+        # Asked again, it changes nothing, but has the cluster look again for leaders, which it forgets at times.
+        lookupd.create_topic(name, partition_num=partitions, replicator=1, **options)
+        for _ in range(10):
+            found = lookupd.lookup(name, access="w", metainfo=True)
+            if len(found.partitions) == partitions:
+                return found.partitions
+            time.sleep(0.1)
+        return None
+
+    return name, dict(until(leaders))
+
+
+def at(node: Node) -> NsqdClient:
+    return NsqdClient(format_address(node.http_address), http_timeout=30.0)
+
+
+@pytest.mark.rule("YZ-2")
+def test_lookup_gives_partitions_and_how_the_topic_is_made(lookupd: LookupdClient) -> None:
+    name, leaders = make(lookupd)
+    assert sorted(leaders) == [0, 1]
+    found = lookupd.lookup(name, access="w", metainfo=True)
+    assert found.meta is not None
+    assert (found.meta.partition_num, found.meta.replica, found.meta.ordered) == (2, 1, False)
+    one = lookupd.lookup(name, access="r", partition=1)
+    assert list(one.partitions) == [1]
+    assert one.meta is None
+    assert leaders[0].distributed_id
+    assert name in lookupd.topics()
+    assert name in {meta.topic_name for meta in lookupd.topics_meta()}
+    assert {name: (0,)} == {t: p for n in lookupd.nodes() for t, p in n.partitions.items() if t == name and 0 in p}
+
+
+@pytest.mark.rule("YZ-1")
+def test_the_nsqlookupds_of_the_cluster_are_listed(lookupd: LookupdClient) -> None:
+    nodes = lookupd.list_lookupds()
+    assert nodes.leader is not None
+    assert nodes.leader in nodes.nodes
+    assert f"http://{format_address(nodes.leader.http_address)}" == lookupd.url
+    assert lookupd.info().ha_support is True
+
+
+@pytest.mark.rule("DISC-5")
+def test_a_topic_that_does_not_exist_is_an_empty_result_to_readers_and_writers(lookupd: LookupdClient) -> None:
+    for access in ("r", "w"):
+        result = lookupd.lookup("no_such_topic", access=access, metainfo=True)  # type: ignore[arg-type]
+        assert (result.producers, result.partitions) == ((), {})
+
+
+def test_a_message_goes_to_its_partition_and_is_counted_there(lookupd: LookupdClient) -> None:
+    name, leaders = make(lookupd)
+    for number, node in leaders.items():
+        with at(node) as nsqd:
+            assert nsqd.ping() == "OK"
+            assert nsqd.info().ha_support is True
+            nsqd.create_channel(name, "c", partition=number)
+            for _ in range(number + 1):
+                nsqd.publish(name, b"x", partition=number)
+            stats = nsqd.stats(name, partition=number, leader_only=True)
+            (topic,) = [topic for topic in stats.topics if topic.topic_partition == number]
+            assert (topic.message_count, topic.is_leader, topic.is_ext) == (number + 1, True, False)
+            until(lambda: nsqd.stats(name).channel(name, "c").depth > 0)  # type: ignore[union-attr]
+            nsqd.set_channel_offset(name, "c", "special:-1", partition=number)
+            nsqd.delete_channel(name, "c", partition=number)
+    with at(leaders[0]) as nsqd, pytest.raises(errors.HTTPStatusError) as caught:
+        nsqd.publish("no_such_topic", b"x")
+    assert "E_TOPIC_NOT_EXIST" in caught.value.text
+
+
+@pytest.mark.rule("YZ-12")
+def test_a_leader_can_be_moved(lookupd: LookupdClient) -> None:
+    name, leaders = make(lookupd, 1)
+    source = leaders[0].distributed_id or ""
+    target = next(n for n in lookupd.nodes() if n.tcp_port != leaders[0].tcp_port)
+    to = until(lambda: _distributed_id(lookupd, target))
+    move = {"move_from": source, "move_to": to, "move_leader": True}
+    until(lambda: lookupd.move_partition(name, 0, **move) is None)
+    until(lambda: lookupd.lookup(name, access="w").partitions[0].tcp_port == target.tcp_port)
+    with pytest.raises(errors.HTTPStatusError):
+        lookupd.move_partition("no_such_topic", 0, **move)
+
+
+def _distributed_id(lookupd: LookupdClient, node: Node) -> str | None:
+    """Return the cluster's name of a node, which only /lookup tells: make topics until one is led there."""
+    _, leaders = make(lookupd)
+    return next((found.distributed_id for found in leaders.values() if found.tcp_port == node.tcp_port), None)
+
+
+# -- what only the real one has ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.youzan
+def test_a_traced_message_can_be_read_back_and_finished(real: LookupdClient) -> None:
+    name, leaders = make(real, 1)
+    with at(leaders[0]) as nsqd:
+        nsqd.create_channel(name, "c", partition=0)
+        trace = nsqd.publish_trace(name, b"traced", trace_id=123, partition=0)
+        assert (trace.trace_id, trace.rawsize > 6) == (123, True)
+        message = until(lambda: nsqd.get_message(name, trace.id))
+        assert (message.id, message.trace_id, message.body) == (trace.id, 123, "traced")
+        first = nsqd.get_message(name, 1, search="count", partition=0)
+        assert first.body == "traced"
+        assert nsqd.message_stats(name, "c", partition=0)
+        assert nsqd.message_history(name, partition=0)
+        nsqd.multipublish(name, [b"a", b"b"], partition=0)
+        nsqd.multipublish(name, [b"a", b"b"], partition=0, binary=False)
+        assert until(lambda: nsqd.stats(name).topics[0].message_count == 5)
+
+
+@pytest.mark.youzan
+@pytest.mark.rule("YZ-15")
+def test_ext_headers_arrive_as_they_were_given(real: LookupdClient) -> None:
+    name, leaders = make(real, 1, extend=True)
+    headers = {"k": "100% a+b & ü?", "##trace_id": "77"}
+    with at(leaders[0]) as nsqd:
+        trace = nsqd.publish_ext(name, b"x", headers=headers, partition=0)
+        assert trace is not None
+        message = until(lambda: nsqd.get_message(name, trace.id))
+        assert message.trace_id == 77
+        assert nsqd.stats(name).topics[0].is_ext is True
+        assert nsqd.publish_ext(name, b"x", headers={}, partition=0) is None
+    plain, leaders = make(real, 1)
+    with at(leaders[0]) as nsqd, pytest.raises(errors.HTTPStatusError, match="E_EXT_NOT_SUPPORT"):
+        nsqd.publish_ext(plain, b"x", headers=headers, partition=0)
+
+
+@pytest.mark.youzan
+def test_every_act_on_a_channel_is_taken(real: LookupdClient) -> None:
+    name, leaders = make(real, 1, extend=True)
+    here: dict[str, Any] = {"partition": 0}
+    with at(leaders[0]) as nsqd:
+        nsqd.create_channel(name, "c", **here)
+        nsqd.publish(name, b"x", **here)
+        nsqd.pause_channel(name, "c", **here)
+        nsqd.unpause_channel(name, "c", **here)
+        nsqd.skip_channel(name, "c", **here)
+        assert nsqd.stats(name).channel(name, "c").skipped is True  # type: ignore[union-attr]
+        nsqd.unskip_channel(name, "c", **here)
+        nsqd.skip_zan_test(name, "c", **here)
+        nsqd.skip_zan_test(name, "c", skip=False, **here)
+        nsqd.set_channel_order(name, "c", True, **here)
+        nsqd.set_channel_order(name, "c", False, **here)
+        nsqd.limit_channel_clients(name, "c", ready=1, client_prefix="10.", **here)
+        nsqd.limit_channel_rate(name, "c", 1000, **here)
+        nsqd.fix_channel_confirmed(name, "c", **here)
+        nsqd.finish_memory_delayed(name, "c", **here)
+        nsqd.empty_delayed(name, "c", **here)
+        nsqd.requeue_delayed(name, "c", **here)
+        nsqd.empty_channel(name, "c", **here)
+        nsqd.trace_messages(name, "c")
+        nsqd.trace_messages(name, "c", enable=False)
+        nsqd.delete_channel(name, "c", **here)
+
+
+@pytest.mark.youzan
+def test_the_nodes_and_the_cluster_tell_of_themselves(real: LookupdClient) -> None:
+    name, leaders = make(real, 1)
+    with at(leaders[0]) as nsqd:
+        assert nsqd.server_stats()["health"] == "OK"
+        assert nsqd.coordinator_stats(name, partition=0)
+        assert "go_goroutines" in nsqd.metrics()
+        nsqd.clean_unused(name, dry_run=True)
+        nsqd.clean_old_data(name, partition=0)
+        nsqd.fix_topic_data(name, partition=0)
+        nsqd.set_log_level(2)
+        assert name in nsqd.stats_text(name)
+        nsqd.free_memory()
+        nsqd.set_block_rate(0)
+        nsqd.disable_write("")
+    assert "stable" in real.cluster_stats()
+    real.disable_write("")
+    real.set_log_level(2)
+    real.update_topic_meta(name, upgrade_ext=True)
+    until(lambda: real.lookup(name, metainfo=True).meta.extend_support)  # type: ignore[union-attr]
+    real.balance_top_topics(False)
+    assert real.debug()
+    assert real.channels(name) == ()
+
+
+@pytest.mark.youzan
+def test_a_topic_can_grow_and_be_deleted(real: LookupdClient) -> None:
+    name, _ = make(real, 1)
+    until(lambda: real.expand_partitions(name, 2) is None)
+    until(lambda: real.lookup(name, metainfo=True).meta.partition_num == 2)  # type: ignore[union-attr]
+    until(lambda: real.delete_topic(name) is None)
+    until(lambda: name not in real.topics())
+    registered, _ = make(real, 1, disable_channel_auto_create=True)
+    real.create_channel(registered, "c")
+    assert until(lambda: {m.topic_name: m.registered_channels for m in real.topics_meta()}.get(registered) == ("c",))
+    real.delete_channel(registered, "c")
