@@ -7,13 +7,13 @@ YZ-1           ``lookupds.LookupSet``
 YZ-2           ``lookup.lookup_path``, ``lookup.parse_layout``
 YZ-3, YZ-4     ``commands``, ``dialect``
 YZ-5           ``hashing``, ``partitions.PartitionChooser``
-YZ-6, YZ-13    ``ordered.OrderedPartition``
+YZ-6, YZ-13    ``ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
-YZ-8, YZ-12    ``partitions.PublishRetry``, ``dialect``
+YZ-8, YZ-12    ``partitions.should_reroute``, ``dialect.look_up_after``; ``net.routes``
 YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node
-YZ-14          ``dialect.AutoDialect``
+YZ-14          ``auto.AutoDialect``
 YZ-15, YZ-16   ``headers``, ``commands.publish_ext``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
 YZ-18          ``dialect``; the connection's heartbeat watch

@@ -70,11 +70,6 @@ def decode_content(data: bytes, layout: Layout) -> Content:
     return Content(data[at + TAIL_LENGTH :], header, version, offset, size)
 
 
-def internal_id_of(message_id: bytes) -> int:
-    """Return the server's own id: the first 8 of the 16 bytes (YZ-10).  Raises FrameError for another length."""
-    return split_id(message_id)[0]
-
-
 def split_id(message_id: bytes) -> tuple[int, int]:
     """Return (internal id, trace id) of a message's id (YZ-10).  Raises FrameError for another length than 16."""
     if len(message_id) != 16:

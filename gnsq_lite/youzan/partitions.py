@@ -1,4 +1,4 @@
-"""Which partition a publish goes to, and what to do when that fails: pure.
+"""Which partition a publish goes to, and which failures call for a fresh lookup: pure.
 
 A key's partition follows from the key and the number of partitions alone (YZ-5).  Where its leader cannot be reached
 the publish fails or waits, it never goes elsewhere: the order of a key's messages rests on that.
@@ -6,17 +6,14 @@ the publish fails or waits, it never goes elsewhere: the order of a key's messag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 
-from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     MpubFailedError,
     NotLeaderError,
     NotSent,
     NotWritableError,
-    NsqdError,
     NSQError,
     OptionError,
     PartitionUnavailable,
@@ -106,55 +103,6 @@ class PartitionChooser:
         return endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Look the topic up again, then publish again after *delay* seconds."""
-
-    delay: float
-
-
-class PublishRetry:
-    """How often and how long one publish is tried again (YZ-8); one object per publish.
-
-    The first retry follows the fresh lookup at once: after a planned move the new leader is known by then.  Later ones
-    wait 0.1 s, 0.2 s, 0.4 s ... up to *longest*.
-
-    Args:
-        attempts: How often it may be sent in all.
-        deadline: Monotonic seconds after which it is not sent again.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        attempts: int = 8,
-        deadline: float | None = None,
-        first: float = 0.1,
-        longest: float = 2.0,
-    ) -> None:
-        if attempts < 1:
-            raise OptionError("attempts", attempts, "must be at least 1")
-        self._clock, self._deadline, self._first, self._longest = clock, deadline, first, longest
-        self._left = attempts - 1
-        self._failures = 0
-
-    def after(self, error: NSQError) -> Retry | None:
-        """Return what to do after *error*; None: raise it.
-
-        A refusal by one that is not the leader, and what was never sent, may be sent again and doubles nothing that the
-        server had confirmed; an outcome that is not known is for the caller to decide (PUB-2).
-        """
-        if not should_reroute(error) or self._left == 0:
-            return None
-        delay = 0.0 if self._failures == 0 else min(self._first * 2.0 ** min(self._failures - 1, 32), self._longest)
-        if self._deadline is not None and self._clock.now() + delay >= self._deadline:
-            return None
-        self._left -= 1
-        self._failures += 1
-        return Retry(delay)
-
-
 def should_reroute(error: NSQError) -> bool:
     """Whether *error* means that the partition's leader is to be looked up again (YZ-8, YZ-5).
 
@@ -163,18 +111,3 @@ def should_reroute(error: NSQError) -> bool:
     if isinstance(error, (PubFailedError, MpubFailedError)):
         return error.text == "exiting"
     return isinstance(error, (*MOVED, PartitionUnavailable))
-
-
-def stays_open(error: NsqdError) -> bool:
-    """Whether the server keeps the connection of a publisher open after *error*; clients close it all the same."""
-    return isinstance(error, (NotLeaderError, NotWritableError)) or not error.closes_connection
-
-
-def moved_away(before: TopicLayout, now: TopicLayout) -> dict[int, Endpoint | None]:
-    """Return the partitions whose leader changed, with the new one; None where there is none now (YZ-12)."""
-    numbers: Iterable[int] = before.partitions.keys() | now.partitions.keys()
-    return {
-        number: now.partitions.get(number)
-        for number in sorted(numbers)
-        if before.partitions.get(number) != now.partitions.get(number)
-    }

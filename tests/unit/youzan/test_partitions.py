@@ -12,7 +12,6 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     BadTopicError,
     ConnectionLost,
-    ExtNotSupportedError,
     MpubFailedError,
     NotLeaderError,
     NotSent,
@@ -26,8 +25,7 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.lookup import TopicLayout
-from gnsq_lite.youzan.partitions import PartitionChooser, PublishRetry, Retry, moved_away, should_reroute, stays_open
-from tests.fakes import FakeClock
+from gnsq_lite.youzan.partitions import PartitionChooser, should_reroute
 
 
 def layout(count: int, *listed: int) -> TopicLayout:
@@ -102,20 +100,23 @@ def test_a_server_alone_is_sent_the_partition_that_was_named() -> None:
     assert PartitionChooser().choose("t", alone) == Endpoint("a", 1)
 
 
-# -- retries --
-
-MOVED = [NotLeaderError("E_FAILED_ON_NOT_LEADER"), NotWritableError("E"), TopicNotExistError("E")]
-EXITING = [PubFailedError("E_PUB_FAILED", "exiting"), MpubFailedError("E_MPUB_FAILED", "exiting")]
+# -- what calls for a fresh lookup --
 
 
 @pytest.mark.rule("YZ-8")
-@pytest.mark.parametrize("error", [*MOVED, *EXITING, PartitionUnavailable("t", 0, "no leader")])
-def test_a_publish_that_met_no_leader_is_tried_again_a_bounded_number_of_times(error: NSQError) -> None:
-    retry = PublishRetry(FakeClock(), attempts=7, first=0.1, longest=1.0)
-    delays = []
-    while (plan := retry.after(error)) is not None:
-        delays.append(plan.delay)
-    assert delays == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0]
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotLeaderError("E_FAILED_ON_NOT_LEADER"),
+        NotWritableError("E_FAILED_ON_NOT_WRITABLE"),
+        TopicNotExistError("E_TOPIC_NOT_EXIST"),
+        PubFailedError("E_PUB_FAILED", "exiting"),
+        MpubFailedError("E_MPUB_FAILED", "exiting"),
+        PartitionUnavailable("t", 0, "no leader"),
+    ],
+)
+def test_an_error_that_tells_of_no_leader_calls_for_a_lookup(error: NSQError) -> None:
+    assert should_reroute(error)
 
 
 @pytest.mark.parametrize(
@@ -131,31 +132,3 @@ def test_a_publish_that_met_no_leader_is_tried_again_a_bounded_number_of_times(e
 )
 def test_anything_else_is_not_rerouted(error: NSQError) -> None:
     assert not should_reroute(error)
-    assert PublishRetry(FakeClock()).after(error) is None
-
-
-def test_no_retry_begins_at_or_after_the_deadline() -> None:
-    clock = FakeClock()
-    retry = PublishRetry(clock, attempts=100, deadline=clock.now() + 1.0, first=0.5)
-    assert retry.after(MOVED[0]) == Retry(0.0)
-    assert retry.after(MOVED[0]) == Retry(0.5)
-    clock.advance(0.5)
-    assert retry.after(MOVED[0]) is None
-    assert PublishRetry(clock, attempts=1).after(MOVED[0]) is None
-    with pytest.raises(OptionError):
-        PublishRetry(clock, attempts=0)
-
-
-def test_refusals_that_leave_the_connection_open_are_told_from_those_that_end_it() -> None:
-    assert stays_open(MOVED[0])
-    assert stays_open(MOVED[1])
-    assert not stays_open(MOVED[2])
-    assert stays_open(ExtNotSupportedError("E_EXT_NOT_SUPPORT"))
-
-
-@pytest.mark.rule("YZ-12")
-def test_a_moved_leader_is_told_with_its_new_place() -> None:
-    before = layout(3, 0, 1)
-    now = TopicLayout(3, partitions={0: Endpoint("10.0.0.9", 4150, 0), 2: Endpoint("10.0.0.1", 4152, 2)}, has_meta=True)
-    assert moved_away(before, now) == {0: Endpoint("10.0.0.9", 4150, 0), 1: None, 2: Endpoint("10.0.0.1", 4152, 2)}
-    assert moved_away(before, before) == {}
