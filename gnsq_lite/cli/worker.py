@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from typing import Any
 
 import click
 
 from gnsq_lite.cli.flags import addresses, where
-from gnsq_lite.errors import MissingExtra, NSQError
+from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_for_a_change
+from gnsq_lite.errors import NSQError
 from gnsq_lite.supervise import logs
 from gnsq_lite.supervise.exits import Exit
-from gnsq_lite.supervise.group import GroupPages, Merge
 from gnsq_lite.supervise.place import Place, take_place
-from gnsq_lite.supervise.processes import Supervisor
-from gnsq_lite.supervise.status import Page, StatusServer
-from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
-
-#: Seconds between two looks at the sources.
-_WATCH_EVERY = 0.5
 
 
 @click.command("worker")
@@ -51,41 +42,9 @@ def command(target: str, **flags: Any) -> int:
     place = take_place()
     logs.configure(flags["log_format"], flags["log_level"], str(place.number) if place else "main")
     if place is None and not flags["no_supervise"]:
-        return supervise(
-            flags["processes"], flags["drain_timeout"], metrics=(flags["metrics_host"], flags["metrics_port"])
-        )
+        limit = 30.0 if flags["drain_timeout"] is None else flags["drain_timeout"]
+        return supervise(flags["processes"], limit, StatusAt(flags["metrics_host"], flags["metrics_port"]))
     return _work(target, place, flags)
-
-
-def supervise(processes: int, drain_timeout: float | None, metrics: tuple[str, int | None]) -> int:
-    """Run this very command line in *processes* processes and return the exit code."""
-    limit = 30.0 if drain_timeout is None else drain_timeout
-    supervisor = Supervisor((sys.executable, *sys.orig_argv[1:]), processes, limit)
-    host, port = metrics
-    if port is not None:
-        _serve(StatusServer(GroupPages(lambda: supervisor.children, _merge()), (host, port)), host)
-    return supervisor.run()
-
-
-def _serve(server: StatusServer, host: str) -> None:
-    try:
-        server.start()
-    except OSError as error:
-        raise click.ClickException(f"--metrics-port: {host}: {error.strerror or error}") from None
-    click.echo(f"metrics: http://{host}:{server.port}/metrics /healthz /readyz", err=True)
-
-
-def _merge() -> Merge:
-    try:
-        from gnsq_lite.contrib.prometheus_merge import merge
-    except MissingExtra as missing:
-        why = missing
-
-        def refuse(pages: Any) -> Page:
-            raise why
-
-        return refuse
-    return merge
 
 
 def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
@@ -98,9 +57,10 @@ def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
         click.echo(f"gnsq-lite: {error}", err=True)
         if not flags["reload"]:
             return Exit.USAGE
-        _wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
+        wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
         return Exit.RELOAD
-    return run_worker(worker, place, reload=flags["reload"], metrics=(flags["metrics_host"], flags["metrics_port"]))
+    status = StatusAt(flags["metrics_host"], flags["metrics_port"])
+    return run_worker(worker, place, reload=flags["reload"], status=status)
 
 
 def _configure(worker: Any, flags: dict[str, Any]) -> None:
@@ -114,71 +74,3 @@ def _configure(worker: Any, flags: dict[str, Any]) -> None:
     if flags["drain_timeout"] is not None:
         worker.drain_timeout = flags["drain_timeout"]
     worker.check()
-
-
-def run_worker(
-    worker: Any, place: Place | None, *, reload: bool = False, metrics: tuple[str, int | None] = ("127.0.0.1", None)
-) -> int:
-    """Run *worker* in this process, at its *place* under a supervisor if it has one, and return the exit code."""
-    from gnsq_lite.net.runtime import start_native_thread
-    from gnsq_lite.worker import running
-    from gnsq_lite.worker.pages import WorkerPages
-
-    host, port = metrics
-    is_asked = port is not None
-    pages = WorkerPages(worker, _metrics(worker) if is_asked else _nothing)
-    if place is not None:
-        StatusServer(pages, place.socket, start_native_thread).start()
-    elif port is not None:
-        _serve(StatusServer(pages, (host, port), start_native_thread), host)
-    changes = _Changes() if reload else None
-    ticks = [changes.look] if changes else []
-    if place is not None:
-        ticks.append(place.is_orphaned)
-    code = running.run(worker, worker.drain_timeout, supervised=place is not None, ticks=ticks)
-    return Exit.RELOAD if changes is not None and changes.seen else code
-
-
-class _Changes:
-    def __init__(self, files: tuple[str, ...] = ()) -> None:
-        self._watch = SourceWatch(lambda: loaded_sources() | set(files))
-        self._next = time.monotonic() + _WATCH_EVERY
-        self.seen = False
-
-    def look(self) -> bool:
-        """Return whether a source has changed."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _WATCH_EVERY
-            changed = self._watch.changed()
-            if changed is not None:
-                click.echo(f"gnsq-lite: {os.path.relpath(changed)} changed", err=True)
-                self.seen = True
-        return self.seen
-
-
-def _wait_for_a_change(place: Place | None, files: tuple[str, ...]) -> None:
-    here = [entry.path for entry in os.scandir() if entry.name.endswith(".py")]
-    changes = _Changes((*files, *map(os.path.abspath, here)))
-    click.echo("gnsq-lite: waiting for a source to change", err=True)
-    while not changes.look() and not (place is not None and place.is_orphaned()):
-        time.sleep(0.1)
-
-
-def _metrics(worker: Any) -> Any:
-    try:
-        from gnsq_lite.contrib import prometheus
-    except MissingExtra as missing:
-        why = missing
-
-        def refuse() -> Page:
-            raise why
-
-        return refuse
-    prometheus.REGISTRY.register(prometheus.Collector(worker))
-    if not any(isinstance(each, prometheus.HandlerSeconds) for each in worker.middleware):
-        worker.middleware.insert(0, prometheus.HandlerSeconds())
-    return prometheus.page
-
-
-def _nothing() -> Page:
-    return "text/plain; charset=utf-8", b""

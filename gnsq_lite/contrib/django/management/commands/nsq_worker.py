@@ -1,0 +1,79 @@
+"""``manage.py nsq_worker``: runs the handlers of all apps, in supervised processes."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+
+from gnsq_lite.contrib.django.conf import nsq_settings
+from gnsq_lite.contrib.django.registry import make_worker
+from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise
+from gnsq_lite.errors import InvalidName, NSQError, OptionError
+from gnsq_lite.supervise import logs
+from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.place import take_place
+from gnsq_lite.worker import Worker
+
+
+class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
+    """Exit codes are those of ``gnsq-lite worker``."""
+
+    help = "Feeds the functions that apps' nsq.py decorate with gnsq_lite.contrib.django.handler, until SIGTERM."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Flags as those of ``gnsq-lite worker``."""
+        parser.add_argument("--topic", action="append", default=[], help="only its handlers; may be repeated")
+        parser.add_argument("--processes", type=_count, default=1)
+        parser.add_argument("--concurrency", type=_count, help="handlers at once, for each that does not say itself")
+        parser.add_argument("--reload", action="store_true", help="start anew when a source changes")
+        parser.add_argument("--metrics-port", type=int, help="serve /metrics /healthz /readyz; 0: any port")
+        parser.add_argument("--metrics-host", default="127.0.0.1")
+        parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
+        parser.add_argument("--log-format", choices=("text", "json"), help="instead of the project's LOGGING")
+        parser.add_argument("--no-supervise", action="store_true", help="run in this process, for a debugger")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run; leaves with the exit code."""
+        place = take_place()
+        if options["log_format"]:
+            logs.configure(options["log_format"], "info", str(place.number) if place else "main")
+        status = StatusAt(options["metrics_host"], options["metrics_port"])
+        try:
+            if place is None and not options["no_supervise"]:
+                code = supervise(options["processes"], _limit(options), status)
+            else:
+                code = run_worker(_worker(options), place, reload=options["reload"], status=status)
+        except (OptionError, InvalidName, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=Exit.USAGE) from error
+        except NSQError as error:
+            raise CommandError(str(error), returncode=Exit.FAILED) from error
+        sys.exit(code)
+
+
+def _limit(options: dict[str, Any]) -> float:
+    given = options["drain_timeout"]
+    limit: float = nsq_settings().get("DRAIN_TIMEOUT", 30.0) if given is None else given
+    return limit
+
+
+def _worker(options: dict[str, Any]) -> Worker:
+    worker = make_worker()
+    if options["topic"]:
+        worker.select(options["topic"])
+    if options["concurrency"] is not None:
+        worker.configure(concurrency=options["concurrency"])
+    worker.drain_timeout = _limit(options)
+    worker.check()
+    return worker
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ArgumentTypeError("must be at least 1")
+    return count

@@ -1,0 +1,64 @@
+"""Publishing that follows the database's transactions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import transaction
+
+from gnsq_lite.contrib.django.conf import addresses, nsq_settings
+from gnsq_lite.wire.commands import check_bodies, check_body
+from gnsq_lite.wire.names import check_topic
+from gnsq_lite.writer import Writer
+
+#: Bytes of one message that are refused before the commit; the Writer's own limit rules afterwards.
+_DEFAULT_MAX = 1024 * 1024
+
+
+class CommitWriter:
+    """Publishes when the current transaction commits; at once where there is none; never when it rolls back.
+
+    A bad topic or body raises at the call, while the transaction can still be rolled back.  An error of the publish
+    itself comes out of the commit: the data is stored then, and the message is not, or its outcome is unknown.  Who
+    must not lose it then writes it to a table of the same transaction and publishes from there.
+    """
+
+    def __init__(self, writer: Writer, max_msg_size: int = _DEFAULT_MAX) -> None:
+        #: The Writer itself, for what is not to wait for a commit.
+        self.now = writer
+        self._max_msg_size = max_msg_size
+
+    def publish(self, topic: str, body: bytes, *, using: str | None = None, **options: Any) -> None:
+        """Publish after the commit; *using* names the database; *options* are those of ``Writer.publish``.
+
+        Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge at once; PublishError at the commit.
+        """
+        check_topic(topic)
+        check_body(body, self._max_msg_size)
+        transaction.on_commit(functools.partial(self.now.publish, topic, body, **options), using=using)
+
+    def multipublish(self, topic: str, bodies: Iterable[bytes], *, using: str | None = None, **options: Any) -> None:
+        """Publish a batch after the commit.  Raises as :meth:`publish`."""
+        check_topic(topic)
+        batch = list(check_bodies(bodies, self._max_msg_size))
+        transaction.on_commit(functools.partial(self.now.multipublish, topic, batch, **options), using=using)
+
+
+@functools.lru_cache(maxsize=1)
+def writer() -> CommitWriter:
+    """Return the process's writer, made of the setting ``NSQ``; shared by all threads, and safe in forked children."""
+    options = dict(nsq_settings().get("WRITER", {}))
+    return CommitWriter(Writer(**addresses(), **options), options.get("max_msg_size", _DEFAULT_MAX))
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    """A test has changed the setting: the next call makes a new Writer."""
+    if setting == "NSQ" and writer.cache_info().currsize:
+        writer().now.close()
+        writer.cache_clear()
+
+
+setting_changed.connect(_forget)

@@ -1,0 +1,61 @@
+"""The handlers of a project, and the Worker made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import close_old_connections
+from django.utils.module_loading import autodiscover_modules, import_string
+
+from gnsq_lite.contrib.django.conf import addresses, nsq_settings
+from gnsq_lite.worker import Handler, Middleware, Worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_handlers: list[Handler] = []
+
+
+class CloseOldConnections(Middleware):
+    """Closes database connections that broke or are past CONN_MAX_AGE, as Django does around each request."""
+
+    def before(self, message: Any) -> None:
+        """Nobody's transaction is open yet."""
+        close_old_connections()
+
+    def after(self, message: Any) -> None:
+        """The handler has returned."""
+        close_old_connections()
+
+    def failed(self, message: Any, error: BaseException) -> None:
+        """The handler raised; a connection that broke under it is not used again."""
+        close_old_connections()
+
+
+def handler(topic: str, channel: str, **options: Any) -> Callable[[F], F]:
+    """Have ``manage.py nsq_worker`` feed the decorated function; for an app's ``nsq.py``.
+
+    As :meth:`gnsq_lite.Worker.handler`; what is wrong with *options* shows when the command starts.
+    """
+
+    def register(function: F) -> F:
+        _handlers.append(Handler(topic, channel, function, options))
+        return function
+
+    return register
+
+
+def make_worker() -> Worker:
+    """Import each app's ``nsq.py`` and return a Worker with their handlers and the setting's options.
+
+    Raises:
+        ImproperlyConfigured, ImportError, OptionError, InvalidName
+    """
+    found = nsq_settings()
+    extra = [import_string(path)() for path in found.get("MIDDLEWARE", ())]
+    options = {"drain_timeout": found["DRAIN_TIMEOUT"]} if "DRAIN_TIMEOUT" in found else {}
+    worker = Worker(middleware=[CloseOldConnections(), *extra], **options, **addresses(), **found.get("READER", {}))
+    autodiscover_modules("nsq")
+    for each in _handlers:
+        worker.add(each)
+    return worker

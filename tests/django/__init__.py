@@ -1,0 +1,1 @@
+"""Tests of the Django app, in a project of its own."""

@@ -1,0 +1,170 @@
+"""``manage.py nsq_worker`` and the writer, in a real project with SQLite."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.programs import Program, running, wait_for
+from tests.servers import http_call
+
+pytest.importorskip("django")
+PROJECT = Path(__file__).parent / "project"
+
+
+class Shop:
+    """A copy of the project with a database and an nsqd of its own."""
+
+    def __init__(self, folder: Path, nsqd: Broker) -> None:
+        self.folder, self.nsqd = folder, nsqd
+        self.env = {"SHOP_DATABASE": str(folder / "shop.sqlite3"), "SHOP_NSQD": nsqd.nsqd_tcp_address}
+
+    @contextmanager
+    def manage(self, *arguments: str) -> Iterator[Program]:
+        with running(["-W", "error", "manage.py", *arguments], self.folder, env=self.env, name=arguments[0]) as program:
+            yield program
+
+    def call(self, *arguments: str, code: int = 0) -> str:
+        with self.manage(*arguments) as program:
+            assert program.ends() == code, program.output
+            return program.output
+
+    def billed(self) -> dict[str, bool]:
+        with closing(sqlite3.connect(self.env["SHOP_DATABASE"])) as database:
+            return {
+                number: bool(billed) for number, billed in database.execute("SELECT number, billed FROM shop_order")
+            }
+
+    def depth(self, topic: str) -> int:
+        stats = json.loads(http_call(self.nsqd.http_address, "GET", "/stats?format=json").body)
+        return sum(t["depth"] for t in stats["topics"] or [] if t["topic_name"] == topic)
+
+    def publish(self, topic: str, *bodies: bytes) -> None:
+        for body in bodies:
+            assert http_call(self.nsqd.http_address, "POST", f"/pub?topic={topic}", body).status == 200
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shutil.copytree(PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    with Broker(lookupd=False) as nsqd:
+        made = Shop(tmp_path / "project", nsqd)
+        made.call("migrate", "--verbosity", "0")
+        yield made
+
+
+def test_the_worker_feeds_every_apps_handlers_which_use_the_database(shop: Shop) -> None:
+    with shop.manage("nsq_worker") as program:
+        program.says("connected", times=2)
+        shop.publish("orders", b"1", b"2", b"3")
+        shop.publish("mails", b"hello")
+        program.says("billed", times=3)
+        program.says("sent hello")
+        assert "connection open: True" not in program.output  # closed around each message, CONN_MAX_AGE being 0
+        assert program.output.count("connection open: False") == 4
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert "Error" not in program.output
+    assert shop.billed() == {"1": True, "2": True, "3": True}
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_it_drains_on_term_and_shares_work_between_processes(shop: Shop) -> None:
+    with shop.manage("nsq_worker", "--processes", "2", "--topic", "orders") as program:
+        program.says("connected", times=2)
+        shop.publish("orders", b"slow")
+        program.says("begun slow")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert "mails" not in program.output
+    assert shop.billed() == {"slow": True}
+
+
+def test_what_is_published_in_a_transaction_goes_out_with_its_commit_only(shop: Shop) -> None:
+    output = shop.call("order", "1")
+    assert "nothing was published: True" in output
+    assert (shop.depth("orders"), shop.depth("mails")) == (1, 1)
+    assert "rolled back" in shop.call("order", "2", "--how", "rollback", code=1)
+    assert (shop.depth("orders"), shop.depth("mails"), shop.billed()) == (1, 1, {"1": False})
+    shop.call("order", "3", "--how", "plain")
+    assert shop.depth("orders") == 2
+
+
+def test_a_bad_body_raises_while_the_transaction_can_still_be_rolled_back(shop: Shop) -> None:
+    assert "call .encode() on it" in shop.call("order", "1", "--how", "bad", code=1)
+    assert shop.billed() == {}
+
+
+def change(shop: Shop, file: str, old: str, new: str) -> None:
+    path = shop.folder / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "shown"),
+    [
+        ("settings.py", '"DRAIN_TIMEOUT"', '"DRAINTIMEOUT"', "did you mean 'DRAIN_TIMEOUT'?"),
+        ("settings.py", '"requeue_delay"', '"requeu_delay"', "did you mean 'requeue_delay'?"),
+        ("shop/nsq.py", '"mails", "sender"', '"orders", "billing"', "shop.nsq.bill handles it already"),
+        ("shop/nsq.py", '"mails"', '"no good"', "topic name 'no good' is not valid"),
+    ],
+)
+def test_wrong_settings_and_handlers_are_one_line_and_exit_code_2(
+    shop: Shop, file: str, old: str, new: str, shown: str
+) -> None:
+    change(shop, file, old, new)
+    output = shop.call("nsq_worker", code=2)
+    assert shown in output
+    assert "Traceback" not in output
+
+
+def test_an_unknown_topic_is_refused_and_no_supervise_runs_in_the_process_itself(shop: Shop) -> None:
+    output = shop.call("nsq_worker", "--no-supervise", "--topic", "x", code=2)
+    assert "no handler has it; there are mails, orders" in output
+
+
+def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:
+    with shop.manage("nsq_worker", "--metrics-port", "0", "--log-format", "json", "--reload") as program:
+        program.says("status: http://")
+        address = program.output.split("status: http://")[1].split("/metrics")[0]
+        program.says("connected", times=2)
+        wait_for(lambda: http_call(address, "GET", "/readyz").status == 200)
+        assert 'gnsq_connections{channel="billing",process="0",topic="orders"} 1.0' in str(
+            http_call(address, "GET", "/metrics").body, "utf-8"
+        )
+        change(shop, "shop/nsq.py", "sent", "SENT OFF")
+        program.says("connected", times=4)
+        shop.publish("mails", b"x")
+        program.says("SENT OFF x")
+        lines: list[dict[str, Any]] = [json.loads(line) for line in program.output.splitlines() if line[:1] == "{"]
+        assert {line["process"] for line in lines} == {"main", "0"}
+
+
+DOCS = """
+import os, sys
+from pathlib import Path
+import django
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+django.setup()
+from tests import docblocks
+count = docblocks.run(Path(sys.argv[1]), Path("."))
+print("blocks:", count)
+"""
+
+
+def test_every_python_block_of_the_page_runs(shop: Shop) -> None:
+    page = PROJECT.parent.parent.parent / "docs" / "django.rst"
+    with running(["-c", DOCS, str(page)], shop.folder, env=shop.env, name="docs") as program:
+        assert program.ends() == 0, program.output
+        assert int(program.output.rsplit("blocks: ", 1)[1]) >= 3
