@@ -1,0 +1,61 @@
+"""``python -m tests.ledger --seeds 1-200 --messages 500``: prints a line per seed; exit status 1 when one is bad."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.ledger.book import Audit, table
+from tests.ledger.run import run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the seeds, one after the other, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ledger", description=__doc__)
+    parser.add_argument("--seeds", default="1-10", help="A-B")
+    parser.add_argument("--messages", type=int, default=300, help="of each seed")
+    parser.add_argument("--seconds", type=float, default=2.0, help="over which a seed's messages are published")
+    parser.add_argument("--server", choices=["embedded", "nsqd"], default="embedded")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds after which no further seed is begun")
+    chosen = parser.parse_args(arguments)
+    first, _, last = chosen.seeds.partition("-")
+    audits: list[Audit] = []
+    began = time.monotonic()
+    for line in table(()):
+        print(line)
+    for seed in range(int(first), int(last or first) + 1):
+        if time.monotonic() - began > chosen.limit:
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            result = run(seed, chosen.messages, Path(folder), chosen.server, chosen.seconds)
+        audits.append(result)
+        print(list(table([result]))[1], flush=True)
+        for what in result.unexplained:
+            print(f"      {what}", flush=True)
+    print(summary(audits))
+    return 0 if all(audit.good for audit in audits) else 1
+
+
+def summary(audits: list[Audit]) -> str:
+    """Return the sums of *audits* in words."""
+    reasons: Counter[str] = Counter()
+    for audit in audits:
+        reasons.update(audit.redelivered)
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return (
+        f"{len(audits)} seeds, {sum(a.messages for a in audits)} messages, {sum(a.faults for a in audits)} faults:"
+        f" lost {sum(len(a.lost) for a in audits)}, left {sum(a.left for a in audits)},"
+        f" lost by nsqd itself {sum(a.lost_by_nsqd for a in audits)},"
+        f" second copies {sum(a.copies for a in audits)}, sent again: {told or 'none'},"
+        f" unexplained {sum(len(a.unexplained) for a in audits)}"
+    )
+
+
+if __name__ == "__main__":
+    logging.disable()
+    sys.exit(main())

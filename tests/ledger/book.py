@@ -1,0 +1,202 @@
+"""What is noted, and how the notes are audited."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Seconds around an event within which a machine under load may see it.
+SLACK = 1.5
+
+
+class Handled(NamedTuple):
+    """A handler was called; noted before it does anything else."""
+
+    worker: str
+    number: int
+    id: str
+    nsqd: str
+    at: float
+    fate: str
+
+
+class Event(NamedTuple):
+    """Something that explains a redelivery: ``cut`` (a connection to *what* was lost), ``late`` (message *what* was
+    answered too late), ``down`` (nsqd *what* was killed or stopped), ``killed`` (worker *what*)."""
+
+    worker: str
+    kind: str
+    what: str
+    at: float
+
+
+class Log:
+    """Notes of one process: appended to a file, a line each, so that SIGKILL loses none that was written."""
+
+    def __init__(self, path: str, worker: str) -> None:
+        self.worker = worker
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def handled(self, number: int, id: str, nsqd: str, at: float, fate: str) -> None:
+        """Note a call of the handler."""
+        self._write(Handled(self.worker, number, id, nsqd, at, fate))
+
+    def event(self, kind: str, what: str, at: float, worker: str | None = None) -> None:
+        """Note what may explain a redelivery."""
+        self._write(Event(self.worker if worker is None else worker, kind, what, at))
+
+    def _write(self, note: Handled | Event) -> None:
+        os.write(self._file, json.dumps([type(note).__name__[0], *note]).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_notes(path: str) -> tuple[list[Handled], list[Event]]:
+    """Return all notes in order of time."""
+    handled: list[Handled] = []
+    events: list[Event] = []
+    with open(path, "rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break  # another process is writing it
+            kind, *fields = json.loads(line)
+            if kind == "H":
+                handled.append(Handled(*fields))
+            else:
+                events.append(Event(*fields))
+    return sorted(handled, key=lambda h: h.at), sorted(events, key=lambda e: e.at)
+
+
+@dataclass
+class Sent:
+    """What became of the publishes of one number."""
+
+    ok: int = 0
+    not_sent: int = 0
+    unknown: int = 0
+    #: How often the Writer itself sent it again after a lost connection (its ``retries``).
+    resent: int = 0
+
+    def most_copies(self) -> int:
+        """How many copies nsqd can have."""
+        return self.ok + self.unknown + self.resent
+
+
+@dataclass
+class Audit:
+    """The result of one run."""
+
+    seed: int
+    server: str
+    messages: int = 0
+    faults: int = 0
+    lost: list[int] = field(default_factory=list)
+    #: Confirmed messages that a real nsqd had in memory when it was killed: its loss, not the client's.
+    lost_by_nsqd: int = 0
+    left: int = 0
+    copies: int = 0
+    redelivered: dict[str, int] = field(default_factory=dict)
+    unexplained: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was lost, nothing is left, and every duplicate has its fault."""
+        return not self.lost and not self.left and not self.unexplained
+
+
+class Auditor:
+    """Explains every handling after a message's first."""
+
+    def __init__(
+        self, events: Iterable[Event], aliases: dict[str, str], msg_timeout: float, longest_delay: float
+    ) -> None:
+        self._aliases = aliases
+        self._events: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+        self._msg_timeout, self._longest_delay = msg_timeout, longest_delay
+        for event in events:
+            self._events[event.kind, event.worker, self._real(event.what)].append(event.at)
+
+    def _real(self, address: str) -> str:
+        return self._aliases.get(address, address)
+
+    def _happened(self, kind: str, worker: str, what: str, after: float, before: float) -> bool:
+        return any(after <= at <= before for at in self._events.get((kind, worker, what), ()))
+
+    def why(self, first: Handled, again: Handled) -> str | None:
+        """Return the fault for which nsqd sent the message of *first* again; None: there is none."""
+        nsqd = self._real(first.nsqd)
+        since, until = first.at - self._msg_timeout - SLACK, again.at + SLACK
+        if first.fate in ("raise", "hang", "exit"):
+            return f"handler {first.fate}"
+        if self._happened("killed", first.worker, first.worker, since, until):
+            return "worker killed"
+        if self._happened("cut", first.worker, nsqd, since, until):
+            return "connection lost"
+        if self._happened("down", "", nsqd, since, until):
+            return "nsqd killed"
+        if self._happened("late", first.worker, first.id, first.at, until + self._msg_timeout):
+            return "late answer"
+        return None
+
+    def audit(self, result: Audit, handled: list[Handled], sent: dict[int, Sent]) -> None:
+        """Fill in *result*."""
+        by_number: dict[int, list[Handled]] = defaultdict(list)
+        for note in handled:
+            by_number[note.number].append(note)
+        reasons: dict[str, int] = defaultdict(int)
+        for number, notes in by_number.items():
+            by_copy: dict[tuple[str, str], list[Handled]] = defaultdict(list)
+            for note in notes:
+                by_copy[self._real(note.nsqd), note.id].append(note)
+            result.copies += len(by_copy) - 1
+            most = sent[number].most_copies() if number in sent else 0
+            if len(by_copy) > most:
+                result.unexplained.append(f"{number}: {len(by_copy)} copies in nsqd, at most {most} were sent")
+            for copies in by_copy.values():
+                for first, again in itertools.pairwise(copies):
+                    reason = self.why(first, again)
+                    if reason is None:
+                        result.unexplained.append(f"{number}: {first} and again {again}")
+                    else:
+                        reasons[reason] += 1
+        result.redelivered = dict(sorted(reasons.items()))
+        for number, outcome in sent.items():
+            if outcome.ok and number not in by_number:
+                result.lost.append(number)
+
+    def excuse(self, result: Audit, confirmed_at: dict[int, float]) -> None:
+        """Move what a killed real nsqd had in memory to its own account; it was handed over shortly before."""
+        downs = [at for (kind, _, _), times in self._events.items() if kind == "down" for at in times]
+        window = self._msg_timeout + self._longest_delay + SLACK
+        theirs = [n for n in result.lost if any(at - window <= confirmed_at.get(n, 0.0) <= at + SLACK for at in downs)]
+        result.lost = [n for n in result.lost if n not in theirs]
+        result.lost_by_nsqd = len(theirs)
+
+
+def table(audits: Iterable[Audit]) -> Iterable[str]:
+    """Yield the lines of a table of *audits*."""
+    heads = ("seed", "server", "messages", "faults", "lost", "left", "copies", "again", "unexplained", "by nsqd", "s")
+    yield " ".join(f"{head:>{len(head) + 2}}" for head in heads)
+    for each in audits:
+        values = (
+            each.seed,
+            each.server,
+            each.messages,
+            each.faults,
+            len(each.lost),
+            each.left,
+            each.copies,
+            sum(each.redelivered.values()),
+            len(each.unexplained),
+            each.lost_by_nsqd,
+            round(each.seconds, 1),
+        )
+        yield " ".join(f"{value:>{len(head) + 2}}" for head, value in zip(heads, values, strict=True))

@@ -1,0 +1,91 @@
+"""Publishes numbers until nsqd has confirmed each, and notes every outcome."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from typing import Any
+
+from gnsq_lite import Writer, errors
+from tests.ledger.book import Sent
+from tests.ledger.worker import QUICK
+
+
+class Publisher:
+    """One Writer and the numbers it is to publish; ``run()`` returns when all are confirmed."""
+
+    def __init__(self, topic: str, seed: int, numbers: range, addresses: list[str], seconds: float) -> None:
+        self._rng = random.Random(f"{seed}-publisher-{numbers.start}")
+        self._topic, self._seed, self._numbers, self._seconds = topic, seed, numbers, seconds
+        self._addresses = addresses
+        self.sent: dict[int, Sent] = defaultdict(Sent)
+        self.confirmed_at: dict[int, float] = {}
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Publish everything, spread over the seconds it has."""
+        # The resends of coalesced publishes and of batches cannot be counted one by one: those have no retries.
+        coalesce = self._rng.random() < 0.3
+        retries = 0 if coalesce else self._rng.choice([0, 1, 3])
+        options: dict[str, Any] = {"publish_timeout": 1.5, "coalesce": coalesce, "retries": retries, **QUICK}
+        try:
+            with Writer(self._addresses, **options) as writer:
+                self._publish_all(writer, retries)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _publish_all(self, writer: Writer, retries: int) -> None:
+        todo = list(self._numbers)
+        todo.reverse()
+        began, total = time.monotonic(), len(todo)
+        while todo:
+            batch = [todo.pop() for _ in range(min(len(todo), self._rng.choice([1, 10, 60])))]
+            failed = (
+                self._batch(writer, batch)
+                if not retries and self._rng.random() < 0.3
+                else self._each(writer, batch, retries)
+            )
+            todo.extend(reversed(failed))
+            due = began + self._seconds * (1 - len(todo) / total)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def _body(self, number: int) -> bytes:
+        return b"%d:%d" % (self._seed, number)
+
+    def _each(self, writer: Writer, numbers: list[int], retries: int) -> list[int]:
+        failed = []
+        waiting = [(number, writer.publish_nowait(self._topic, self._body(number))) for number in numbers]
+        for number, publication in waiting:
+            error: Exception | None = None
+            try:
+                publication.result()
+            except errors.NSQError as caught:
+                error = caught
+            self.sent[number].resent += retries - publication.retries
+            if not self._note(number, error):
+                failed.append(number)
+        return failed
+
+    def _batch(self, writer: Writer, numbers: list[int]) -> list[int]:
+        error: Exception | None = None
+        try:
+            writer.multipublish(self._topic, [self._body(number) for number in numbers])
+        except errors.NSQError as caught:
+            error = caught
+        return [number for number in numbers if not self._note(number, error)]
+
+    def _note(self, number: int, error: Exception | None) -> bool:
+        outcome = self.sent[number]
+        if error is None:
+            outcome.ok += 1
+            self.confirmed_at[number] = time.monotonic()
+            return True
+        if isinstance(error, errors.OutcomeUnknown):
+            outcome.unknown += 1
+        elif isinstance(error, errors.NotSent):
+            outcome.not_sent += 1
+        else:
+            raise error
+        return False

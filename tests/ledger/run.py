@@ -1,0 +1,240 @@
+"""One run: servers, proxies, Readers, a worker process, Writers, faults; then the audit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import servers
+from tests.ledger.book import Audit, Auditor, Log, Sent, read_notes
+from tests.ledger.publisher import Publisher
+from tests.ledger.worker import LONGEST_DELAY, make_reader
+from tests.proxy import Proxy
+
+MSG_TIMEOUT = 2.0
+NODES = 2
+#: Seconds after the last fault within which everything must have been handled, on a machine that is busy too.
+SETTLE = 40.0
+
+FAULTS = [
+    *("reset", "half_open", "black_hole", "cut", "cut", "refuse", "dribble", "delay"),
+    *("unanswered", "unanswered", "nsqd", "lookupd", "worker"),
+]
+
+
+class WorkerProcess:
+    """A consuming process that is killed and started again.  posix_spawn: neither forks nor knows gevent."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._arguments = [sys.executable, "-m", "tests.ledger.worker", *arguments]
+        self.pid: int | None = None
+
+    def ensure(self) -> bool:
+        """Start it where it does not run; return whether it had ended by itself."""
+        ended = False
+        if self.pid is not None:
+            try:
+                done, _ = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # reaped by gevent's handler of SIGCHLD
+                done = self.pid
+            if done:
+                self.pid, ended = None, True
+        if self.pid is None:
+            self.pid = os.posix_spawn(sys.executable, self._arguments, {**os.environ, "PYTHONUNBUFFERED": "1"})
+        return ended
+
+    def kill(self) -> None:
+        """End it at once and wait."""
+        if self.pid is None:
+            return
+        os.kill(self.pid, signal.SIGKILL)
+        try:
+            while not os.waitpid(self.pid, os.WNOHANG)[0]:
+                time.sleep(0.002)
+        except ChildProcessError:
+            pass
+        self.pid = None
+
+
+class Run:
+    """The parts of one run."""
+
+    def __init__(
+        self, seed: int, cluster: servers.Cluster, proxies: list[Proxy], log: Log, worker: WorkerProcess
+    ) -> None:
+        self.rng = random.Random(f"{seed}-faults")
+        self.cluster, self.proxies, self.log, self.worker = cluster, proxies, log, worker
+        self.stopping = threading.Event()
+        self.struck = 0
+        self.failure: BaseException | None = None
+
+    def strike_until_stopped(self) -> None:
+        """Let faults strike, one after the other, until told to stop; then undo them."""
+        try:
+            while not self.stopping.wait(self.rng.uniform(0.02, 0.15)):
+                self._strike(self.rng.choice(FAULTS), self.rng.randrange(NODES), self.rng.uniform(0.02, 0.3))
+                self.worker.ensure()
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            for proxy in self.proxies:
+                proxy.clear()
+            self.worker.ensure()
+
+    def _strike(self, fault: str, node: int, seconds: float) -> None:
+        self.struck += 1
+        proxy = self.proxies[node]
+        if fault == "nsqd":
+            self._restart_nsqd(node, seconds)
+        elif fault == "lookupd":
+            self._restart_lookupd(seconds)
+        elif fault == "worker":
+            self.worker.kill()
+            self.log.event("killed", "child", time.monotonic(), worker="child")
+        elif fault == "unanswered" and self.cluster.kind == "embedded":
+            self._leave_unanswered(node, seconds)
+        else:
+            self._disturb(proxy, fault)
+            time.sleep(seconds)
+            if proxy.holding:
+                # At times long enough to be noticed by silence alone.  What was swallowed never comes: TCP has no gaps.
+                time.sleep(self.rng.choice([0.0, 0.0, 2.5]))
+                proxy.reset()
+            proxy.clear()
+
+    def _leave_unanswered(self, node: int, seconds: float) -> None:
+        """End connections at a command, carried out or not, without an answer."""
+        faults = self.cluster.nodes[node].node.faults  # type: ignore[attr-defined]
+        for verb in ("PUB", "MPUB", "FIN", "REQ", "RDY", "SUB"):
+            faults.disconnect_on(verb, carry_out=self.rng.random() < 0.5, times=self.rng.choice([0, 1, 2]))
+        time.sleep(seconds)
+        faults.clear()
+
+    def _disturb(self, proxy: Proxy, fault: str) -> None:
+        if fault == "half_open":
+            proxy.half_open()
+        elif fault == "black_hole":
+            proxy.holding = True
+        elif fault == "dribble":
+            proxy.chunk = 1
+        elif fault == "delay":
+            proxy.delay = 0.05
+        else:
+            proxy.refusing = fault == "refuse"
+            proxy.cut_after = self.rng.randrange(300, 3000) if fault == "cut" else None
+            proxy.reset()
+
+    def _restart_nsqd(self, node: int, seconds: float) -> None:
+        handle = self.cluster.nodes[node]
+        self.log.event("down", handle.tcp_address, time.monotonic(), worker="")
+        handle.kill()
+        self.log.event("down", handle.tcp_address, time.monotonic(), worker="")
+        time.sleep(seconds)
+        handle.restart()
+
+    def _restart_lookupd(self, seconds: float) -> None:
+        lookupd: Any = (
+            self.cluster.broker.lookupds[0] if self.cluster.kind == "embedded" else self.cluster.lookupd.process
+        )  # type: ignore[attr-defined]
+        lookupd.stop()
+        time.sleep(seconds)
+        (lookupd.restart if self.cluster.kind == "embedded" else lookupd.start)()
+
+
+@contextmanager
+def cluster_of(kind: str, folder: Path) -> Iterator[servers.Cluster]:
+    """Start the servers.  A real nsqd writes each message to its disk before it says OK."""
+    if kind == "embedded":
+        with servers.embedded_cluster(NODES, msg_timeout=MSG_TIMEOUT) as cluster:
+            yield cluster
+    else:
+        options = {"msg_timeout": MSG_TIMEOUT, "mem_queue_size": 0, "sync_every": 1}
+        with servers.real_cluster(folder, NODES, **options) as cluster:
+            yield cluster
+
+
+def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds: float = 2.0) -> Audit:
+    """Run *messages* through faults of *seed* and return what became of them."""
+    began = time.monotonic()
+    result = Audit(seed, kind, messages)
+    notes, topic = str(folder / f"notes-{seed}-{kind}"), f"ledger_{seed}"
+    with ExitStack() as stack:
+        cluster = stack.enter_context(cluster_of(kind, folder))
+        for handle in cluster.nodes:
+            handle.prepare(topic, "ch")
+        proxies = [stack.enter_context(Proxy(handle.tcp_address)) for handle in cluster.nodes]
+        aliases = {p.address: h.tcp_address for p, h in zip(proxies, cluster.nodes, strict=True)}
+        to_proxy = {real: proxy for proxy, real in aliases.items()}
+        log = Log(notes, "here")
+        stack.callback(log.close)
+        child = WorkerProcess([topic, notes, "child", str(seed), str(MSG_TIMEOUT), *aliases])
+        stack.callback(child.kill)
+        child.ensure()
+        stack.enter_context(
+            make_reader(
+                topic,
+                log,
+                seed,
+                MSG_TIMEOUT,
+                False,
+                lookupd_http_addresses=cluster.lookupd_http_address,
+                lookupd_poll_interval=1.0,
+                address_map=to_proxy,
+            )
+        )
+        faults = Run(seed, cluster, proxies, log, child)
+        half = messages // 2
+        publishers = [
+            Publisher(topic, seed, numbers, list(aliases), seconds) for numbers in (range(half), range(half, messages))
+        ]
+        striking = threading.Thread(target=faults.strike_until_stopped)
+        threads = [threading.Thread(target=publisher.run) for publisher in publishers]
+        for thread in (striking, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        faults.stopping.set()
+        striking.join()
+        for failure in (faults.failure, *(publisher.failure for publisher in publishers)):
+            if failure is not None:
+                raise failure
+        result.left = settle(cluster, topic, child)
+        result.faults = faults.struck
+    sent: dict[int, Sent] = {}
+    confirmed: dict[int, float] = {}
+    for publisher in publishers:
+        sent.update(publisher.sent)
+        confirmed.update(publisher.confirmed_at)
+    handled, events = read_notes(notes)
+    auditor = Auditor(events, aliases, MSG_TIMEOUT, LONGEST_DELAY)
+    auditor.audit(result, handled, sent)
+    if kind == "nsqd":
+        for note in handled:
+            confirmed[note.number] = max(confirmed.get(note.number, 0.0), note.at)
+        auditor.excuse(result, confirmed)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def settle(cluster: servers.Cluster, topic: str, child: WorkerProcess) -> int:
+    """Wait until no nsqd has a message of *topic*; return how many there are when the time is over."""
+    deadline = time.monotonic() + SETTLE
+    while True:
+        child.ensure()
+        left = 0
+        for node in cluster.nodes:
+            found = node.stats(topic)
+            channel = next(iter(found["channels"]), {})
+            left += found["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)

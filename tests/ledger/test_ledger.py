@@ -1,0 +1,80 @@
+"""Ten seeds of the loss ledger, and proof that its audit sees what it is there to see."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ledger import book, run
+from tests.ledger.__main__ import main, summary
+
+SEEDS = range(1, 11)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_lost_and_every_duplicate_has_its_fault(seed: int, folder: Path) -> None:
+    result = run.run(seed, 200, folder, seconds=1.0)
+    assert result.good, summary([result]) + "\n" + "\n".join(result.unexplained)
+    assert result.messages == 200
+
+
+def handled(number: int, at: float, id: str = "a", fate: str = "ok", worker: str = "w") -> book.Handled:
+    return book.Handled(worker, number, id, "127.0.0.1:1", at, fate)
+
+
+def audited(notes: list[book.Handled], *events: book.Event, **sent: book.Sent) -> book.Audit:
+    result = book.Audit(1, "embedded", 1)
+    auditor = book.Auditor(events, {"127.0.0.1:1": "127.0.0.1:2"}, 2.0, 0.5)
+    auditor.audit(result, notes, {1: sent.get("sent", book.Sent(ok=1))})
+    return result
+
+
+def test_a_confirmed_message_that_no_handler_saw_is_lost() -> None:
+    assert audited([]).lost == [1]
+    assert audited([], sent=book.Sent(not_sent=1)).lost == []
+    assert audited([handled(1, 5.0)]).good
+
+
+def test_a_redelivery_without_a_fault_is_unexplained() -> None:
+    assert len(audited([handled(1, 5.0), handled(1, 8.0)]).unexplained) == 1
+    assert audited([handled(1, 5.0, fate="raise"), handled(1, 8.0)]).redelivered == {"handler raise": 1}
+
+
+def test_only_a_fault_of_that_worker_at_that_nsqd_and_time_explains_a_redelivery() -> None:
+    twice = [handled(1, 100.0), handled(1, 102.0)]
+    assert audited(twice, book.Event("w", "cut", "127.0.0.1:1", 100.5)).redelivered == {"connection lost": 1}
+    assert audited(twice, book.Event("w", "cut", "127.0.0.1:2", 100.5)).good  # the same nsqd by its other name
+    assert not audited(twice, book.Event("v", "cut", "127.0.0.1:1", 100.5)).good
+    assert not audited(twice, book.Event("w", "cut", "127.0.0.1:3", 100.5)).good
+    assert not audited(twice, book.Event("w", "cut", "127.0.0.1:1", 90.0)).good
+    assert not audited(twice, book.Event("w", "cut", "127.0.0.1:1", 110.0)).good
+    assert audited(twice, book.Event("w", "killed", "w", 100.1)).redelivered == {"worker killed": 1}
+    assert audited(twice, book.Event("", "down", "127.0.0.1:2", 101.0)).redelivered == {"nsqd killed": 1}
+    assert audited(twice, book.Event("w", "late", "a", 102.1)).redelivered == {"late answer": 1}
+
+
+def test_more_copies_than_were_sent_are_unexplained() -> None:
+    two = [handled(1, 5.0, id="a"), handled(1, 6.0, id="b")]
+    assert not audited(two).good
+    assert not audited(two, sent=book.Sent(ok=1, not_sent=1)).good  # "not sent" was a lie
+    assert audited(two, sent=book.Sent(ok=1, unknown=1)).good
+    assert audited(two, sent=book.Sent(ok=1, resent=1)).copies == 1
+
+
+def test_the_command_prints_a_line_for_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "77", "--messages", "20", "--seconds", "0.2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["seed", "server", "messages"]
+    assert lines[1].split()[:2] == ["77", "embedded"]
+    assert lines[-1].startswith("1 seeds, 20 messages")

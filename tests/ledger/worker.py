@@ -1,0 +1,92 @@
+"""A Reader whose handler notes each message and then does what the seed says: return, raise, hang, exit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import sys
+import time
+from typing import Any
+
+from gnsq_lite import BackoffOptions, Message, Reader
+from tests.ledger.book import Log
+
+#: As short as they may be: faults should be noticed in seconds.
+QUICK: dict[str, Any] = {
+    "reconnect_delay": 0.05,
+    "max_reconnect_delay": 0.3,
+    "handshake_timeout": 1.0,
+    "heartbeat_interval": 1.0,
+    "connect_timeout": 1.0,
+}
+_LATE = re.compile(r"E_(?:FIN|REQ|TOUCH)_FAILED \w+ (\w{16})")
+LONGEST_DELAY = 0.5
+
+
+class Fates:
+    """The handler."""
+
+    def __init__(self, log: Log, rng: random.Random, hang: float, can_exit: bool) -> None:
+        self._log, self._rng, self._hang, self._can_exit = log, rng, hang, can_exit
+
+    def __call__(self, message: Message) -> None:
+        draw = self._rng.random()
+        fate = "ok"
+        if draw < 0.02:
+            fate = "raise"
+        elif draw < 0.022:
+            fate = "hang"
+        elif draw < 0.023 and self._can_exit:
+            fate = "exit"
+        number = int(message.body.split(b":")[1])
+        self._log.handled(number, message.id.decode(), message.nsqd_address, time.monotonic(), fate)
+        if fate == "raise":
+            raise RuntimeError("as the seed says")
+        if fate == "hang":
+            time.sleep(self._hang)
+        elif fate == "exit":
+            self._log.event("killed", self._log.worker, time.monotonic())  # and what others had answered is not sent
+            os._exit(7)
+
+
+def make_reader(topic: str, log: Log, seed: int, msg_timeout: float, can_exit: bool, **where: Any) -> Reader:
+    """Return a Reader of *topic* whose notes go to *log*."""
+    rng = random.Random(f"{seed}-{log.worker}-{os.getpid() if can_exit else 0}")
+
+    def disconnected(address: str, reason: Any) -> None:
+        log.event("cut", address, time.monotonic())
+
+    def failed(error: Any) -> None:
+        late = _LATE.search(str(error))
+        if late:
+            log.event("late", late[1], time.monotonic())
+
+    return Reader(
+        topic,
+        "ch",
+        Fates(log, rng, msg_timeout + 0.5, can_exit),
+        max_in_flight=rng.choice([2, 10, 50]),
+        max_attempts=0,
+        requeue_delay=0.05,
+        max_requeue_delay=LONGEST_DELAY,
+        backoff=rng.choice([BackoffOptions(unit=0.05, longest=0.2), False]),
+        on_disconnected=disconnected,
+        on_error=failed,
+        handle_signals=False,
+        **QUICK,
+        **where,
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Run until killed: TOPIC NOTES NAME SEED MSG_TIMEOUT NSQD..."""
+    topic, path, name, seed, msg_timeout, *nsqds = arguments
+    logging.disable()
+    log = Log(path, name)
+    make_reader(topic, log, int(seed), float(msg_timeout), True, nsqd_tcp_addresses=nsqds).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
