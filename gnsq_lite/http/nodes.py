@@ -55,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicMeta:
-    """How a topic of Youzan's NSQ is made."""
+    """How a topic of Youzan's NSQ is made.  ``topics_meta()`` tells neither ``partition_num`` nor ``replica``."""
 
     partition_num: int = 0
     replica: int = 0
