@@ -51,6 +51,8 @@ class ReaderStats:
     reconnects: int
     queued: int
     handlers_running: int
+    #: Handlers that still ran when close() could wait no longer.
+    handlers_abandoned: int
     backoff_level: int
     backoff_for: float
     starved: bool

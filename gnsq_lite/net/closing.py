@@ -44,7 +44,7 @@ def _close(core: Consumer) -> None:
             connection.send_close()
         core.send_back(_queued(core))
         _wait_until(core, lambda: _is_quiet(core, connections), lambda: core.close_by)
-        left = core.pool.busy()
+        left = core.abandoned = core.pool.busy()
         if left:
             log.warning("%d handlers still run when the time is over; their messages go back to nsqd", left)
         for connection in connections:

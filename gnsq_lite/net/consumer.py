@@ -96,12 +96,14 @@ class Consumer:
         self.closing = False
         #: When closing ends, whatever still runs.
         self.close_by = float("inf")
+        self.abandoned = 0
         self._max_in_flight = settings.max_in_flight
         self._paused = False
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self._stopped: set[Endpoint] = set()
         self._hopeless: dict[Endpoint, NSQError] = {}
         self._wake_ticker = Event()
+        self._ticks_at = 0.0
         #: Set when something happened that the one who closes waits for.
         self.quiet = Event()
         self.discovery: Discovery | None = None
@@ -276,6 +278,8 @@ class Consumer:
     def _outcome(self, success: bool) -> None:
         before = self.backoff.phase
         after = self.backoff.record(success)
+        if self.backoff.strategy_error is not None:
+            log.error("the backoff strategy is not used: %s", self.backoff.strategy_error)
         if after is before:
             return
         if after is Phase.PAUSED:
@@ -300,7 +304,8 @@ class Consumer:
                 due.append(self.allocator.next_tick)
             if self.backoff.phase is Phase.PAUSED and self.backoff.resume_at is not None:
                 due.append(self.backoff.resume_at)
-            self._wake_ticker.wait(max(0.001, min(due) - now))
+            self._ticks_at = min(due)
+            self._wake_ticker.wait(max(0.001, self._ticks_at - now))
             self._wake_ticker.clear()
             try:
                 self._tick_once()
@@ -320,6 +325,9 @@ class Consumer:
             connection = self.connections.get(decision.key)  # type: ignore[call-overload]
             if connection is not None and not self.closing:
                 connection.send(commands.ready(decision.count))
+        next_tick = self.allocator.next_tick
+        if next_tick is not None and next_tick < self._ticks_at:
+            self._wake_ticker.set()
 
     def set_max_in_flight(self, count: int) -> None:
         """Change it (RDY-8); the default concurrency follows."""

@@ -84,7 +84,7 @@ def close(worker: Worker, timeout: float) -> bool:
         for reader in readers:
             reader.close(0.0)
         deadline = time.monotonic()
-    drained = not any(reader.stats().handlers_running for reader in readers)
+    drained = not any(reader.stats().handlers_abandoned for reader in readers)
     for writer in worker.writers:
         writer.close(max(1.0, deadline - time.monotonic()))
     for each in reversed(worker.middleware):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 
 
-class NSQConfig(AppConfig):  # type: ignore[misc]  # Django has no types
+class NSQConfig(AppConfig):
     """``gnsq_lite.contrib.django``; has no models."""
 
     name = "gnsq_lite.contrib.django"

@@ -19,7 +19,7 @@ from gnsq_lite.supervise.place import take_place
 from gnsq_lite.worker import Worker
 
 
-class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
+class Command(BaseCommand):
     """Exit codes are those of ``gnsq-lite worker``."""
 
     help = "Feeds the functions that apps' nsq.py decorate with gnsq_lite.contrib.django.handler, until SIGTERM."
