@@ -1,0 +1,163 @@
+"""The metrics, and the dashboard that names them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gnsq_lite
+from gnsq_lite import Message, Reader, Worker, Writer, errors
+from gnsq_lite.broker import Broker
+from tests.programs import running, wait_for
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, TimedWriter, page  # noqa: E402
+from gnsq_lite.contrib.prometheus_merge import merge  # noqa: E402
+
+CONTRIB = Path(gnsq_lite.__file__).parent / "contrib"
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Broker]:
+    with Broker(lookupd=False) as broker:
+        yield broker
+
+
+def value(registry: Any, name: str, **labels: str) -> Any:
+    return registry.get_sample_value(name, labels)
+
+
+def test_counts_of_readers_and_writers_are_those_of_stats(nsqd: Broker) -> None:
+    registry = prometheus_client.CollectorRegistry()
+
+    def handle(message: Message) -> None:
+        if message.attempts == 1 and message.body == b"1":
+            raise ValueError("once")
+
+    with (
+        Writer(nsqd.nsqd_tcp_address) as writer,
+        Writer("127.0.0.1:1") as idle,
+        Reader("t", "ch", handle, nsqd_tcp_addresses=nsqd.nsqd_tcp_address, requeue_delay=0.0, backoff=False) as reader,
+    ):
+        registry.register(Collector(reader, idle, main=writer))
+        writer.multipublish("t", [b"%d" % n for n in range(5)])
+        wait_for(lambda: reader.stats().finished == 5)
+        on = {"topic": "t", "channel": "ch"}
+        assert value(registry, "gnsq_messages_received_total", **on) == 6
+        assert value(registry, "gnsq_messages_total", outcome="finished", **on) == 5
+        assert value(registry, "gnsq_messages_total", outcome="requeued", **on) == 1
+        assert value(registry, "gnsq_handler_failures_total", **on) == 1
+        assert value(registry, "gnsq_connections", **on) == 1
+        assert value(registry, "gnsq_ready", nsqd=nsqd.nsqd_tcp_address, **on) == 1
+        assert value(registry, "gnsq_in_flight", nsqd=nsqd.nsqd_tcp_address, **on) == 0
+        assert value(registry, "gnsq_loop_up", **on) == 1
+        published = writer.stats().published
+        assert published >= 1
+        assert value(registry, "gnsq_publishes_total", writer="main", outcome="published") == published
+        assert idle.is_idle  # being scraped does not make it connect
+
+
+def test_a_worker_stands_for_its_readers_and_writers(nsqd: Broker) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    timing = HandlerSeconds(registry)
+    worker = Worker(nsqd_tcp_addresses=nsqd.nsqd_tcp_address, middleware=[timing], requeue_delay=0.0, backoff=False)
+    collector = Collector(worker)
+    registry.register(collector)
+    seen: list[Any] = []
+
+    @worker.handler("t", "ch")
+    def handle(message: Message) -> None:
+        worker.writer().publish("other", b"x")
+        if message.attempts == 1:
+            raise ValueError("once")
+        seen.append(value(registry, "gnsq_handlers_running", topic="t", channel="ch"))
+        worker.stop()
+
+    with TimedWriter(nsqd.nsqd_tcp_address, registry=registry) as writer:
+        writer.publish("t", b"x")
+        with pytest.raises(errors.InvalidName):
+            writer.publish("no good", b"x")
+    assert worker.run() == 0
+    assert seen == [1]
+    for outcome in ("ok", "failed"):
+        assert value(registry, "gnsq_handler_seconds_count", topic="t", channel="ch", outcome=outcome) == 1
+    assert value(registry, "gnsq_publish_seconds_count", topic="t", outcome="ok") == 1
+    assert value(registry, "gnsq_publishes_total", writer="0", outcome="published") == 2
+    kind, body = page(registry)
+    assert kind.startswith("text/plain")
+    assert b"# TYPE gnsq_messages_total counter" in body
+
+
+def test_pages_of_several_processes_keep_apart_by_label_and_types_are_said_once() -> None:
+    pages = {}
+    for process in ("0", "1"):
+        registry = prometheus_client.CollectorRegistry()
+        prometheus_client.Counter("c", "Count.", ["topic"], registry=registry).labels('a"b\\c').inc(1 + int(process))
+        prometheus_client.Histogram("h", "Seconds.", registry=registry, buckets=(1.0,)).observe(0.5)
+        pages[process] = prometheus_client.generate_latest(registry)
+    text = merge(pages)[1].decode()
+    assert text.count("# TYPE c_total counter") == 1
+    assert text.count("# TYPE h histogram") == 1
+    assert 'c_total{process="0",topic="a\\"b\\\\c"} 1.0' in text
+    assert 'c_total{process="1",topic="a\\"b\\\\c"} 2.0' in text
+    assert 'h_bucket{le="1.0",process="1"} 1.0' in text
+    assert merge({})[1] == b""
+
+
+_NAME = re.compile(r"\bgnsq_[a-z_]+")
+
+
+def names_in_use() -> set[str]:
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Collector())
+    HandlerSeconds(registry)
+    writer = TimedWriter("127.0.0.1:1", registry=registry)
+    writer.close()
+    found = set()
+    for family in registry.collect():
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+        found |= {family.name + suffix for suffix in suffixes}
+    return {name for name in found if name.startswith("gnsq_")}
+
+
+def test_the_dashboard_names_only_metrics_that_exist_and_all_of_them() -> None:
+    dashboard = json.loads((CONTRIB / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    shown = {name for expression in expressions for name in _NAME.findall(expression)}
+    known = names_in_use()
+    assert shown - known == set()
+    left_out = {name for name in known - shown if not name.startswith("gnsq_publish_seconds_")}
+    assert left_out == set()
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_every_metric_is_in_the_docs() -> None:
+    text = (CONTRIB.parent.parent / "docs" / "metrics.rst").read_text(encoding="utf-8")
+    documented = set(_NAME.findall(text))
+    bare = {re.sub("_(bucket|sum|count)$", "", name) for name in names_in_use()}
+    assert bare - documented == set()
+
+
+WITHOUT = """
+import sys
+sys.modules["prometheus_client"] = None
+from gnsq_lite.contrib import launching
+from gnsq_lite import Worker
+try:
+    launching._metrics(Worker())()
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_the_extra_the_page_says_what_to_install(tmp_path: Path) -> None:
+    with running(["-c", WITHOUT], tmp_path) as program:
+        assert program.ends() == 0, program.output
+        assert 'pip install "gnsq_lite[prometheus]"' in program.output

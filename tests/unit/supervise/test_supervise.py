@@ -1,0 +1,125 @@
+"""Restarts, places, watching, log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.supervise.logs import JSONFormatter, TextFormatter, extra_of
+from gnsq_lite.supervise.place import VARIABLE, Place, take_place
+from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
+from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
+from tests.fakes import FakeClock
+
+
+def test_a_process_that_keeps_ending_is_started_ever_later_up_to_a_limit() -> None:
+    clock = FakeClock()
+    restarts = Restarts(clock)
+    delays = []
+    for _ in range(40):
+        restarts.started()
+        clock.advance(WELL_AFTER - 0.01)
+        delays.append(restarts.ended())
+    assert delays[:5] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST, 16 * FIRST]
+    assert delays[-1] == LONGEST
+    assert restarts.early_ends == 40
+
+
+def test_a_good_run_makes_the_next_end_a_first_one() -> None:
+    clock = FakeClock()
+    restarts = Restarts(clock)
+    for _ in range(5):
+        restarts.started()
+        restarts.ended()
+    restarts.started()
+    clock.advance(WELL_AFTER)
+    assert restarts.ended() == FIRST
+    restarts.started()
+    assert restarts.ended() == 2 * FIRST
+
+
+def test_a_place_is_taken_once_and_only_by_the_child_it_is_for() -> None:
+    mine = Place(os.getppid(), 3, "/tmp/a:b/3.sock")
+    environ = {VARIABLE: mine.text(), "OTHER": "x"}
+    assert take_place(environ) == mine
+    assert environ == {"OTHER": "x"}
+    assert take_place(environ) is None
+    for wrong in ("", "x", "1:2", "1:x:/s", Place(os.getppid() + 1, 3, "/s").text()):
+        assert take_place({VARIABLE: wrong}) is None
+    assert not mine.is_orphaned()
+    assert mine.is_orphaned(lambda: 1) == (os.getppid() != 1)
+
+
+def test_a_changed_a_new_and_a_missing_source_are_noticed(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("x = 1\n")
+    files = [str(one), str(other)]
+    watch = SourceWatch(lambda: files)
+    assert watch.changed() is None
+    other.write_text("y = 1\n")
+    assert watch.changed() == str(other)
+    watch = SourceWatch(lambda: files)
+    os.utime(one, ns=(1, 1))
+    assert watch.changed() == str(one)
+    watch = SourceWatch(lambda: files)
+    one.unlink()
+    assert watch.changed() == str(one)
+
+
+def test_a_module_loaded_later_is_watched_from_then_on(tmp_path: Path) -> None:
+    files: list[str] = []
+    watch = SourceWatch(lambda: files)
+    late = tmp_path / "late.py"
+    late.write_text("x = 1\n")
+    files.append(str(late))
+    assert watch.changed() is None
+    late.write_text("x = 10\n")
+    assert watch.changed() == str(late)
+
+
+def test_installed_packages_and_the_standard_library_are_not_watched() -> None:
+    sources = loaded_sources()
+    assert os.path.abspath(__file__) in sources
+    assert not {logging.__file__, pytest.__file__, json.__file__} & sources
+    assert all(path.endswith(".py") for path in sources)
+
+
+def record(message: str = "one %s", *args: object, error: bool = False, **extra: object) -> logging.LogRecord:
+    info = None
+    if error:
+        try:
+            raise ValueError("two\nlines")
+        except ValueError:
+            info = sys.exc_info()
+    made = logging.LogRecord("gnsq_lite.x", logging.WARNING, __file__, 1, message, args, info)
+    made.__dict__.update(extra)
+    return made
+
+
+def test_a_json_line_has_the_extra_fields_and_is_one_line_whatever_is_in_it() -> None:
+    line = JSONFormatter("0").format(record("a\nb %s", "c", error=True, topic="t", path=Path("/x")))
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert (fields["message"], fields["level"], fields["logger"]) == ("a\nb c", "warning", "gnsq_lite.x")
+    assert (fields["topic"], fields["path"], fields["process"]) == ("t", "/x", "0")
+    assert fields["exception"].endswith("ValueError: two\nlines")
+    assert fields["time"].endswith("Z")
+
+
+def test_an_extra_field_cannot_replace_the_lines_own() -> None:
+    fields = json.loads(JSONFormatter("0").format(record("x", level="none", time="never")))
+    assert fields["level"] == "warning"
+    assert fields["time"] != "never"
+
+
+def test_a_text_line_shows_the_extra_fields_and_the_traceback() -> None:
+    text = TextFormatter("main").format(record("it %s", "failed", error=True, topic="t"))
+    first = text.splitlines()[0]
+    assert " WARNING gnsq_lite.x[main] it failed topic=t" in first
+    assert "ValueError" in text
+    assert extra_of(record("x")) == {}
