@@ -37,6 +37,8 @@ ROOT = Path(__file__).parent.parent.parent
 POINTS = ("before-fsync", "after-fsync", "after-fin", "before-sink", "after-sink")
 VICTIMS = ("jvm", "source", "worker", "all")
 TOPIC, CHANNEL = "kill", "spark"
+#: Seconds without a new row after which nothing more is expected; a busy machine starts slowly.
+PATIENCE = 90.0
 
 
 # -- the query under test, in a process group of its own ---------------------------------------------------------------
@@ -236,9 +238,9 @@ def harness(
     plan = [*POINTS, *VICTIMS] if receiver == "driver" else [*POINTS[3:], *VICTIMS]
     schedule = [plan[n % len(plan)] for n in range(kills)]
     rng.shuffle(schedule)
-    published = 0
-    share = messages // (kills + 1) + 1
-    lock = threading.Lock()
+    published = warm_up(base, server, receiver)
+    share = (messages - published) // (kills + 1) + 1
+    failures = 0
     while schedule:
         todo = schedule[-1]
         if todo in POINTS:
@@ -249,13 +251,15 @@ def harness(
                 raise RuntimeError(f"the query did not start; see {base}/log")
             count = min(share, messages - published)
             feeder = threading.Thread(target=publish, args=(server.tcp_address, published, count))
-            with lock:
-                published += count
+            published += count
             feeder.start()
             struck = execute(run, base, todo, rng)
             feeder.join()
         finally:
             run.end()
+        failures = 0 if struck else failures + 1
+        if failures > 3:
+            raise RuntimeError(f"{todo} was not reached {failures} times; the query's log ends: {tail(base)}")
         if struck:
             schedule.pop()
             done[todo] += 1
@@ -265,6 +269,29 @@ def harness(
     publish(server.tcp_address, published, messages - published)
     finish(base, server, receiver, messages)
     return verdict(base, messages, kills, done)
+
+
+def warm_up(base: Path, server: Any, receiver: str) -> int:
+    """Run the query until its first batch is stored, and return how many messages that took.
+
+    Spark refuses a checkpoint that was killed before its first batch (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY).
+    """
+    publish(server.tcp_address, 0, 500)
+    run = Run(base, server.tcp_address, receiver)
+    try:
+        deadline = time.monotonic() + 2 * PATIENCE
+        while len(arrived(base)) < 500:
+            if run.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the query stored nothing; its log ends: {tail(base)}")
+            time.sleep(0.2)
+    finally:
+        run.end()
+    return 500
+
+
+def tail(base: Path) -> str:
+    """Return the end of the query's log."""
+    return (base / "log").read_text(errors="replace")[-2000:]
 
 
 def execute(run: Run, base: Path, todo: str, rng: random.Random) -> bool:
@@ -292,7 +319,7 @@ def finish(base: Path, server: Any, receiver: str, messages: int) -> None:
         if not run.wait_started():
             raise RuntimeError(f"the query did not start; see {base}/log")
         last, since = -1, time.monotonic()
-        while time.monotonic() - since < 30:
+        while time.monotonic() - since < PATIENCE:
             count = len(set(arrived(base)))
             if count >= messages:
                 return

@@ -20,7 +20,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_replays_are_identical(
     nsqd: ServerHandle, tmp_path: Path, receiver: str
 ) -> None:
     stop_spark()  # the harness runs sessions of its own
-    kills = 5 if receiver == "driver" else 3
+    kills = 4 if receiver == "driver" else 2
     result = harness(tmp_path / "harness", nsqd, messages=12_000, kills=kills, seed=7, receiver=receiver, quiet=True)
     assert (result["kills"], result["lost"], result["replays_that_differ"]) == (kills, 0, 0)
     if receiver == "driver":
