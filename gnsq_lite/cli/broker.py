@@ -46,6 +46,7 @@ def broker_flags(function: F) -> F:
 @click.option("--nsqlookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
 @click.option("--no-lookupd", is_flag=True, help="Run no nsqlookupd.")
 @click.option("--nsqds", type=click.IntRange(1, 64), default=1, show_default=True, help="nsqds on successive ports.")
+@click.option("--youzan", is_flag=True, help="Speak Youzan's NSQ: make topics at nsqlookupd with /topic/create.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 @broker_flags
 def command(
@@ -55,6 +56,7 @@ def command(
     lookupd_http: str,
     no_lookupd: bool,
     nsqds: int,
+    youzan: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -64,7 +66,7 @@ def command(
     """
     options["tls_required"] = {"false": False, "true": True}.get(options["tls_required"], options["tls_required"])
     host, ports = _ports(tcp_address, http_address, lookupd_tcp, lookupd_http)
-    broker = Broker(host=host, lookupd=not no_lookupd, nsqds=nsqds, **ports, **options)
+    broker = Broker(host=host, lookupd=not no_lookupd, nsqds=nsqds, youzan=youzan, **ports, **options)
     ended = Completion()
     with broker:
         listening = {

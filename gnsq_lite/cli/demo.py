@@ -18,7 +18,11 @@ import click
 
 from gnsq_lite import Message, Reader, Requeue, Writer
 from gnsq_lite.broker import Broker
+from gnsq_lite.cli import demo_youzan
 from gnsq_lite.cli.output import Progress, console
+
+#: Lines of ``--youzan`` where --limit is not given: one at a time in each partition takes its time.
+YOUZAN_LINES = 5_000
 
 #: Messages of one MPUB.
 BATCH = 200
@@ -124,6 +128,9 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Handlers at once.")
+@click.option(
+    "--youzan", is_flag=True, help="Youzan's NSQ: keyed records, 4 partitions, a leader that moves; order is checked."
+)
 def command(
     file: BinaryIO | None,
     nsqd: str | None,
@@ -132,12 +139,17 @@ def command(
     limit: int | None,
     max_in_flight: int,
     concurrency: int,
+    youzan: bool,
 ) -> int:
     """Publish the lines of FILE ('-' is standard input), consume them, and prove that nothing was lost.
 
     Without FILE: the sources of Python's standard library.  Without --nsqd: an nsqd and an nsqlookupd embedded in this
     process, in memory.
     """
+    if youzan:
+        if nsqd or lookupd:
+            raise click.UsageError("--youzan runs on an embedded cluster; it takes no --nsqd and no --lookupd")
+        return demo_youzan.run(file if file is not None else standard_library(), limit or YOUZAN_LINES)
     sent, handler = Tally(), Handler()
     with ExitStack() as stack:
         where: dict[str, Any] = {}

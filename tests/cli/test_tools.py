@@ -83,6 +83,15 @@ def test_the_demo_runs_on_an_nsqd_of_the_users_and_from_standard_input(broker: S
     assert b"lines handled:   3" in done.stdout
 
 
+@pytest.mark.rule("YZ-6")
+@pytest.mark.rule("YZ-12")
+def test_the_demo_of_youzans_nsq_proves_order_while_a_leader_moves() -> None:
+    done = program("demo", "--youzan", "--limit", "1500")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert b"every key kept its order and nothing was lost" in done.stdout
+    assert b"leader moved:    yes" in done.stdout
+
+
 def test_the_demo_of_nothing_says_so() -> None:
     done = program("demo", "-")
     assert done.returncode == 1
