@@ -363,6 +363,8 @@ def test_status_pages_answer_while_a_handler_blocks(nsqd: Broker, tmp_path: Path
             assert status == 503
             assert "does not answer" in body
             program.process.kill()
+            for pid in pids(program):  # it computes, and nobody is left to end it
+                os.kill(pid, signal.SIGKILL)
         else:
             assert f'gnsq_loop_up{{channel="ch",{label}topic="t"}} 1.0' in body
             assert f'gnsq_handlers_running{{channel="ch",{label}topic="t"}} 1.0' in body
