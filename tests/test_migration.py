@@ -17,7 +17,8 @@ GNSQ = """
 import gnsq
 
 seen = []
-reader = gnsq.Reader("orders", "billing", nsqd_tcp_addresses=["127.0.0.1:4150"], max_tries=3, max_concurrency=2)
+reader = gnsq.Reader("orders", "billing", nsqd_tcp_addresses=["127.0.0.1:4150"], max_tries=3, max_concurrency=2,
+                     max_in_flight=10)
 
 @reader.on_message.connect
 def handler(reader, message):
@@ -77,12 +78,13 @@ PYNSQ_STEPS = [
 
 
 def moved_up(script: str) -> str:
-    """Put the Reader's line behind the handler it names: a function is passed, so it has to be there first."""
+    """Put the Reader's lines behind the handler it names: a function is passed, so it has to be there first."""
     lines = script.splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if line.startswith("reader = Reader("))
     start = next(n for n, line in enumerate(lines) if line.startswith("reader.start("))
-    line = lines.pop(at)
-    lines.insert(start - 1, line)
+    made = lines[at : at + 2]
+    del lines[at : at + 2]
+    lines[start - 2 : start - 2] = made
     return "".join(lines)
 
 
