@@ -12,6 +12,7 @@ import click
 
 from gnsq_lite.cli.output import Progress, console, errors
 from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.spark.compat import require_pyspark
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,6 +101,7 @@ def command() -> None:
 @with_options(*STREAMING, *ADDRESSES)
 def archive_command(path: str, **given: Any) -> int:
     """Store a topic below PATH as Parquet by day and hour; every message once."""
+    require_pyspark()
     from gnsq_lite.spark.pipelines import archive
 
     source, spark, rest = _prepare(given)
@@ -113,6 +115,7 @@ def archive_command(path: str, **given: Any) -> int:
 @with_options(*STREAMING, *ADDRESSES)
 def relay_command(target: str, to_nsqd: tuple[str, ...], select: str, **given: Any) -> int:
     """Publish what a SQL expression makes of each message to another topic."""
+    require_pyspark()
     from gnsq_lite.spark.pipelines import relay
 
     sink = {key: value for key, value in _where(given, to_nsqd).items() if key.lower().startswith(("nsq", "lookupd"))}
@@ -159,6 +162,7 @@ def _prepare(given: dict[str, Any]) -> tuple[dict[str, str], Any, dict[str, Any]
 @with_options(*ADDRESSES)
 def replay_command(path: str, topic: str, master: str, conf: tuple[str, ...], **given: Any) -> int:
     """Publish an archive's messages again."""
+    require_pyspark()
     from gnsq_lite.spark.options import SinkOptions, parse
     from gnsq_lite.spark.pipelines import replay
 
@@ -185,6 +189,7 @@ def replay_command(path: str, topic: str, master: str, conf: tuple[str, ...], **
 @with_options(*ADDRESSES)
 def summarize_command(path: str | None, window: str, where: str | None, png: str | None, **given: Any) -> int:
     """Count messages, sizes, attempts and lag per topic and window."""
+    require_pyspark()
     from rich.table import Table
 
     from gnsq_lite.spark.summary import HEADERS, cells, plot, summarize
@@ -225,8 +230,6 @@ def _snapshot_source(path: str | None, given: dict[str, Any]) -> dict[str, str] 
 @click.option("--min-age", type=click.FloatRange(0), default=3600.0, show_default=True, metavar="SECONDS")
 def compact_command(path: str, min_files: int, min_age: float) -> int:
     """Join an archive's small files, hour by hour; --min-age: only hours nobody wrote to for so long."""
-    from gnsq_lite.spark.compat import require_pyspark
-
     require_pyspark()
     from gnsq_lite.spark.archive import compact
 

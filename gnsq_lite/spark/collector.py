@@ -136,7 +136,8 @@ class Collector:
         return [(partition, batch) for partition, batch in fresh if batch.num_rows]
 
     def _note_backlog(self, messages: Sequence[Message]) -> None:
-        if any(message.timestamp_ns <= self.backlog_until_ns for message in messages):
+        limit = self.backlog_until_ns
+        if limit and any(message.timestamp_ns <= limit for message in messages):
             self.backlog_seen = self._clock.now()
 
     def finish(self, messages: Sequence[Message]) -> None:

@@ -16,7 +16,7 @@ from tests import servers
 ROOT = Path(__file__).parent.parent.parent
 
 #: Tests of what imports neither Spark nor Arrow.
-_ALWAYS = {"test_options.py", "test_compat.py"}
+_ALWAYS = {"test_options.py", "test_compat.py", "test_cli.py"}
 
 
 def _why_no_spark() -> str | None:

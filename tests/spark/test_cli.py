@@ -1,0 +1,43 @@
+"""``gnsq-lite spark`` without Spark: help, usage, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from gnsq_lite.cli import spark as module
+from gnsq_lite.cli.app import run
+from gnsq_lite.errors import OptionError
+
+WORK = ["--topic", "t", "--channel", "c", "--nsqd", "n:4150"]
+
+
+@pytest.mark.parametrize("name", ["archive", "relay", "replay", "summarize", "compact"])
+def test_each_pipeline_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["spark", name, "--help"]) == 0
+    assert "Usage:" in capsys.readouterr().out
+
+
+def test_a_missing_spark_is_one_line_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert run(["spark", "archive", str(tmp_path), "--work-dir", str(tmp_path), *WORK]) == 1
+    assert 'pip install "gnsq_lite[spark]"' in capsys.readouterr().err
+
+
+def test_options_of_the_command_line_become_sparks() -> None:
+    assert module.addresses(("a:1", "b:2"), (), ("maxInFlight=7", "nsq.authSecret=x=y")) == {
+        "nsqdTCPAddresses": "a:1,b:2",
+        "maxInFlight": "7",
+        "nsq.authSecret": "x=y",
+    }
+    with pytest.raises(OptionError, match="NAME=VALUE"):
+        module.pairs(["maxInFlight"], "--option")
+    source = module.stream_source("t", "c", "work", {"maxInFlight": "7"})
+    assert source["spoolDir"].endswith("/work/spool")
