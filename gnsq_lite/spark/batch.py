@@ -18,7 +18,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.files import Files
@@ -117,8 +116,7 @@ class NsqBatchReader(DataSourceReader):
                 return
             time.sleep(0.02)
             if connected_at is None and now - begun >= options.connect_timeout_ms / 1000:
-                where = ", ".join(options.nsqd_tcp_addresses or options.lookupd_http_addresses)
-                raise ConnectError(where, f"no nsqd with topic {options.topic} in {options.connect_timeout_ms} ms")
+                raise collector.not_connected(options.connect_timeout_ms / 1000)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows; reads files only."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.errors import AlreadyAnswered
+from gnsq_lite.errors import AlreadyAnswered, ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.spark import schema
 from gnsq_lite.spark.dedup import Recent
@@ -180,6 +180,14 @@ class Collector:
     def is_connected(self) -> bool:
         """Whether some nsqd is subscribed to."""
         return self._receiver.is_connected()
+
+    def not_connected(self, seconds: float) -> ConnectError:
+        """Return the error for a source that has found no nsqd in *seconds*, with what is known of the reason."""
+        options = self._options
+        where = ", ".join(options.nsqd_tcp_addresses or options.lookupd_http_addresses)
+        known = self._receiver.trouble()
+        why = f"no nsqd with topic {options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
+        return ConnectError(where, why)
 
     def waiting_bytes(self) -> int:
         """Bytes no batch has yet.  Never the uncommitted ones: a commit comes only with the next batch."""

@@ -34,6 +34,9 @@ class Receiver(Protocol):
     def is_connected(self) -> bool:
         """Whether some nsqd is subscribed to."""
 
+    def trouble(self) -> str:
+        """Return what went wrong last, for an error's text; "" where nothing did."""
+
     def check(self) -> None:
         """Raise what ended the receiver for good, if anything did."""
 
@@ -54,6 +57,7 @@ class ReaderReceiver:
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
         self._connected: set[tuple[int, str]] = set()
+        self._trouble = ""
 
     def start(self, on_message: OnMessage) -> None:
         """Connect."""
@@ -79,6 +83,11 @@ class ReaderReceiver:
 
     def _parted(self, number: int, address: str, reason: object) -> None:
         self._connected.discard((number, address))
+        self._trouble = str(reason)
+
+    def trouble(self) -> str:
+        """Why the last connection ended, or was not had."""
+        return self._trouble
 
     def pause(self) -> None:
         """RDY 0."""

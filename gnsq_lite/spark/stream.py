@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin
@@ -153,8 +152,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             if connected_at is not None and now - max(collector.backlog_seen, connected_at) >= idle:
                 return None
             if connected_at is None and now - begun >= patience:
-                where = ", ".join(self._options.nsqd_tcp_addresses or self._options.lookupd_http_addresses)
-                raise ConnectError(where, f"no nsqd with topic {self._options.topic} within {patience:g} s")
+                raise collector.not_connected(patience)
             time.sleep(0.02)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

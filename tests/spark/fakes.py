@@ -73,6 +73,9 @@ class FakeReceiver:
     def is_connected(self) -> bool:
         return self.connected
 
+    def trouble(self) -> str:
+        return ""
+
     def check(self) -> None:
         if self.error is not None:
             raise self.error

@@ -1,0 +1,95 @@
+"""The source with its real receiver, against an nsqd; no Spark session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.broker import Broker
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.stream import NsqStreamReader
+from tests.servers import ServerHandle
+
+
+@pytest.fixture
+def readers(tmp_path: Path) -> Iterator[Any]:
+    made: list[NsqStreamReader] = []
+
+    def make(**more: str) -> NsqStreamReader:
+        base = {"topic": "t", "channel": "c", "spoolDir": str(tmp_path / "spool")}
+        made.append(NsqStreamReader(parse(SourceOptions, {**base, **more})))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def publish(address: str, first: int, count: int) -> None:
+    with Writer(address) as writer:
+        writer.multipublish("t", [b"%d" % n for n in range(first, first + count)])
+
+
+def rows(reader: NsqStreamReader, wanted: int) -> list[int]:
+    """Return the bodies of as many batches as it takes."""
+    end = reader.initialOffset()
+    found: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(found) < wanted and time.monotonic() < deadline:
+        start, end = end, reader.latestOffset(end, None)
+        for partition in reader.partitions(start, end):
+            for batch in reader.read(partition):
+                found += [int(body) for body in batch.column("body").to_pylist()]
+        time.sleep(0.02)
+    return found
+
+
+def test_more_in_flight_than_nsqd_allows_a_connection_is_no_error(nsqd: ServerHandle, readers: Any) -> None:
+    publish(nsqd.tcp_address, 0, 6000)
+    reader = readers(nsqdTCPAddresses=nsqd.tcp_address, maxInFlight="10000")
+    assert sorted(rows(reader, 6000)) == list(range(6000))
+
+
+def test_an_orderly_stop_leaves_nothing_in_flight(nsqd: ServerHandle, readers: Any) -> None:
+    publish(nsqd.tcp_address, 0, 20_000)
+    reader = readers(nsqdTCPAddresses=nsqd.tcp_address)
+    reader.initialOffset()
+    deadline = time.monotonic() + 20
+    while nsqd.stats("t", "c").get("in_flight_count", 0) == 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    reader.stop()
+    after = nsqd.stats("t", "c")
+    assert after["in_flight_count"] == 0
+    again = readers(nsqdTCPAddresses=nsqd.tcp_address)
+    found = rows(again, 20_000)
+    assert sorted(found) == list(range(20_000)), "every row once, over the restart"
+
+
+def test_a_msg_timeout_nsqd_refuses_is_named_in_the_error(nsqd: ServerHandle, readers: Any) -> None:
+    publish(nsqd.tcp_address, 0, 1)
+    reader = readers(nsqdTCPAddresses=nsqd.tcp_address, msgTimeoutMs="86400000", connectTimeoutMs="1500")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(ConnectError, match=r"no nsqd with topic t.*E_BAD_BODY"):
+        reader.latestOffset(start, None)
+
+
+@pytest.mark.rule("PIPE-4")
+def test_nsqds_are_found_through_lookupd(readers: Any) -> None:
+    with Broker(nsqds=2) as broker:
+        for number, address in enumerate(broker.nsqd_tcp_addresses):
+            publish(address, number * 100, 100)
+        reader = readers(lookupdHTTPAddresses=broker.lookupd_http_address)
+        assert sorted(rows(reader, 200)) == list(range(200))
+
+
+def test_several_receivers_side_by_side_share_the_channel(nsqd: ServerHandle, readers: Any) -> None:
+    publish(nsqd.tcp_address, 0, 3000)
+    reader = readers(nsqdTCPAddresses=nsqd.tcp_address, connectionsPerNsqd="3", maxInFlight="100")
+    assert sorted(rows(reader, 3000)) == list(range(3000))
