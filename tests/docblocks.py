@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gnsq_lite import Reader
+from gnsq_lite import Reader, Worker
 from gnsq_lite.broker import Broker
 
 _BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n(?:\1 +:[^\n]*\n)*\n((?:\1   [^\n]*\n|\n)+)", re.M)
@@ -36,7 +36,7 @@ def local(source: str, broker: Broker) -> str:
 
 
 def run(path: Path, folder: Path) -> int:
-    """Run every Python block of *path*; return how many there were.  ``start()`` does not block here.
+    """Run every Python block of *path*; return how many there were.  ``start()`` and ``run()`` do not block here.
 
     A failure names the file and its line.
     """
@@ -47,11 +47,17 @@ def run(path: Path, folder: Path) -> int:
         started.append(reader)
         start(reader, block=False)
 
+    def run_beside(worker: Worker, **options: Any) -> int:
+        worker.start()
+        stack.callback(worker.close, 2.0)
+        return 0
+
     count = 0
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     with ExitStack() as stack:
         broker = stack.enter_context(Broker())
         stack.enter_context(mock.patch.object(Reader, "start", start_beside))
+        stack.enter_context(mock.patch.object(Worker, "run", run_beside))
         stack.callback(lambda: [reader.close(timeout=2.0) for reader in started])
         monkey = stack.enter_context(mock.patch.dict("os.environ", {"DOCS_FOLDER": str(folder)}))
         assert monkey is not None

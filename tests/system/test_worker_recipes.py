@@ -1,0 +1,89 @@
+"""The recipes for service managers, as far as a machine can check them."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from gnsq_lite.cli.worker import command
+from gnsq_lite.supervise.exits import Exit
+from tests.docblocks import blocks
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "worker.rst"
+
+
+def recipe(section: str) -> str:
+    return next(source for _, source in blocks(PAGE, "ini") if f"[{section}]" in source)
+
+
+def parsed(text: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    return parser
+
+
+def command_lines() -> list[list[str]]:
+    dockerfile = next(source for _, source in blocks(PAGE, "dockerfile"))
+    docker = next(line for line in dockerfile.splitlines() if line.startswith("CMD "))
+    shell = re.findall(r"^   (gnsq-lite worker .+)$", PAGE.read_text(encoding="utf-8"), re.M)
+    lines = [
+        json.loads(docker.removeprefix("CMD ")),
+        shlex.split(parsed(recipe("Service"))["Service"]["ExecStart"].removeprefix("/usr/bin/env ")),
+        shlex.split(parsed(recipe("program:shop-worker"))["program:shop-worker"]["command"]),
+        *map(shlex.split, shell),
+    ]
+    assert len(lines) >= 4
+    return lines
+
+
+@pytest.mark.parametrize("line", command_lines(), ids=" ".join)
+def test_the_command_lines_are_understood(line: list[str]) -> None:
+    assert line[:2] == ["gnsq-lite", "worker"]
+    context = command.make_context("worker", list(line[2:]))
+    assert context.params["target"] == "shop.jobs:worker"
+
+
+def test_the_unit_is_valid_for_systemd(tmp_path: Path) -> None:
+    unit = tmp_path / "shop-worker.service"
+    unit.write_text(recipe("Service"), encoding="utf-8")
+    service = parsed(unit.read_text(encoding="utf-8"))["Service"]
+    assert int(service["TimeoutStopSec"]) >= 30 + 10 + 1  # the drain limit, what the supervisor adds, and a little
+    assert service["RestartPreventExitStatus"] == str(int(Exit.USAGE))
+    if shutil.which("systemd-analyze") is None:
+        return
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], check=False, capture_output=True, text=True, timeout=60
+    )
+    complaints = [line for line in done.stderr.splitlines() if "shop-worker" in line]
+    assert (complaints, done.returncode) == ([], 0), done.stderr
+
+
+def test_a_fault_in_a_unit_is_found_where_systemd_is(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        return
+    unit = tmp_path / "shop-worker.service"
+    unit.write_text(recipe("Service").replace("KillMode=mixed", "KillMode=gently"), encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert "gently" in done.stderr
+
+
+def test_the_page_and_the_help_tell_every_exit_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for code in Exit:
+        if code is not Exit.RELOAD:
+            assert re.search(rf"^{int(code)}     \w", page, re.M), code
+    help_text = " ".join(command.get_help(click.Context(command)).split())
+    assert "0 drained; 1 an error" in help_text
+    assert "2 the module" in help_text
+    assert "3 not drained" in help_text
