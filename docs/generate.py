@@ -20,6 +20,7 @@ KINDS: list[tuple[str, str, type[Any]]] = [
     ("Publishing", "Writer.", options.WriterOptions),
     ("Reconnection of a Writer", "Writer.", options.WriterReconnectOptions),
     ("TLS", "``tls=TLSOptions(...)``.", options.TLSOptions),
+    ("HTTP clients", "``NsqdClient`` and ``LookupdClient`` of ``gnsq_lite.http``.", options.HTTPOptions),
 ]
 
 
