@@ -146,6 +146,39 @@ def test_the_drain_limit_ends_it_with_a_code_of_its_own(nsqd: Broker, tmp_path: 
     assert channel(nsqd)["depth"] == 1
 
 
+STUBBORN = """
+import sys
+from gnsq_lite.supervise.processes import Supervisor
+script = "import signal, time\\nfor n in (signal.SIGTERM, signal.SIGQUIT): signal.signal(n, signal.SIG_IGN)\\n"
+script += "print('up', flush=True)\\nwhile True: time.sleep(0.1)"
+sys.exit(Supervisor([sys.executable, "-c", script], 1, 0.2, grace=0.5).run())
+"""
+
+
+def test_a_process_that_does_not_end_is_killed_and_that_is_no_drain(tmp_path: Path) -> None:
+    with running(["-c", STUBBORN], tmp_path) as program:
+        program.says("up")
+        program.signal(signal.SIGTERM)
+        assert program.ends(15) == 3
+        assert "process 0 does not end; it is killed" in program.output
+
+
+def test_the_workers_own_drain_limit_is_known_to_its_supervisor(nsqd: Broker, tmp_path: Path) -> None:
+    # the supervisor would kill after its grace; the worker needs longer, and says so
+    app = APP.replace("Worker(", "Worker(drain_timeout=60.0, ")
+    source = "from gnsq_lite.supervise import processes\nprocesses._LIMIT = processes.GRACE = 0.1\n"
+    source += "processes.Supervisor.__init__.__defaults__ = tuple(\n"
+    source += "    0.1 if d == 10.0 else d for d in processes.Supervisor.__init__.__defaults__)\n"
+    (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
+    with worker(tmp_path, nsqd.nsqd_tcp_address, app=app) as program:
+        program.says("connected")
+        publish(nsqd, b"slow")
+        program.says("handled slow")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert "finished slow" in program.output
+
+
 def test_a_process_drains_however_often_its_service_manager_says_term(nsqd: Broker, tmp_path: Path) -> None:
     # systemd's KillMode=control-group sends SIGTERM to every process, and the supervisor sends it once more
     with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
@@ -166,7 +199,7 @@ def test_processes_end_when_their_supervisor_was_killed(nsqd: Broker, tmp_path: 
         program.signal(signal.SIGKILL)
         assert program.ends() == -signal.SIGKILL
         wait_for(lambda: not is_alive(pids(program)[0]))
-        assert "worker ends, drained" in program.output
+        program.says("worker ends, drained")
 
 
 def test_hangup_starts_every_process_anew(nsqd: Broker, tmp_path: Path) -> None:
