@@ -23,7 +23,9 @@ from gnsq_lite.supervise.place import Place, take_place
 @click.option("--reload", is_flag=True, help="Start anew when a source changes; for development.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve /metrics /healthz /readyz; 0: any port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for them; 0.0.0.0: every one.")
-@click.option("--drain-timeout", type=click.FloatRange(0.0), help="Seconds handlers have to finish.  [default: 30]")
+@click.option(
+    "--drain-timeout", type=click.FloatRange(0.0), help="Seconds handlers have to finish.  [default: the Worker's, 30]"
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -42,8 +44,7 @@ def command(target: str, **flags: Any) -> int:
     place = take_place()
     logs.configure(flags["log_format"], flags["log_level"], str(place.number) if place else "main")
     if place is None and not flags["no_supervise"]:
-        limit = 30.0 if flags["drain_timeout"] is None else flags["drain_timeout"]
-        return supervise(flags["processes"], limit, StatusAt(flags["metrics_host"], flags["metrics_port"]))
+        return supervise(flags["processes"], StatusAt(flags["metrics_host"], flags["metrics_port"]))
     return _work(target, place, flags)
 
 

@@ -29,12 +29,12 @@ class StatusAt:
     port: int | None = None
 
 
-def supervise(processes: int, drain_timeout: float, status: StatusAt) -> int:
+def supervise(processes: int, status: StatusAt) -> int:
     """Run this very command line in *processes* processes and return the exit code.
 
     Raises NSQConnectionError: the port for the status pages is taken.
     """
-    supervisor = Supervisor((sys.executable, *sys.orig_argv[1:]), processes, drain_timeout)
+    supervisor = Supervisor((sys.executable, *sys.orig_argv[1:]), processes)
     if status.port is not None:
         pages = GroupPages(lambda: supervisor.children, _merge())
         _serve(StatusServer(pages, (status.host, status.port)), status)
@@ -53,6 +53,7 @@ def run_worker(worker: Any, place: Place | None, *, reload: bool = False, status
     status = status or StatusAt()
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker))
     if place is not None:
+        place.tell_limit(worker.drain_timeout)
         StatusServer(pages, place.socket, start_native_thread).start()
     elif status.port is not None:
         _serve(StatusServer(pages, (status.host, status.port), start_native_thread), status)

@@ -23,9 +23,28 @@ class Place:
         """Return the value of :data:`VARIABLE`."""
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
+    def tell_limit(self, seconds: float) -> None:
+        """Tell the supervisor how long this process may take to drain.  Raises OSError."""
+        with open(limit_file(self.socket), "w", encoding="ascii") as file:
+            file.write(repr(float(seconds)))
+
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
         """Whether the supervisor is gone, so that nobody would ever tell this process to end."""
         return parent() != self.supervisor
+
+
+def limit_file(socket: str) -> str:
+    """Return the path of the file in which a process says how long it may take to drain."""
+    return f"{socket}.limit"
+
+
+def told_limit(socket: str) -> float | None:
+    """Return the seconds the process with that *socket* may take to drain; None: it has not said."""
+    try:
+        with open(limit_file(socket), encoding="ascii") as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def take_place(environ: MutableMapping[str, str] = os.environ) -> Place | None:

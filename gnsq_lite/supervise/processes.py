@@ -20,7 +20,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.supervise.exits import Exit
-from gnsq_lite.supervise.place import VARIABLE, Place
+from gnsq_lite.supervise.place import VARIABLE, Place, told_limit
 from gnsq_lite.supervise.restarts import Restarts
 
 log = logging.getLogger("gnsq_lite.supervise")
@@ -29,6 +29,9 @@ log = logging.getLogger("gnsq_lite.supervise")
 GRACE = 10.0
 #: Seconds between two looks whether the first process has come up, and at nothing in particular.
 _COMING_UP, _LOOK = 0.05, 5.0
+
+#: Seconds to drain where nobody has said; the process loads what it is to run, so it has nothing to drain.
+_LIMIT = 30.0
 
 _NEVER = float("inf")
 
@@ -57,7 +60,10 @@ class Supervisor:
 
     command: Sequence[str]
     count: int
-    drain_timeout: float
+    #: Seconds a process may take to drain; None: what the process says itself (:meth:`Place.tell_limit`).
+    drain_timeout: float | None = None
+    #: Seconds it has beyond that before it is killed.
+    grace: float = GRACE
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = SYSTEM_CLOCK
 
@@ -133,7 +139,7 @@ class Supervisor:
                 log.info("starting every process anew")
                 for child in self.children:
                     child.replaced = child.pid is not None
-                self._tell(signal.SIGTERM, self.drain_timeout + GRACE)
+                self._tell(signal.SIGTERM)
         else:
             self._stop()
 
@@ -142,17 +148,24 @@ class Supervisor:
         for child in self.children:
             child.start_at = _NEVER
         if self._stages == 1:
-            log.info("stopping; once more to stop at once", extra={"limit": self.drain_timeout})
-            self._tell(signal.SIGTERM, self.drain_timeout + GRACE)
+            log.info("stopping; once more to stop at once")
+            self._tell(signal.SIGTERM)
         else:
             log.warning("stopping at once")
-            self._tell(signal.SIGQUIT, GRACE)
+            self._tell(signal.SIGQUIT)
 
-    def _tell(self, number: int, seconds: float = _NEVER) -> None:
+    def _tell(self, number: int) -> None:
         for child in self.children:
             if child.pid is not None:
+                seconds = self.grace + (self._limit(child) if number == signal.SIGTERM else 0.0)
                 child.kill_at = min(child.kill_at, self.clock.now() + seconds)
                 _send(child.pid, number)
+
+    def _limit(self, child: Child) -> float:
+        if self.drain_timeout is not None:
+            return self.drain_timeout
+        told = told_limit(child.socket)
+        return _LIMIT if told is None else told
 
     def _start(self, child: Child) -> None:
         place = Place(os.getpid(), child.number, child.socket)
@@ -207,7 +220,8 @@ class Supervisor:
             log.error("process %d ended (%d); starting it again in %g s", child.number, code, delay, extra=extra)
 
     def _code(self) -> int:
-        codes = set(self._codes) - {Exit.OK, Exit.RELOAD}
+        # SIGTERM itself ends a process that is loading still, or that has drained and is about to end.
+        codes = set(self._codes) - {Exit.OK, Exit.RELOAD, -signal.SIGTERM}
         for code in (Exit.USAGE, Exit.FAILED):
             if code in codes:
                 return code

@@ -9,7 +9,6 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from gnsq_lite.contrib.django.conf import nsq_settings
 from gnsq_lite.contrib.django.registry import make_worker
 from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
@@ -45,7 +44,7 @@ class Command(BaseCommand):
         status = StatusAt(options["metrics_host"], options["metrics_port"])
         try:
             if place is None and not options["no_supervise"]:
-                code = supervise(options["processes"], _limit(options), status)
+                code = supervise(options["processes"], status)
             else:
                 code = run_worker(_worker(options), place, reload=options["reload"], status=status)
         except (OptionError, InvalidName, ImproperlyConfigured) as error:
@@ -55,19 +54,14 @@ class Command(BaseCommand):
         sys.exit(code)
 
 
-def _limit(options: dict[str, Any]) -> float:
-    given = options["drain_timeout"]
-    limit: float = nsq_settings().get("DRAIN_TIMEOUT", 30.0) if given is None else given
-    return limit
-
-
 def _worker(options: dict[str, Any]) -> Worker:
     worker = make_worker()
     if options["topic"]:
         worker.select(options["topic"])
     if options["concurrency"] is not None:
         worker.configure(concurrency=options["concurrency"])
-    worker.drain_timeout = _limit(options)
+    if options["drain_timeout"] is not None:
+        worker.drain_timeout = options["drain_timeout"]
     worker.check()
     return worker
 
