@@ -1,7 +1,7 @@
 """Every rule of the ledger is proven by a test that names it: ``@pytest.mark.rule("RDY-3")``.
 
-``rules.txt`` lists the ledger's ids.  Contract tests that speak raw bytes mark the rules that rest on what they
-show; these marks do not count here, because they do not show that the client keeps it.  ``PENDING`` are rules of parts that
+``rules.txt`` lists the ledger's ids.  Contract tests that speak raw bytes mark the rules that rest on what they show;
+these marks do not count here, because they do not show that the client keeps it.  ``PENDING`` are rules of parts that
 are not built yet; the set can only shrink, because a rule that has a test may not be in it.
 """
 
