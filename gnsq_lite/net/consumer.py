@@ -153,7 +153,8 @@ class Consumer:
             self.discovery.connected(endpoint)
         self._apply(self.allocator.add(endpoint, limit if own is None else min(own, limit), counts_down=counts_down))
         self._wake_ticker.set()
-        log.info("%s: connected, subscribed to %s/%s", endpoint, self.settings.topic, self.settings.channel)
+        topic, channel = self.settings.topic, self.settings.channel
+        log.info("%s: connected, subscribed to %s/%s", endpoint, topic, channel, extra=self.fields(endpoint))
         self.call_hook("on_connected", connection.address)
 
     def parted(self, connection: Connection) -> None:
@@ -173,7 +174,7 @@ class Consumer:
         again = subscription.lost_by == str(reason)  # an nsqd that stays away is told of once
         subscription.lost_by = str(reason)
         level = logging.DEBUG if again else logging.WARNING
-        log.log(level, "%s", reason, extra={"nsqd": str(endpoint), "topic": self.settings.topic})
+        log.log(level, "%s", reason, extra=self.fields(endpoint))
         self.call_hook("on_disconnected", str(endpoint), reason)
         self.call_hook("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
@@ -198,7 +199,7 @@ class Consumer:
             if connection is message._connection:
                 self._stopped.add(endpoint)
                 error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
-                log.error("%s", error)
+                log.error("%s", error, extra=self.fields(endpoint))
                 self.call_hook("on_error", error)
                 connection.close(error)
                 subscription = self._subscriptions.get(endpoint)
@@ -207,7 +208,8 @@ class Consumer:
 
     def fail(self, error: BaseException) -> None:
         """End the Reader with *error*, which start() or join() raises."""
-        log.error("the Reader of %s/%s ends: %s", self.settings.topic, self.settings.channel, error)
+        topic, channel = self.settings.topic, self.settings.channel
+        log.error("the Reader of %s/%s ends: %s", topic, channel, error, extra=self.fields())
         self.closing = True
         self.loop.spawn("closing", self._end_with, error)
 
@@ -261,7 +263,7 @@ class Consumer:
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A late answer (ERR-1): counted, logged, told; nothing else happens."""
         self.late_answers += 1
-        log.warning("%s", error)
+        log.warning("%s", error, extra=self.fields(connection.endpoint))
         self.call_hook("on_error", error)
 
     def requeue_delay(self, message: Message) -> float:
@@ -286,11 +288,11 @@ class Consumer:
             self._apply(self.allocator.pause())
             resume_at = self.backoff.resume_at
             pause = max(0.0, resume_at - self.clock.now()) if resume_at is not None else 0.0
-            log.warning("backing off for %.1f s (level %d)", pause, self.backoff.level)
+            log.warning("backing off for %.1f s (level %d)", pause, self.backoff.level, extra=self.fields())
             self.call_hook("on_backoff", pause)
             self._wake_ticker.set()
         elif after is Phase.FLOWING:
-            log.info("backoff is over")
+            log.info("backoff is over", extra=self.fields())
             self._apply(self.allocator.resume())
             self.call_hook("on_backoff", 0.0)
 
@@ -395,6 +397,11 @@ class Consumer:
         for connection in self.connections.values():
             connection.abandon()
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
+
+    def fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
+        """Return the ``extra`` of a log line."""
+        found = {"topic": self.settings.topic, "channel": self.settings.channel}
+        return found if endpoint is None else {**found, "nsqd": str(endpoint)}
 
     def call_hook(self, name: str, *args: Any) -> None:
         """Call the user's hook; what it raises is logged."""

@@ -353,6 +353,11 @@ def test_json_logs_are_one_object_a_line_with_the_key_fields(nsqd: Broker, tmp_p
     failed = next(line for line in lines if "handler failed" in line["message"])
     assert (failed["topic"], failed["channel"], failed["nsqd"]) == ("bad", "ch", nsqd.nsqd_tcp_address)
     assert "ValueError: two\nlines" in failed["exception"]
+    connected = [line for line in lines if "connected" in line["message"]]
+    assert {(line["topic"], line["channel"], line["nsqd"]) for line in connected} == {
+        ("t", "ch", nsqd.nsqd_tcp_address),
+        ("bad", "ch", nsqd.nsqd_tcp_address),
+    }
 
 
 def pages_at(program: Program) -> str:
