@@ -46,8 +46,8 @@ def text() -> str:
         "=======",
         "",
         "Every option, generated from the dataclasses in ``gnsq_lite/options.py``.  Durations are seconds.  A value",
-        "out of range raises ``OptionError`` at construction.  What is in the signature of ``Reader`` and ``Writer`` is",
-        "described in their docstrings.",
+        "out of range raises ``OptionError`` at construction.  What is in the signature of ``Reader`` and ``Writer``",
+        "is described in their docstrings.",
         "",
     ]
     for title, where, kind in KINDS:
