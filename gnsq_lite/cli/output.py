@@ -17,6 +17,10 @@ console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+#: Characters of a progress bar.
+_BAR = 24
+
+
 class Progress:
     """Counts that grow, with their rates; a live line on a terminal, a line every few seconds elsewhere."""
 
@@ -38,11 +42,15 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, **counts: int) -> None:
-        """Show the counts as they are now."""
+    def show(self, *, part: float | None = None, **counts: int) -> None:
+        """Show the counts as they are now; *part* of all, 0 to 1, gives a bar and the time left."""
         now = time.monotonic()
         elapsed = max(now - self._began, 1e-9)
         line = "  ".join(f"{name} {count:,} ({count / elapsed:,.0f}/s)" for name, count in counts.items())
+        if part is not None and 0 < part <= 1:
+            full = round(part * _BAR)
+            left = elapsed / part - elapsed
+            line = f"{'#' * full}{'.' * (_BAR - full)} {part:4.0%}  {line}  {left:,.0f} s left"
         if self._live is not None:
             self._live.update(Text(f"{self._title}  {line}"))
         elif now - self._printed >= self._every:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -17,12 +19,34 @@ from gnsq_lite.errors import NSQError
 _READ = 64 * 1024
 
 
-def pieces(files: Iterable[BinaryIO], delimiter: bytes) -> Iterator[bytes]:
+class Read:
+    """How much of the input has been read, and how much there is; 0: not known."""
+
+    def __init__(self, files: Iterable[BinaryIO]) -> None:
+        self.bytes = 0
+        self.total = 0
+        for file in files:
+            try:
+                status = os.fstat(file.fileno())
+            except (OSError, AttributeError):
+                status = None
+            if status is None or not stat.S_ISREG(status.st_mode):
+                self.total = 0
+                return
+            self.total += status.st_size
+
+    def part(self) -> float | None:
+        """Return the part that was read, 0 to 1; None where the whole is not known."""
+        return min(1.0, self.bytes / self.total) if self.total else None
+
+
+def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator[bytes]:
     """Yield what stands between delimiters, empty pieces left out; a piece may span two reads."""
     for file in files:
         rest = b""
         read = getattr(file, "read1", file.read)
         while data := read(_READ):
+            count.bytes += len(data)
             *whole, rest = (rest + data).split(delimiter)
             yield from (piece for piece in whole if piece)
         if rest:
@@ -92,16 +116,18 @@ def command(
     sent = 0
     limit = Rate(rate)
     writer = Writer(**flags.where(nsqds, lookupds), **flags.secured(options), publish_timeout=timeout)
+    sources = files or (sys.stdin.buffer,)
+    count = Read(sources)
     with writer, Progress("published") as progress:
         try:
-            for bodies in batches(pieces(files or (sys.stdin.buffer,), separator), batch):
+            for bodies in batches(pieces(sources, separator, count), batch):
                 limit.take(len(bodies))
                 if len(bodies) == 1:
                     writer.publish(topic, bodies[0], defer=defer)
                 else:
                     writer.multipublish(topic, bodies)
                 sent += len(bodies)
-                progress.show(messages=sent)
+                progress.show(part=count.part(), messages=sent)
         except NSQError as error:
             errors.print(f"gnsq-lite pub: {error} ({sent} messages were published)", markup=False)
             return 1

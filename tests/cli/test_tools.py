@@ -17,8 +17,10 @@ import pytest
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.app import COMMANDS, run
+from tests.certs import Certificates
 from tests.cli.programs import Program
 from tests.cli.programs import run as program
+from tests.contract.authserver import AuthServer
 from tests.servers import ServerHandle
 from tests.system.test_reader import wait_for
 
@@ -157,6 +159,37 @@ def test_tail_prints_json_with_metadata(broker: ServerHandle, topic: str) -> Non
     done = program("tail", "--topic", topic, "--channel", "c", "-n", "1", "--json", *on(broker))
     record = json.loads(done.stdout)
     assert (record["topic"], record["attempts"], record["body"]) == (topic, 1, "\\xffbinary")
+
+
+def test_progress_has_a_rate_and_the_time_left_where_the_whole_is_known(tmp_path: Path) -> None:
+    with Broker(lookupd=False) as broker:
+        source = tmp_path / "lines"
+        source.write_bytes(b"x\n" * 90)
+        done = program("pub", "--topic", "t", "--rate", "30", *on(broker), str(source))
+        assert done.returncode == 0, done.stderr
+        assert b"/s)" in done.stderr
+        assert b" s left" in done.stderr
+        done = program("pub", "--topic", "t", "--rate", "30", *on(broker), stdin=b"x\n" * 90)
+        assert b" s left" not in done.stderr
+
+
+def test_the_broker_takes_nsqds_flags_for_tls_and_auth(certs: Certificates) -> None:
+    zero = ("--tcp-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--no-lookupd", "--json")
+    tls = ("--tls-cert", certs.server.cert, "--tls-key", certs.server.key, "--tls-required", "true")
+    with AuthServer() as auth_server:
+        auth_server.allow("hunter2")
+        with Program("broker", *zero, *tls, "--auth-http-address", auth_server.address) as running:
+            assert running.process.stdout is not None
+            address = json.loads(running.process.stdout.readline())["nsqd_tcp"][0]
+            flags = ("pub", "--topic", "t", "--nsqd-tcp-address", address, "--timeout", "3")
+            done = program(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
+            assert done.returncode == 0, done.stderr
+            done = program(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n")
+            assert done.returncode == 1
+            assert b"auth_secret" in done.stderr
+            done = program(*flags, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
+            assert done.returncode == 1
+            assert b"hunter2" not in done.stderr
 
 
 # -- to-file
