@@ -14,7 +14,15 @@ import pyarrow.compute as pc
 
 from gnsq_lite import Writer
 from gnsq_lite.dialect import PublishRequest
-from gnsq_lite.errors import InvalidBody, NotSent, NSQError, OptionError, OutcomeUnknown, PubFailedError
+from gnsq_lite.errors import (
+    InvalidBody,
+    MpubFailedError,
+    NotSent,
+    NSQError,
+    OptionError,
+    OutcomeUnknown,
+    PubFailedError,
+)
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.spark.mpub import Payload, bodies_of, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions
@@ -23,6 +31,8 @@ from gnsq_lite.wire.names import check_topic
 
 #: Rows looked at in one go: their joined bodies are in memory once more.
 _SLICE = 20_000
+#: Errors that another attempt may mend: nsqd away, its answer lost, or nsqd on its way out or out of disk.
+MAY_PASS = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
 #: Seconds before a failed MPUB is sent again: first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -180,7 +190,7 @@ class Sink:
             try:
                 publication.result()
                 break
-            except (NotSent, OutcomeUnknown, PubFailedError) as error:
+            except MAY_PASS as error:
                 if attempt == self._options.max_retries:
                     raise
                 self._pause(error, attempt)

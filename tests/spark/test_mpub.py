@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import InvalidBody, InvalidName, MessageTooLarge, NotSent, OptionError, OutcomeUnknown
+from gnsq_lite.errors import (
+    BadTopicError,
+    InvalidBody,
+    InvalidName,
+    MessageTooLarge,
+    MpubFailedError,
+    NotSent,
+    OptionError,
+    OutcomeUnknown,
+)
 from gnsq_lite.spark.mpub import Payload, bodies_of, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions, parse
 from gnsq_lite.spark.progress import Marker, TaskKey, remove_markers
@@ -133,11 +142,20 @@ def test_a_defer_column_publishes_deferred() -> None:
     assert writer.deferred == [("t", b"1", 1.5), ("t", b"2", 0.0)]
 
 
-@pytest.mark.parametrize("error", [NotSent("down"), OutcomeUnknown("lost")])
+@pytest.mark.parametrize(
+    "error", [NotSent("down"), OutcomeUnknown("lost"), MpubFailedError("E_MPUB_FAILED", "exiting")]
+)
 def test_what_may_help_is_sent_again(error: BaseException) -> None:
     writer = FakeWriter(error, None)
     assert sink(writer).write([table(b"1")]) == 1
     assert writer.sent[-1] == ("t", [b"1"])
+
+
+def test_what_nsqd_refuses_for_good_is_not_sent_again() -> None:
+    writer = FakeWriter(BadTopicError("E_BAD_TOPIC", "t"))
+    with pytest.raises(BadTopicError):
+        sink(writer).write([table(b"1")])
+    assert len(writer.sent) == 1
 
 
 def test_after_all_retries_the_error_is_the_tasks() -> None:

@@ -70,7 +70,7 @@ def stream(spark: Any, feed: Feed, sink: Any, *, now: bool = False, **more: str)
     return writer.option("checkpointLocation", str(feed.directory / "checkpoint")).start()
 
 
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -143,7 +143,7 @@ def test_a_second_query_on_the_spool_fails_with_the_reason(spark: Any, feed: Fee
     frame = spark.readStream.format("nsq").options(**feed.options(lockWaitMs="0")).load()
     second = frame.writeStream.foreachBatch(Sink()).option("checkpointLocation", str(feed.directory / "second")).start()
     with pytest.raises(Exception, match="in use by another query"):
-        second.awaitTermination(60)
+        second.awaitTermination(120)
     assert first.isActive
     first.stop()
 
@@ -157,7 +157,7 @@ def test_a_lost_spool_ends_the_query_with_the_reason(spark: Any, feed: Feed) -> 
     (feed.directory / "spool").rename(feed.directory / "lost")
     feed.publish(10, 10)
     with pytest.raises(Exception, match=r"not the one of this query's checkpoint.*failOnDataLoss"):
-        stream(spark, feed, Sink()).awaitTermination(60)
+        stream(spark, feed, Sink()).awaitTermination(120)
 
 
 def test_nsqd_may_go_away_and_come_back(spark: Any, feed: Feed) -> None:
