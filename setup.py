@@ -26,6 +26,7 @@ setup(
         "cli": CLI,
         "django": ["Django>=4.2"],
         "prometheus": ["prometheus-client>=0.19"],
+        "plot": ["matplotlib>=3.7"],
         "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
     },
     entry_points={
