@@ -12,8 +12,9 @@ from typing import Any
 from gnsq_lite.errors import MissingExtra, NSQConnectionError
 from gnsq_lite.supervise.exits import Exit
 from gnsq_lite.supervise.group import GroupPages, Merge
+from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.place import Place
-from gnsq_lite.supervise.processes import Supervisor
+from gnsq_lite.supervise.processes import GRACE, Supervisor
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
@@ -54,7 +55,8 @@ def run_worker(worker: Any, place: Place | None, *, reload: bool = False, status
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker))
     if place is not None:
         place.tell_limit(worker.drain_timeout)
-        StatusServer(pages, place.socket, start_native_thread).start()
+        last_resort = LastResort(place, worker.drain_timeout + GRACE)
+        StatusServer(pages, place.socket, start_native_thread, last_resort.look).start()
     elif status.port is not None:
         _serve(StatusServer(pages, (status.host, status.port), start_native_thread), status)
     changes = Changes() if reload else None

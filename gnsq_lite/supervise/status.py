@@ -93,7 +93,7 @@ class StatusServer:
     """Serves *pages* at ``(host, port)``, port 0 being any, or at the path of a Unix socket.
 
     All of it happens in a thread that *start_thread* starts: a native one, or a blocked handler of a monkey-patched
-    process would block the pages too.
+    process would block the pages too.  *often* is called there every half second.
     """
 
     def __init__(
@@ -101,9 +101,10 @@ class StatusServer:
         pages: Pages,
         address: tuple[str, int] | str,
         start_thread: Callable[[str, Callable[[], None]], None] = _in_a_thread,
+        often: Callable[[], None] | None = None,
     ) -> None:
         self._handler = type("Handler", (_Handler,), {"pages": pages})
-        self._address, self._start_thread = address, start_thread
+        self._address, self._start_thread, self._often = address, start_thread, often
         self._error: OSError | None = None
         #: The port it listens on; 0 for a Unix socket.
         self.port = 0
@@ -128,8 +129,10 @@ class StatusServer:
             return
         finally:
             os.close(tells)  # wakes start()
+        if self._often is not None:
+            server.service_actions = self._often  # type: ignore[method-assign]
         with server:
-            server.serve_forever()
+            server.serve_forever(poll_interval=0.5)
 
     def _listen(self) -> socketserver.BaseServer:
         if isinstance(self._address, str):

@@ -202,6 +202,19 @@ def test_processes_end_when_their_supervisor_was_killed(nsqd: Broker, tmp_path: 
         program.says("worker ends, drained")
 
 
+def test_a_blocked_process_ends_some_time_after_its_supervisor_was_killed(nsqd: Broker, tmp_path: Path) -> None:
+    app = APP.replace("while True:\n            time.sleep(0.1)", "while True: pass")
+    source = "from gnsq_lite.supervise import processes\nprocesses.GRACE = 1.0\n"
+    (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--patch", "--drain-timeout", "0.5", app=app) as program:
+        program.says("connected")
+        publish(nsqd, b"stuck")
+        program.says("handled stuck")
+        program.signal(signal.SIGKILL)
+        assert program.ends() == -signal.SIGKILL
+        wait_for(lambda: not is_alive(pids(program)[0]))
+
+
 def test_hangup_starts_every_process_anew(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
         program.says("connected", times=2)
@@ -400,9 +413,9 @@ def test_status_pages_answer_while_a_handler_blocks(nsqd: Broker, tmp_path: Path
             status, body = get(address, "/readyz")
             assert status == 503
             assert "does not answer" in body
-            program.process.kill()
-            for pid in pids(program):  # it computes, and nobody is left to end it
-                os.kill(pid, signal.SIGKILL)
+            program.signal(signal.SIGTERM)
+            os.kill(pids(program)[0], signal.SIGKILL)  # it could not drain; the supervisor would do so in 11 s
+            assert program.ends() == 3
         else:
             assert f'gnsq_loop_up{{channel="ch",{label}topic="t"}} 1.0' in body
             assert f'gnsq_handlers_running{{channel="ch",{label}topic="t"}} 1.0' in body

@@ -1,0 +1,39 @@
+"""The end of a process whose supervisor was killed and could not tell it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.place import Place
+
+
+class LastResort:
+    """Ends the process when it has not drained long after its supervisor was gone.
+
+    It drains by itself where its main thread runs.  In a monkey-patched process a blocked handler is the main thread;
+    so :meth:`look` is called from another one.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        limit: float,
+        clock: Clock = SYSTEM_CLOCK,
+        end: Callable[[int], None] = os._exit,
+        parent: Callable[[], int] = os.getppid,
+    ) -> None:
+        self._place, self._limit, self._clock, self._end, self._parent = place, limit, clock, end, parent
+        self._since: float | None = None
+
+    def look(self) -> None:
+        """End the process when the time is over."""
+        if not self._place.is_orphaned(self._parent):
+            return
+        now = self._clock.now()
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= self._limit:
+            self._end(Exit.NOT_DRAINED)
