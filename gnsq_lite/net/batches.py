@@ -1,43 +1,49 @@
-"""Collects messages into lists for a handler that wants batches."""
+"""Carries out what :class:`gnsq_lite.policy.batch.Batcher` decides: lists for a handler that wants batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.message import Message
 from gnsq_lite.net.handlers import Pool
 from gnsq_lite.net.runtime import Loop
+from gnsq_lite.policy.batch import Batcher
 
 
 class BatchFeeder:
-    """Hands a list to the pool when it is full, when *batch_wait* is over, or when no more can come (RDY-7)."""
+    """Hands a list to the pool when it is full, when its wait is over, or when no more can come (RDY-7)."""
 
-    def __init__(self, loop: Loop, size: int, wait: float, pool: Pool, is_starved: Callable[[], bool]) -> None:
-        self._loop, self._size, self._wait, self._pool, self._is_starved = loop, size, wait, pool, is_starved
-        self._held: list[Message] = []
+    def __init__(
+        self, loop: Loop, batcher: Batcher[Message], pool: Pool, clock: Clock, starved: Callable[[], bool]
+    ) -> None:
+        self._loop, self._batcher, self._pool, self._clock, self._starved = loop, batcher, pool, clock, starved
         self._timer: Any = None
 
     def add(self, messages: list[Message]) -> None:
         """Take what a read brought; in the loop's thread."""
-        held, size = self._held, self._size
-        held.extend(messages)
-        full = len(held) - len(held) % size
-        if full:
-            self._pool.submit([held[at : at + size] for at in range(0, full, size)])
-            del held[:full]
-            self._stop_timer()
-        if held and self._is_starved():
-            self._release()
-        elif held and self._timer is None:
-            self._timer = self._loop.hub.loop.timer(self._wait)
-            self._timer.start(self._release)
+        self._hand_on(self._batcher.add(messages))
+        if self._batcher.next_tick is not None and self._starved():
+            self._hand_on(self._batcher.flush_now())
+        self._watch()
 
-    def _release(self) -> None:
+    def _hand_on(self, batches: list[list[Message]]) -> None:
+        if batches:
+            self._pool.submit(batches)
+
+    def _watch(self) -> None:
+        due = self._batcher.next_tick
+        if due is None:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self._loop.hub.loop.timer(max(0.0, due - self._clock.now()))
+            self._timer.start(self._tick)
+
+    def _tick(self) -> None:
         self._stop_timer()
-        held, self._held = self._held, []
-        if held:
-            self._pool.submit([held])
+        self._hand_on(self._batcher.tick())
+        self._watch()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -47,10 +53,9 @@ class BatchFeeder:
 
     def waiting(self) -> int:
         """Messages in the list that is not full yet."""
-        return len(self._held)
+        return len(self._batcher)
 
     def take(self) -> list[list[Message]]:
         """Remove and return what was not handed on."""
         self._stop_timer()
-        held, self._held = self._held, []
-        return [held] if held else []
+        return self._batcher.flush_now()

@@ -43,6 +43,7 @@ from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.net.subscription import Subscription
 from gnsq_lite.policy.attempts import requeue_delay
 from gnsq_lite.policy.backoff import Backoff, Phase
+from gnsq_lite.policy.batch import Batcher
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 from gnsq_lite.wire import commands
 
@@ -86,7 +87,9 @@ class Consumer:
         concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, concurrency, self.outcomes.on_exit)
         self.batches = (
-            BatchFeeder(loop, settings.batch_size, settings.batch_wait, self.pool, self.is_starved)
+            BatchFeeder(
+                loop, Batcher(settings.batch_size, settings.batch_wait, clock), self.pool, clock, self.is_starved
+            )
             if settings.batch_size
             else None
         )
