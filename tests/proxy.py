@@ -46,9 +46,10 @@ class Proxy:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                client, _ = self._listener.accept()
+                number, _ = self._listener._accept()  # accept() would make a socket of gevent's where it has patched
             except OSError:
                 return
+            client = _socket(fileno=number)
             if self.refusing:
                 _abort(client)
                 continue
@@ -69,12 +70,14 @@ class Proxy:
 
     def _pump(self, source: Any, sink: Any, from_nsqd: bool) -> None:
         passed = 0
+        swallowed = False  # from then on nothing passes: a stream of TCP has no gaps
         try:
             while True:
                 data = source.recv(65536)
                 if not data:
                     break
-                if self.holding:
+                swallowed = swallowed or self.holding
+                if swallowed:
                     continue
                 if self.delay:
                     _sleep(self.delay)
@@ -83,11 +86,12 @@ class Proxy:
                     sink.sendall(data[: max(0, limit - passed)])
                     break
                 passed += len(data)
-                for at in range(0, len(data), self.chunk):
-                    sink.sendall(data[at : at + self.chunk])
+                size = self.chunk
+                for at in range(0, len(data), size):
+                    sink.sendall(data[at : at + size])
         except OSError:
             pass
-        if self.holding:
+        if self.holding or swallowed:
             return  # the other side hears nothing of it
         for sock in (source, sink):
             try:

@@ -18,6 +18,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, MessageFactory
 from gnsq_lite.errors import (
     ConnectionLost,
+    DecompressionError,
     HandshakeTimeout,
     HeartbeatTimeout,
     NSQConnectionError,
@@ -42,6 +43,9 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
 _GRACE = 0.5
+
+#: Most bytes that one read of the handshake may decompress to.
+_HANDSHAKE_BYTES = 1024 * 1024
 
 
 class Owner(Protocol):
@@ -150,7 +154,7 @@ class Connection:
                 self._early = stream.decrypt_buffered()
             elif isinstance(step, StartCompression):
                 self._codec = make_codec(step.algorithm, step.level)
-                self._early = b"".join(self._codec.decompress(self._decoder.take_pending()))
+                self._early = self._decompress_early(self._decoder.take_pending())
             elif isinstance(step, Done):
                 break
         for warning in session.warnings:
@@ -164,11 +168,20 @@ class Connection:
             frame = self._decoder.feed_one(self._early)
             while frame is None:
                 data = stream.read()
-                frame = self._decoder.feed_one(data if self._codec is None else b"".join(self._codec.decompress(data)))
+                frame = self._decoder.feed_one(data if self._codec is None else self._decompress_early(data))
         except ProtocolError as error:
             raise self._blame(error) from None
         self._early = b""
         return frame
+
+    def _decompress_early(self, data: bytes) -> bytes:
+        """Decompress a read of the handshake, which holds an answer or two: more is a bomb."""
+        plain = b""
+        for piece in self._codec.decompress(data):
+            plain += piece
+            if len(plain) > _HANDSHAKE_BYTES:
+                raise DecompressionError(f"a read of the handshake decompresses to more than {_HANDSHAKE_BYTES} bytes")
+        return plain
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         self.negotiated = negotiated

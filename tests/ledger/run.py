@@ -200,10 +200,12 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
         threads = [threading.Thread(target=publisher.run) for publisher in publishers]
         for thread in (striking, *threads):
             thread.start()
-        for thread in threads:
-            thread.join()
-        faults.stopping.set()
-        striking.join()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:
+            faults.stopping.set()
+            striking.join()
         for failure in (faults.failure, *(publisher.failure for publisher in publishers)):
             if failure is not None:
                 raise failure

@@ -1,0 +1,274 @@
+"""An nsqd that means harm cannot crash, hang or fill a Reader or Writer, nor write raw bytes into a log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Message, Reader, Writer, errors
+from tests.system.http_stub import scripted
+from tests.system.test_reader import wait_for
+
+#: A client that waits a little, and takes frames of 64 KiB at most.
+WARY: dict[str, Any] = {
+    "handshake_timeout": 0.8,
+    "connect_timeout": 1.0,
+    "heartbeat_interval": 1.0,
+    "reconnect_delay": 0.05,
+    "max_reconnect_delay": 0.2,
+    "max_frame_size": 65536,
+}
+Speak = Callable[[socket.socket], None]
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    return struct.pack(">iI", len(data) + 4, kind) + data
+
+
+OK = frame(0, b"OK")
+HEAD = struct.pack(">qH16s", 1, 1, b"0123456789abcdef")
+
+
+def read_command(connection: socket.socket) -> bytes:
+    """Read a line; of IDENTIFY and PUB also the body."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise OSError("gone")
+        line += byte
+    if line.lstrip().startswith((b"IDENTIFY", b"PUB")):
+        size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+        connection.recv(size, socket.MSG_WAITALL)
+    return line
+
+
+def shake_hands(connection: socket.socket, **answer: Any) -> None:
+    """Be an nsqd up to the answer to IDENTIFY."""
+    read_command(connection)
+    connection.sendall(frame(0, json.dumps({"max_rdy_count": 2500, "version": "1.3.0", **answer}).encode()))
+
+
+def drain(connection: socket.socket) -> None:
+    while connection.recv(65536):
+        pass
+
+
+def at_once(data: bytes) -> Speak:
+    """Say *data* instead of a handshake."""
+
+    def speak(connection: socket.socket) -> None:
+        connection.sendall(data)
+        drain(connection)
+
+    return speak
+
+
+def subscribed(data: bytes) -> Speak:
+    """Say *data* to a Reader that has subscribed."""
+
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_command(connection)
+        connection.sendall(OK + data)
+        drain(connection)
+
+    return speak
+
+
+def dripping(connection: socket.socket) -> None:
+    shake = frame(0, b"{" + b" " * 60000)
+    for byte in shake:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.02)
+
+
+def endless_handshake(connection: socket.socket) -> None:
+    read_command(connection)
+    while True:
+        connection.sendall(frame(0, b"_heartbeat_") * 100)
+        time.sleep(0.01)
+
+
+def bomb(kind: str) -> Speak:
+    """A frame of 256 MiB in a small compressed stream."""
+
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection, **{kind: True})
+        connection.sendall(compressed(kind))
+        drain(connection)
+
+    return speak
+
+
+def compressed(kind: str) -> bytes:
+    plain = OK + struct.pack(">iI", 1 << 28, 2)
+    if kind == "deflate":
+        stream = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+        return stream.compress(plain) + b"".join(stream.compress(bytes(1 << 20)) for _ in range(64)) + stream.flush()
+    # One chunk that claims to hold 2 GiB.
+    return b"\xff\x06\x00\x00sNaPpY" + b"\x00" + (11).to_bytes(3, "little") + bytes(4) + b"\xff\xff\xff\xff\x07ab"
+
+
+NOISE = [
+    pytest.param(at_once(struct.pack(">iI", 2**31 - 1, 0)), id="an oversized frame"),
+    pytest.param(at_once(struct.pack(">iI", -5, 0)), id="a negative size"),
+    pytest.param(at_once(frame(7, b"x")), id="an unknown type"),
+    pytest.param(at_once(bytes(range(256)) * 40), id="garbage"),
+    pytest.param(at_once(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="http"),
+    pytest.param(at_once(b""), id="silence"),
+    pytest.param(at_once(frame(0, b"[" * 60000)), id="deep json"),
+    pytest.param(at_once(frame(0, b'{"max_rdy_count": 1e999, "msg_timeout": -1}')), id="absurd numbers"),
+    pytest.param(at_once(frame(0, b'{"auth_required": true, "tls_v1": "yes"}')), id="wrong types"),
+    pytest.param(dripping, id="a slow drip"),
+    pytest.param(endless_handshake, id="an endless handshake"),
+    pytest.param(subscribed(frame(2, b"short")), id="a message too short"),
+    pytest.param(subscribed(struct.pack(">iI", 1 << 30, 2)), id="a message too long"),
+    pytest.param(subscribed(frame(1, b"E_INVALID \x1b[2J\r\nroot: all is well")), id="a fatal error"),
+    pytest.param(subscribed(OK * 10000), id="answers nobody asked for"),
+    pytest.param(subscribed(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1000), id="errors nobody asked for"),
+]
+
+
+@contextmanager
+def hostile(speak: Speak) -> Iterator[tuple[str, list[int]]]:
+    """Serve *speak*; yield its address and a list with an entry for each connection."""
+    seen: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        seen.append(1)
+        speak(connection)
+
+    with scripted(serve) as address:
+        yield address, seen
+
+
+@pytest.mark.rule("WIRE-4")
+@pytest.mark.rule("ERR-1")
+@pytest.mark.parametrize("speak", NOISE)
+def test_a_reader_survives_it_stays_responsive_and_closes_in_time(speak: Speak) -> None:
+    handled: list[Message] = []
+    with hostile(speak) as (address, seen):
+        reader = Reader("t", "ch", handled.append, nsqd_tcp_addresses=address, backoff=False, **WARY)
+        reader.start(block=False)
+        wait_for(lambda: seen)
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert len(reader.stats().connections) <= 1
+        reader.close(timeout=1.0)
+        assert time.monotonic() - began < 5.0
+        assert handled == []
+        assert len(seen) < 20  # it does not connect in a circle
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("speak", [one for one in NOISE if "message" not in str(one.id)])
+def test_a_publish_to_it_ends_in_time_with_a_typed_error(speak: Speak) -> None:
+    with hostile(speak) as (address, _), Writer(address, publish_timeout=1.0, **WARY) as writer:
+        began = time.monotonic()
+        try:
+            for _ in range(3):
+                writer.publish("t", b"x")
+        except errors.NSQError:
+            pass
+        assert time.monotonic() - began < 8.0
+
+
+@pytest.mark.rule("WIRE-4")
+@pytest.mark.parametrize("kind", ["deflate", "snappy"])
+def test_a_bomb_is_refused_and_takes_no_memory(kind: str) -> None:
+    before = peak_kib()
+    failures: list[Any] = []
+    options = {**WARY, "compression": kind, "reconnect_delay": 5.0, "max_reconnect_delay": 5.0}
+    with (
+        hostile(bomb(kind)) as (address, _),
+        Reader("t", "ch", print, nsqd_tcp_addresses=address, on_error=failures.append, **options),
+    ):
+        wait_for(lambda: failures)
+    assert isinstance(failures[0], errors.NSQError)
+    assert peak_kib() - before < 40 * 1024
+
+
+def peak_kib() -> int:
+    """Highest resident size of this process so far, KiB."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.rule("ERR-1")
+def test_an_id_that_looks_like_a_command_goes_back_as_it_came_to_its_nsqd_alone() -> None:
+    """An nsqd that makes ids with line feeds in them deceives only itself."""
+    lines: list[bytes] = []
+    evil = struct.pack(">qH16s", 1, 1, b"x\nPUB other\n\0\0\0\1")
+
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_command(connection)
+        connection.sendall(OK + frame(2, evil + b"body"))
+        while data := connection.recv(65536):
+            lines.append(data)
+
+    got: list[Message] = []
+    with hostile(speak) as (address, _), Reader("t", "ch", got.append, nsqd_tcp_addresses=address, **WARY):
+        wait_for(lambda: got)
+        wait_for(lambda: b"FIN " in b"".join(lines))
+    assert b"FIN x\nPUB other\n\0\0\0\1\n" in b"".join(lines)
+
+
+@pytest.mark.rule("RDY-1")
+def test_more_messages_than_were_asked_for_are_taken_without_growing_without_bound() -> None:
+    """An nsqd that ignores RDY: the messages are handled by no more handlers than allowed, and the Reader closes."""
+    running = itertools.count()
+
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_command(connection)
+        connection.sendall(OK + frame(2, HEAD + b"x") * 5000)
+        drain(connection)
+
+    with hostile(speak) as (address, _):
+        reader = Reader("t", "ch", lambda m: next(running), nsqd_tcp_addresses=address, max_in_flight=2, **WARY)
+        with reader:
+            wait_for(lambda: reader.stats().finished >= 5000, timeout=30)
+    assert next(running) == 5000
+
+
+@pytest.mark.parametrize("where", ["handshake", "running"])
+def test_no_control_character_of_the_network_reaches_a_log_raw(caplog: pytest.LogCaptureFixture, where: str) -> None:
+    evil = b"E_INVALID \x1b[31mpwned\x07\r\n2026-01-01 root: forged line \xe2\x80\xae\x9b"
+    speak = at_once(frame(1, evil)) if where == "handshake" else subscribed(frame(1, evil))
+    caplog.set_level(logging.DEBUG, "gnsq_lite")
+    failures: list[Any] = []
+    with (
+        hostile(speak) as (address, _),
+        Reader("t", "ch", print, nsqd_tcp_addresses=address, on_error=failures.append, **WARY),
+    ):
+        wait_for(lambda: failures)
+    text = "".join(record.getMessage() for record in caplog.records) + str(failures[0])
+    assert "pwned" in text
+    assert [c for c in text if not c.isprintable()] == []
+
+
+def test_an_nsqd_that_takes_no_bytes_stops_neither_close_nor_others() -> None:
+    def speak(connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        shake_hands(connection)
+        time.sleep(30)
+
+    with hostile(speak) as (address, _), closing(Writer(address, publish_timeout=1.0, **WARY)) as writer:
+        pending = [writer.publish_nowait("t", bytes(500_000)) for _ in range(20)]
+        began = time.monotonic()
+        for publication in pending:
+            with pytest.raises(errors.OutcomeUnknown):
+                publication.result()
+        assert time.monotonic() - began < 6.0
