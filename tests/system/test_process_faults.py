@@ -1,0 +1,295 @@
+"""What becomes of work when the process around it misbehaves: each outcome is stated in docs/reliability.rst."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import gevent
+import pytest
+
+from gnsq_lite import Message, Reader, Writer
+from tests.servers import ServerHandle
+from tests.system.test_reader import QUICK, wait_for
+
+#: Seconds a process may take, on a busy machine.
+LIMIT = 40.0
+
+
+def python(text: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run *text* in a fresh interpreter that warns of everything."""
+    command = [sys.executable, "-X", "dev", "-c", text, *arguments]
+    return subprocess.run(command, capture_output=True, timeout=LIMIT, check=False, **options)
+
+
+class Own(BaseException):
+    """Some user's own."""
+
+
+@pytest.mark.rule("MSG-1")
+@pytest.mark.parametrize(
+    "error",
+    [
+        Own(),
+        gevent.GreenletExit(),
+        gevent.Timeout(5),
+        MemoryError(),
+        RecursionError(),
+        StopIteration(),
+        GeneratorExit(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("pool", ["greenlet", "thread", "inline"])
+def test_whatever_a_handler_raises_its_message_is_requeued_and_the_reader_goes_on(
+    broker: ServerHandle, topic: str, pool: Any, error: BaseException
+) -> None:
+    seen: Counter[bytes] = Counter()
+
+    def handle(message: Message) -> None:
+        seen[message.body] += 1
+        if message.body == b"bad" and message.attempts == 1:
+            raise error
+
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"bad", b"good", b"fine")
+    options: dict[str, Any] = {"handler_pool": pool, "requeue_delay": 0.0, "backoff": False, **QUICK}
+    with Reader(topic, "ch", handle, nsqd_tcp_addresses=broker.tcp_address, **options) as reader:
+        wait_for(lambda: seen == {b"bad": 2, b"good": 1, b"fine": 1})
+        wait_for(lambda: reader.stats().finished == 3)
+        assert reader.stats().requeued == 1
+
+
+@pytest.mark.parametrize("name", ["on_connected", "on_failure", "on_error", "on_disconnected"])
+@pytest.mark.parametrize("error", [ValueError("a bug"), MemoryError()], ids=["ValueError", "MemoryError"])
+def test_a_hook_that_raises_stops_nothing(broker: ServerHandle, topic: str, name: str, error: BaseException) -> None:
+    seen: Counter[bytes] = Counter()
+
+    def hook(*arguments: Any) -> None:
+        raise error
+
+    def handle(message: Message) -> None:
+        seen[message.body] += 1
+        if message.attempts == 1:
+            raise RuntimeError("once")
+
+    broker.prepare(topic, "ch")
+    options: dict[str, Any] = {name: hook, "requeue_delay": 0.0, "backoff": False, **QUICK}
+    with Reader(topic, "ch", handle, nsqd_tcp_addresses=broker.tcp_address, **options) as reader:
+        broker.publish(topic, b"one")
+        wait_for(lambda: reader.stats().finished == 1)
+        broker.stop()
+        wait_for(lambda: reader.stats().connections == ())
+        broker.restart()
+        broker.publish(topic, b"two")
+        wait_for(lambda: seen[b"two"] == 2)
+
+
+FORKS = """
+import os, sys, threading, time
+from gnsq_lite import Writer
+address, topic = sys.argv[1:]
+writer = Writer(address)
+stop = threading.Event()
+sent = [0]
+def publish():
+    while not stop.is_set():
+        writer.publish(topic, b"parent")
+        sent[0] += 1
+thread = threading.Thread(target=publish)
+thread.start()
+children = []
+for _ in range(5):
+    time.sleep(0.02)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            writer.publish(topic, b"child", timeout=10)
+            code = 0
+        finally:
+            os._exit(code)
+    children.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in children]
+stop.set()
+thread.join()
+writer.close()
+print(sent[0], codes)
+sys.exit(any(codes))
+"""
+
+
+@pytest.mark.rule("PUB-1")
+def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(broker: ServerHandle, topic: str) -> None:
+    done = python(FORKS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    parent = int(done.stdout.split()[0])
+    assert int(broker.stats(topic)["depth"]) == parent + 5
+
+
+SIGNALS = """
+import os, signal, sys, threading, time
+from gnsq_lite import Writer
+address, topic = sys.argv[1:]
+struck = [0]
+def strike(number, frame):
+    struck[0] += 1
+signal.signal(signal.SIGUSR1, strike)
+def shoot():
+    while not stop.is_set():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.001)
+stop = threading.Event()
+thread = threading.Thread(target=shoot)
+thread.start()
+with Writer(address) as writer:
+    for number in range(500):
+        writer.publish(topic, b"x")
+stop.set()
+thread.join()
+sys.exit(0 if struck[0] > 5 else 3)
+"""
+
+
+@pytest.mark.rule("PUB-1")
+def test_signals_that_arrive_during_publishes_change_no_outcome(broker: ServerHandle, topic: str) -> None:
+    done = python(SIGNALS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    assert int(broker.stats(topic)["depth"]) == 500
+
+
+RAISES = """
+import os, signal, sys, threading
+from gnsq_lite import Writer
+address, topic, silent = sys.argv[1:]
+class Stop(Exception): pass
+def strike(number, frame): raise Stop()
+signal.signal(signal.SIGUSR1, strike)
+writer = Writer(address)
+writer.publish(topic, b"before")
+other = Writer(silent, publish_timeout=20)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+try:
+    other.publish(topic, b"x")
+except Stop:
+    writer.publish(topic, b"after")
+    writer.close()
+    other.close(timeout=0.2)
+    sys.exit(0)
+sys.exit(4)
+"""
+
+
+@pytest.mark.rule("PUB-1")
+def test_a_signal_handler_that_raises_ends_the_wait_and_the_writer_is_usable(broker: ServerHandle, topic: str) -> None:
+    from tests.system.http_stub import scripted
+
+    with scripted(lambda connection: time.sleep(30)) as silent:
+        began = time.monotonic()
+        done = python(RAISES, broker.tcp_address, topic, silent)
+    assert done.returncode == 0, done
+    assert time.monotonic() - began < 15.0
+    assert int(broker.stats(topic)["depth"]) == 2
+
+
+ENDS = """
+import sys, time
+from gnsq_lite import Reader, Writer
+address, topic, how = sys.argv[1:]
+writer = Writer(address)
+seen = []
+reader = Reader(topic, "ch", seen.append, nsqd_tcp_addresses=address)
+reader.start(block=False)
+writer.publish(topic, b"x")
+while not seen or not reader.stats().finished:
+    time.sleep(0.01)
+writer.publish_nowait(topic, b"y")
+if how == "raise":
+    raise RuntimeError("as asked")
+if how == "exit":
+    sys.exit(5)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize(("how", "code"), [("end", 0), ("raise", 1), ("exit", 5)])
+def test_an_interpreter_that_ends_without_close_ends_quietly_and_at_once(
+    broker: ServerHandle, topic: str, how: str, code: int
+) -> None:
+    began = time.monotonic()
+    done = python(ENDS, broker.tcp_address, topic, how)
+    assert done.returncode == code, done
+    assert time.monotonic() - began < 15.0
+    errors = [line for line in done.stderr.splitlines() if line]
+    assert len(errors) == (0 if how != "raise" else len(errors))
+    assert b"Fatal" not in done.stderr
+    assert b"gnsq_lite" not in done.stderr
+
+
+CLOSED = """
+import os, sys, logging
+logging.basicConfig(level=logging.DEBUG)
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+os.close(1)
+os.close(2)
+with Writer(address) as writer:
+    writer.publish(topic, b"x")
+seen = []
+reader = Reader(topic, "ch", lambda m: (seen.append(m), print("to nowhere", flush=True)),
+                nsqd_tcp_addresses=address, max_attempts=2, requeue_delay=0.0, backoff=False)
+with reader:
+    import time
+    limit = time.monotonic() + 20
+    while len(seen) < 2 and time.monotonic() < limit:
+        time.sleep(0.01)
+os._exit(0 if len(seen) >= 2 else 6)
+"""
+
+
+def test_closed_standard_streams_fail_what_prints_and_nothing_else(broker: ServerHandle, topic: str) -> None:
+    """Nor do messages end up in a socket that got the number of standard output."""
+    done = python(CLOSED, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+
+
+def test_a_reader_whose_process_is_killed_leaves_its_message_to_another(make_broker: Any, topic: str) -> None:
+    broker = make_broker(msg_timeout=1.0)
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"x")
+    text = (
+        "import sys, time; from gnsq_lite import Reader; "
+        "Reader(sys.argv[2], 'ch', lambda m: (print('here', flush=True), time.sleep(60)), "
+        "nsqd_tcp_addresses=sys.argv[1]).start()"
+    )
+    command = [sys.executable, "-c", text, broker.tcp_address, topic]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    seen: list[Message] = []
+    with Reader(topic, "ch", seen.append, nsqd_tcp_addresses=broker.tcp_address, **QUICK):
+        wait_for(lambda: seen)
+    assert seen[0].attempts == 2
+
+
+@pytest.mark.rule("PUB-1")
+def test_five_hundred_publishing_threads_that_come_and_go_leave_nothing(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address) as writer:
+        writer.publish(topic, b"x")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            threads = [threading.Thread(target=writer.publish, args=(topic, b"x")) for _ in range(25)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert len(os.listdir("/proc/self/fd")) <= before + 5
+    assert int(broker.stats(topic)["depth"]) == 501
