@@ -44,9 +44,9 @@ def load(target: str) -> Worker:
             raise LoadError(
                 f"cannot import {name!r}: there is no module {error.name!r} in {here} or on sys.path"
             ) from None
-        raise _failed(name, error) from None
+        raise explained(repr(name), error) from None
     except Exception as error:
-        raise _failed(name, error) from None
+        raise explained(repr(name), error) from None
     found: object = module
     for part in (attribute or "worker").split("."):
         if not hasattr(found, part):
@@ -60,22 +60,24 @@ def load(target: str) -> Worker:
     return found
 
 
-def _failed(name: str, error: Exception) -> LoadError:
+def explained(what: str, error: Exception) -> LoadError:
+    """Return what to raise when importing *what* failed: its traceback from the user's code on."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]
     if isinstance(error, SyntaxError) and error.filename:
         files.append(error.filename)
-    return LoadError(f"cannot import {name!r}:\n{''.join(lines).rstrip()}", tuple(files))
+    return LoadError(f"cannot import {what}:\n{''.join(lines).rstrip()}", tuple(files))
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback that begins in the user's code: the import machinery and we are no news."""
-    ours = os.path.dirname(os.path.abspath(__file__))
+    """Return the part of a traceback that begins in the imported module: what led there is no news."""
+    was_import = False
     for frame in _frames(trace):
-        file = frame.tb_frame.f_code.co_filename
-        if not file.startswith(ours) and "importlib" not in file:
+        is_import = "importlib" in frame.tb_frame.f_code.co_filename
+        if was_import and not is_import:
             return frame
+        was_import = is_import
     return None
 
 

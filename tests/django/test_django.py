@@ -118,15 +118,17 @@ def change(shop: Shop, file: str, old: str, new: str) -> None:
         ("settings.py", '"requeue_delay"', '"requeu_delay"', "did you mean 'requeue_delay'?"),
         ("shop/nsq.py", '"mails", "sender"', '"orders", "billing"', "shop.nsq.bill handles it already"),
         ("shop/nsq.py", '"mails"', '"no good"', "topic name 'no good' is not valid"),
+        ("shop/nsq.py", "import time", "import no_such_thing", "No module named 'no_such_thing'"),
     ],
 )
-def test_wrong_settings_and_handlers_are_one_line_and_exit_code_2(
+def test_wrong_settings_and_handlers_are_explained_once_and_are_exit_code_2(
     shop: Shop, file: str, old: str, new: str, shown: str
 ) -> None:
     change(shop, file, old, new)
     output = shop.call("nsq_worker", code=2)
-    assert shown in output
-    assert "Traceback" not in output
+    assert output.count(shown) == 1
+    assert "importlib" not in output
+    assert ("Traceback" in output) == ("no_such" in shown)
 
 
 def test_an_unknown_topic_is_refused_and_no_supervise_runs_in_the_process_itself(shop: Shop) -> None:
@@ -143,7 +145,10 @@ def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:
         assert 'gnsq_connections{channel="billing",process="0",topic="orders"} 1.0' in str(
             http_call(address, "GET", "/metrics").body, "utf-8"
         )
+        change(shop, "shop/nsq.py", "import time", "import no_such_thing")
+        program.says("waiting for a source to change")
         change(shop, "shop/nsq.py", "sent", "SENT OFF")
+        change(shop, "shop/nsq.py", "import no_such_thing", "import time")
         program.says("connected", times=4)
         shop.publish("mails", b"x")
         program.says("SENT OFF x")

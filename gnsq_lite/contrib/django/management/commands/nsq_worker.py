@@ -10,12 +10,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from gnsq_lite.contrib.django.registry import make_worker
-from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise
+from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_for_a_change
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.supervise import logs
 from gnsq_lite.supervise.exits import Exit
-from gnsq_lite.supervise.place import take_place
+from gnsq_lite.supervise.place import Place, take_place
 from gnsq_lite.worker import Worker
+from gnsq_lite.worker.loading import LoadError, explained
 
 
 class Command(BaseCommand):
@@ -46,12 +47,25 @@ class Command(BaseCommand):
             if place is None and not options["no_supervise"]:
                 code = supervise(options["processes"], status)
             else:
-                code = run_worker(_worker(options), place, reload=options["reload"], status=status)
-        except (OptionError, InvalidName, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=Exit.USAGE) from error
+                code = self._work(place, options, status)
         except NSQError as error:
             raise CommandError(str(error), returncode=Exit.FAILED) from error
         sys.exit(code)
+
+    def _work(self, place: Place | None, options: dict[str, Any], status: StatusAt) -> int:
+        try:
+            worker = _worker(options)
+        except (OptionError, InvalidName, ImproperlyConfigured) as error:
+            why = LoadError(str(error))
+        except Exception as error:
+            why = explained("the apps' nsq.py", error)
+        else:
+            return run_worker(worker, place, reload=options["reload"], status=status)
+        self.stderr.write(f"nsq_worker: {why}")
+        if not options["reload"]:
+            return Exit.USAGE
+        wait_for_a_change(place, why.files)
+        return Exit.RELOAD
 
 
 def _worker(options: dict[str, Any]) -> Worker:
