@@ -1,0 +1,176 @@
+"""A nsqlookupd that means harm sends a Reader or Writer nowhere it may not go, and cannot fill or stop it.
+
+What any HTTP server can do is in test_http_hostile.py; here is what the answers themselves say.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader, Writer, errors
+from gnsq_lite.broker import Broker
+from tests.system.http_stub import Stub, stub
+from tests.system.test_reader import wait_for
+
+WARY: dict[str, Any] = {
+    "connect_timeout": 0.5,
+    "handshake_timeout": 0.8,
+    "reconnect_delay": 0.05,
+    "max_reconnect_delay": 0.2,
+    "lookupd_poll_interval": 0.2,
+}
+METADATA = [
+    "169.254.169.254",
+    "metadata.google.internal",
+    "fd00:ec2::254",
+    "127.1",
+    "0x7f000001",
+    "2130706433",
+    "localhost.",
+    "::ffff:127.0.0.1",
+]
+
+
+def listing(lookupd: Stub, *nodes: dict[str, Any]) -> None:
+    for path in ("/lookup", "/nodes"):
+        lookupd.answers[path] = (200, {"channels": [], "producers": list(nodes)})
+
+
+def node(host: Any, port: Any = 4150) -> dict[str, Any]:
+    return {"broadcast_address": host, "hostname": "h", "tcp_port": port, "http_port": 4151, "version": "1.3.0"}
+
+
+class Gate:
+    """An ``allowed_addresses`` that notes what it was asked."""
+
+    def __init__(self, *allowed: tuple[str, int]) -> None:
+        self.allowed, self.asked = set(allowed), set[tuple[str, int]]()
+
+    def __call__(self, host: str, port: int) -> bool:
+        self.asked.add((host, port))
+        return (host, port) in self.allowed
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("kind", ["reader", "writer"])
+def test_only_allowed_addresses_are_connected_to_however_they_are_spelled(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    tried: list[tuple[str, int]] = []
+    import gnsq_lite.net.connection as connection
+
+    real = connection.connect
+
+    def noting(loop: Any, host: str, port: int, *rest: Any) -> Any:
+        tried.append((host, port))
+        return real(loop, host, port, *rest)
+
+    monkeypatch.setattr(connection, "connect", noting)
+    with Broker() as broker, stub() as lookupd:
+        host, port = broker.tcp_address
+        gate = Gate((host, port))
+        listing(lookupd, *(node(name, port) for name in METADATA), node(host, 22), node(host, port))
+        seen: list[Any] = []
+        if kind == "reader":
+            with Reader(
+                "t", "ch", seen.append, lookupd_http_addresses=lookupd.address, allowed_addresses=gate, **WARY
+            ) as reader:
+                wait_for(lambda: reader.stats().connections)
+                time.sleep(0.5)
+        else:
+            with Writer(lookupd_http_addresses=lookupd.address, allowed_addresses=gate, **WARY) as writer:
+                writer.publish("t", b"x")
+                time.sleep(0.5)
+        assert {name for name, _ in gate.asked} >= set(METADATA)
+    assert set(tried) == {(host, port)}
+
+
+@pytest.mark.rule("DISC-6")
+def test_a_filter_that_raises_lets_nothing_through() -> None:
+    def broken(host: str, port: int) -> bool:
+        raise RuntimeError("a bug in the filter")
+
+    with Broker() as broker, stub() as lookupd:
+        listing(lookupd, node(*broker.tcp_address))
+        where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": broken}
+        with Reader("t", "ch", print, **where, **WARY) as reader:
+            wait_for(lambda: len(lookupd.requests) >= 3)
+            assert reader.stats().connections == ()
+        with Writer(**where, **WARY) as writer, pytest.raises(errors.NotSent):
+            writer.publish("t", b"x", timeout=0.7)
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        node("h\r\nX: y"),
+        node("\x1b[2Jroot"),
+        node("a b"),
+        node("h\u202e"),
+        node("h" * 256),
+        node(""),
+        node(None),
+        node(["h"]),
+        node({"h": 1}),
+        node("h", 0),
+        node("h", -1),
+        node("h", 65536),
+        node("h", 1e9),
+        node("h", True),
+        node("h", "4150; rm"),
+        node("h", "\u0664\u0661\u0665\u0660"),
+        "h:4150",
+        None,
+        [],
+    ],
+    ids=repr,
+)
+def test_an_answer_with_a_mangled_producer_is_refused_and_told_without_control_characters(
+    bad: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "gnsq_lite")
+    with stub() as lookupd:
+        listing(lookupd, bad)
+        with Reader("t", "ch", print, lookupd_http_addresses=lookupd.address, **WARY) as reader:
+            wait_for(lambda: len(lookupd.requests) >= 2)
+            wait_for(lambda: "fails" in caplog.text)
+            assert reader.stats().connections == ()
+    for record in caplog.records:
+        assert record.getMessage().isprintable(), record.getMessage()
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("count", [10_000, 100_000])
+def test_very_many_producers_neither_hang_it_nor_keep_it_from_a_direct_nsqd(count: int) -> None:
+    with Broker() as broker, stub() as lookupd:
+        listing(lookupd, *(node(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 1) for n in range(count)))
+        threads = threading.active_count()
+        seen: list[Any] = []
+        where: dict[str, Any] = {
+            "lookupd_http_addresses": lookupd.address,
+            "nsqd_tcp_addresses": broker.nsqd_tcp_address,
+            "allowed_addresses": lambda host, port: not host.startswith("10."),
+        }
+        with Reader("t", "ch", seen.append, **where, **{**WARY, "lookupd_poll_interval": 5.0}):
+            wait_for(lambda: lookupd.requests, timeout=30)
+            with Writer(broker.nsqd_tcp_address) as writer:
+                writer.publish("t", b"x")
+            wait_for(lambda: seen, timeout=30)
+            assert threading.active_count() < threads + 20
+
+
+@pytest.mark.rule("DISC-6")
+def test_deep_json_is_a_failure_of_that_nsqlookupd_alone() -> None:
+    with Broker() as broker, stub() as bad, stub() as good:
+        for path in ("/lookup", "/nodes"):
+            bad.answers[path] = (200, b"[" * 200_000)
+        listing(good, json.loads(json.dumps(node(*broker.tcp_address))))
+        with Reader("t", "ch", print, lookupd_http_addresses=[bad.address, good.address], **WARY) as reader:
+            wait_for(lambda: reader.stats().connections)
