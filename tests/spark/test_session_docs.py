@@ -20,6 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarn
 
 
 def test_every_block_runs(nsqd: ServerHandle, tmp_path: Path) -> None:
+    nsqd.http("POST", "/topic/create?topic=clicks")
+    for channel in ("spark", "nightly"):
+        nsqd.http("POST", f"/channel/create?topic=clicks&channel={channel}")
     with Writer(nsqd.tcp_address) as writer:
         writer.multipublish("clicks", [b"%d" % n for n in range(20)])
     names: dict[str, Any] = {"spark": spark_session("local[2]"), "nsqd": nsqd.tcp_address, "work": str(tmp_path)}
@@ -31,7 +34,7 @@ def test_every_block_runs(nsqd: ServerHandle, tmp_path: Path) -> None:
         deadline = time.monotonic() + 60
         while nsqd.stats("clicks", "spark").get("depth") != 0 and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert names["query"].isActive
+        assert names["query"].isActive, names["query"].exception()
     finally:
         if "query" in names:
             names["query"].stop()
