@@ -1,0 +1,156 @@
+"""What is fuzzed: each target takes any bytes and raises only what its documentation says it raises.
+
+``python -m tests.fuzz TARGET`` runs one under atheris, guided by coverage; :mod:`tests.fuzz.test_corpus` replays what
+was found.  What a target asserts beyond "no other exception" is said in its text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.broker.commands import CommandError, CommandReader, LineTooLong
+from gnsq_lite.dialect import PlainDialect
+from gnsq_lite.errors import HTTPResponseError, ProtocolError
+from gnsq_lite.message import Message
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.wire.compress import MAX_PIECE, DeflateCodec, SnappyCodec
+from gnsq_lite.wire.frames import FrameDecoder
+from gnsq_lite.wire.identify import parse_identify_reply
+from gnsq_lite.wire.messages import decode_message, encode_message
+from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
+
+LIMIT = 4096
+
+
+class Somebody:
+    """A connection, as far as messages know it."""
+
+    topic = channel = address = ""
+    read_at = 0.0
+    msg_timeout = 60.0
+
+
+def frames(data: bytes) -> None:
+    """The same frames, or the same error, whole and cut in two; what is held never passes the limit."""
+    outcomes = []
+    cut = data[0] % (len(data) + 1) if data else 0
+    for parts in ([data], [data[:cut], data[cut:]]):
+        decoder = FrameDecoder(LIMIT, Message, Somebody())
+        found: list[Any] = []
+        error = ""
+        try:
+            for part in parts:
+                messages, others = decoder.feed(part)
+                found += [(m.id, m.attempts, m.timestamp_ns, m.body) for m in messages]
+                found += [("frame", frame.kind, frame.body) for frame in others]
+                decoder.check()
+        except ProtocolError as raised:
+            error = type(raised).__name__
+        assert decoder.pending_bytes <= LIMIT + 8
+        outcomes.append((sorted(found, key=repr), error))
+    assert outcomes[0] == outcomes[1]
+
+
+def message(data: bytes) -> None:
+    """What can be decoded is encoded to the same bytes."""
+    try:
+        fields = decode_message(data)
+    except ProtocolError:
+        return
+    assert encode_message(*fields) == data
+
+
+def _codec(codec: Any, data: bytes) -> None:
+    """No piece is larger than promised."""
+    for part in (data[:7], data[7:]):
+        total = 0
+        try:
+            for piece in codec.decompress(part):
+                assert 0 < len(piece) <= MAX_PIECE
+                total += len(piece)
+                if total > 8 * MAX_PIECE:
+                    return
+        except ProtocolError:
+            return
+
+
+def snappy(data: bytes) -> None:
+    """Any bytes, with and without the stream identifier before them."""
+    _codec(SnappyCodec(), data)
+    _codec(SnappyCodec(), b"\xff\x06\x00\x00sNaPpY" + data)
+
+
+def deflate(data: bytes) -> None:
+    """Any bytes."""
+    _codec(DeflateCodec(), data)
+
+
+def identify(data: bytes) -> None:
+    """Times and counts of a reply that is taken are usable."""
+    try:
+        negotiated = parse_identify_reply(data, ConnectionOptions())
+    except ProtocolError:
+        return
+    assert negotiated.max_rdy_count >= 0
+    assert 0 <= negotiated.msg_timeout < 1e16
+
+
+def lookup(data: bytes) -> None:
+    """An address that is taken has a printable host and a port."""
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    try:
+        endpoints = PlainDialect().parse_lookup("t", "read", answer).endpoints
+    except HTTPResponseError as error:
+        refusal = str(error)
+        endpoints = ()
+    else:
+        refusal = ""
+    assert refusal == "" or refusal.isprintable()
+    for endpoint in endpoints:
+        assert endpoint.host.isprintable()
+        assert 1 <= endpoint.port <= 65535
+
+
+def youzan(data: bytes) -> None:
+    """Every layout; the headers of what is taken are None or a dict."""
+    for layout in (Layout(), Layout(tail=True), Layout(ext=True), Layout(ext=True, tail=True)):
+        try:
+            made = message_factory(layout, None)(Somebody(), 1, 1, data[:16], data[16:])
+        except ProtocolError:
+            continue
+        assert made.headers is None or isinstance(made.headers, dict)
+        assert made.tag is None or isinstance(made.tag, str)
+    try:
+        parse_trace_reply(data)
+    except ProtocolError:
+        pass
+
+
+def broker(data: bytes) -> None:
+    """The same commands, or the same refusal, whole and byte by byte."""
+    outcomes = []
+    for size in (len(data) or 1, 1):
+        reader = CommandReader(1024, LIMIT)
+        found: list[Any] = []
+        try:
+            for at in range(0, len(data), size):
+                reader.feed(data[at : at + size])
+                while (command := reader.next()) is not None:
+                    found.append(command)
+            reader.at_end()
+        except CommandError as error:
+            found.append(error.frame_body())
+        except LineTooLong:
+            found.append("too long")
+        outcomes.append(found)
+    assert outcomes[0] == outcomes[1]
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each for each in (frames, message, snappy, deflate, identify, lookup, youzan, broker)
+}
