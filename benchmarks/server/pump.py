@@ -16,77 +16,16 @@ import socket
 import struct
 import sys
 import time
-import zlib
 from collections.abc import Callable
 from typing import Any
 
+from frames import HEAD, Frames, identity, packer, unpacker
+
 _SIZE = struct.Struct(">I")
-_HEAD = struct.Struct(">IIqH")
 _OK = b"\0\0\0\6\0\0\0\0OK"
 _BEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 _MAX_RDY = 2500
-_SEGMENT = 25  # frames compressed together, ahead of time
-_PORTION = 1000  # frames handed to the kernel at once
 _GRACE = 0.1  # seconds the sum of RDY may be too high while commands of several connections cross
-
-
-def _identity(data: bytes) -> bytes:
-    return data
-
-
-def packer(codec: str) -> Callable[[bytes], bytes]:
-    """Return what turns bytes into *codec*'s, in pieces that can be sent in any order."""
-    if codec == "deflate":
-        deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
-        return lambda data: deflate.compress(data) + deflate.flush(zlib.Z_FULL_FLUSH)
-    if codec == "snappy":
-        import snappy
-
-        compressor = snappy.StreamCompressor()
-        compressor.compress(b"")  # the stream's identifier goes out on its own
-        return lambda data: bytes(compressor.compress(data))
-    return _identity
-
-
-def unpacker(codec: str) -> Callable[[bytes], bytes]:
-    """Return the inverse of :func:`packer`, incremental."""
-    if codec == "deflate":
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress
-    if codec == "snappy":
-        import snappy
-
-        decompress = snappy.StreamDecompressor().decompress
-        return lambda data: bytes(decompress(data))
-    return _identity
-
-
-class Frames:
-    """All message frames of a run, and how far they are sent."""
-
-    def __init__(self, messages: int, body: bytes, codec: str) -> None:
-        self.messages, self.sent, self.codec = messages, 0, codec
-        self._size = 34 + len(body)
-        head = _HEAD.pack(30 + len(body), 2, time.time_ns(), 1)
-        self._plain = memoryview(b"".join([b"%b%016x%b" % (head, n, body) for n in range(messages)]))
-        self._segments: list[bytes] = []
-        if codec != "plain":
-            pack = packer(codec)
-            step = _SEGMENT * self._size
-            self._segments = [pack(bytes(self._plain[at : at + step])) for at in range(0, len(self._plain), step)]
-
-    def take(self, window: int) -> tuple[int, Any, bool]:
-        """Return how many frames, at most *window*, their bytes, and whether these are already compressed."""
-        first = self.sent
-        count = min(window, _PORTION, self.messages - first)
-        if self._segments and count >= _SEGMENT and first % _SEGMENT == 0:
-            count -= count % _SEGMENT
-            data: Any = b"".join(self._segments[first // _SEGMENT : (first + count) // _SEGMENT])
-            self.sent += count
-            return count, data, True
-        if self._segments:  # up to the next whole segment
-            count = min(count, _SEGMENT - first % _SEGMENT)
-        self.sent += count
-        return count, self._plain[first * self._size : (first + count) * self._size], False
 
 
 class Client:
@@ -100,8 +39,8 @@ class Client:
         self.beats = self.nops = 0
         self.beat_every, self.next_beat = 30.0, time.monotonic() + 30.0
         self.beat_sent = 0.0
-        self.pack: Callable[[bytes], bytes] = _identity
-        self.unpack: Callable[[bytes], bytes] = _identity
+        self.pack: Callable[[bytes], bytes] = identity
+        self.unpack: Callable[[bytes], bytes] = identity
         self.out: list[Any] = []
         self.blocked = False
         self.unit = b""
@@ -200,7 +139,7 @@ class Pump:
     # -- to the client --------------------------------------------------------------------------------------------
 
     def _send(self, client: Client, data: Any, packed: bool = False) -> None:
-        client.out.append(data if packed or client.pack is _identity else client.pack(bytes(data)))
+        client.out.append(data if packed or client.pack is identity else client.pack(bytes(data)))
         if not client.blocked:
             self._flush(client)
 
@@ -235,7 +174,7 @@ class Pump:
     def _stamp(self) -> None:
         for client in self.clients:
             if client.ready > client.sent - client.answered and self.stamped < self.config["messages"]:
-                head = _HEAD.pack(30 + self.config["body"], 2, time.time_ns(), 1)
+                head = HEAD.pack(30 + self.config["body"], 2, time.time_ns(), 1)
                 body = (b"%020d" % time.monotonic_ns()).ljust(self.config["body"], b"x")
                 client.sent += 1
                 self._send(client, b"%b%016x%b" % (head, self.stamped, body))
