@@ -144,7 +144,7 @@ def broker(data: bytes) -> None:
                     found.append(command)
             reader.at_end()
         except CommandError as error:
-            found.append(error.frame_body())
+            found.append(error.frame_body)
         except LineTooLong:
             found.append("too long")
         outcomes.append(found)
