@@ -185,7 +185,7 @@ def replay_command(path: str, topic: str, master: str, conf: tuple[str, ...], **
 @click.option("--work-dir", type=click.Path(), help="Keeps the snapshot.")
 @click.option("--window", default="1 minute", show_default=True, metavar="LENGTH", help="As Spark writes it.")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds.")
-@click.option("--png", type=click.Path(), help="Draw a plot into this file (needs the extra "plot").")
+@click.option("--png", type=click.Path(), help="Draw a plot into this file (needs the extra 'plot').")
 @with_options(*ADDRESSES)
 def summarize_command(path: str | None, window: str, where: str | None, png: str | None, **given: Any) -> int:
     """Count messages, sizes, attempts and lag per topic and window."""
