@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "gnsq_lite/version.py").read_text(), re.M)
@@ -20,7 +20,9 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["gnsq_lite", "gnsq_lite.*"]),
-    package_data={"gnsq_lite": ["py.typed"], "gnsq_lite.contrib": ["*.json"]},
+    package_data={"gnsq_lite": ["py.typed", "*.pyi"], "gnsq_lite.contrib": ["*.json"]},
+    # Where no compiler is, the install goes on without it: gnsq_lite/speed.py has the same in Python.
+    ext_modules=[Extension("gnsq_lite._speed", ["gnsq_lite/_speed.c"], optional=True)],
     install_requires=["gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0"],
     extras_require={
         "cli": CLI,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from gnsq_lite.message import EXPIRED, Message
+from gnsq_lite.speed import skip_answered
 
 
 def is_open(message: Message) -> bool:
@@ -48,8 +49,7 @@ class InFlight:
         reads, at = self._reads, self._at
         while len(reads) > 1:
             oldest = reads[0]
-            while at < len(oldest) and not hasattr(oldest[at], "_token"):
-                at += 1
+            at = skip_answered(oldest, at)
             if at < len(oldest):
                 break
             reads.popleft()

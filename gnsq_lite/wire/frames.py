@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.speed import scan
 from gnsq_lite.wire import messages
 from gnsq_lite.wire.constants import (
     FRAME_ERROR,
@@ -48,9 +49,6 @@ HEARTBEAT_FRAME: Final = Frame(FRAME_RESPONSE, HEARTBEAT)
 
 _FRAME_HEAD = Struct(">iI")
 _OK_BYTES: Final = _FRAME_HEAD.pack(TYPE_LENGTH + len(OK), FRAME_RESPONSE) + OK
-#: Size, type, and a message's head in one go: the path that every message takes.
-_MESSAGE_FRAME_HEAD = Struct(">iIqH16s")
-_MESSAGE_BODY_AT: Final = FRAME_HEAD_LENGTH + MESSAGE_HEAD_LENGTH
 _SMALLEST_MESSAGE: Final = TYPE_LENGTH + MESSAGE_HEAD_LENGTH
 
 
@@ -140,21 +138,11 @@ class FrameDecoder(Generic[MessageT]):
 
     def _cut(self, data: bytes, found: list[MessageT], others: list[Frame]) -> None:
         """Append what *data* holds to the lists; hold the rest of it."""
-        append, make, owner = found.append, self.make_message, self.owner
-        unpack, limit = _MESSAGE_FRAME_HEAD.unpack_from, self._limit
         at, length = 0, len(data)
-        last = length - _MESSAGE_BODY_AT  # beyond it no message frame can start and be whole
         while True:
-            while at <= last:
-                size, kind, timestamp_ns, attempts, message_id = unpack(data, at)
-                if kind != FRAME_MESSAGE or not _SMALLEST_MESSAGE <= size <= limit:
-                    break
-                end = at + SIZE_LENGTH + size
-                if end > length:
-                    break
-                append(make(owner, timestamp_ns, attempts, message_id, data[at + _MESSAGE_BODY_AT : end]))
-                at = end
-            if data.startswith(_OK_BYTES, at) and limit >= 6:
+            if length - at >= _SMALLEST_MESSAGE:
+                at = scan(data, at, self._limit, self.make_message, self.owner, found)
+            if data.startswith(_OK_BYTES, at) and self._limit >= 6:
                 others.append(OK_FRAME)
                 at += len(_OK_BYTES)
                 continue

@@ -1,0 +1,316 @@
+/* The optional accelerator: what is done once per message, in C (see gnsq_lite/speed.py).
+
+   It knows nothing but the layout of a message frame (WIRE-2, WIRE-3) and where the slots of Message are; it makes no
+   decision: at whatever is no whole, lawful message frame it stops, and Python goes on from there. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#endif
+
+enum { FRAME_MESSAGE = 2 };
+/* Offsets in a message frame, from its first byte; sizes count what follows the size field. */
+enum { SIZE_LENGTH = 4, KIND_AT = 4, TIMESTAMP_AT = 8, ATTEMPTS_AT = 16, ID_AT = 18, ID_LENGTH = 16, BODY_AT = 34 };
+enum { SMALLEST_SIZE = BODY_AT - SIZE_LENGTH };
+
+enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, SLOTS };
+static const char *const slot_names[SLOTS] = {
+    "_connection", "timestamp_ns", "attempts", "id", "body", "_received_at", "_token",
+};
+
+typedef struct {
+    PyTypeObject *message;    /* NULL until know() */
+    PyObject *fresh;          /* what its token is at first */
+    Py_ssize_t offset[SLOTS]; /* where its slots are */
+} State;
+
+static inline State *
+state_of(PyObject *module)
+{
+    return (State *)PyModule_GetState(module);
+}
+
+static inline PyObject **
+slot(const State *state, PyObject *message, int which)
+{
+    return (PyObject **)((char *)message + state->offset[which]);
+}
+
+static inline uint64_t
+big_endian(const unsigned char *at, int count)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+/* The offset of the slot *name* of *type* itself; -1 with TypeError where it has none. */
+static Py_ssize_t
+slot_offset(PyTypeObject *type, const char *name)
+{
+    Py_ssize_t offset = -1;
+    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
+    if (found == NULL) {
+        return -1;
+    }
+    if (Py_IS_TYPE(found, &PyMemberDescr_Type) && PyDescr_TYPE(found) == type) {
+        const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
+        if (member->type == Py_T_OBJECT_EX && member->flags == 0 && member->offset >= (Py_ssize_t)sizeof(PyObject) &&
+            member->offset + (Py_ssize_t)sizeof(PyObject *) <= type->tp_basicsize) {
+            offset = member->offset;
+        }
+    }
+    Py_DECREF(found);
+    if (offset < 0) {
+        PyErr_Format(PyExc_TypeError, "%s is no slot of %s", name, type->tp_name);
+    }
+    return offset;
+}
+
+PyDoc_STRVAR(know_doc, "know($module, type, fresh, /)\n--\n\n"
+                       "Fill *type*'s slots directly from now on; *fresh* is a new message's token.");
+
+static PyObject *
+know(PyObject *module, PyObject *args)
+{
+    State *state = state_of(module);
+    PyTypeObject *type;
+    PyObject *fresh;
+    Py_ssize_t offset[SLOTS];
+    if (!PyArg_ParseTuple(args, "O!O:know", &PyType_Type, &type, &fresh)) {
+        return NULL;
+    }
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || !PyType_IS_GC(type) || type->tp_itemsize != 0) {
+        PyErr_SetString(PyExc_TypeError, "know() takes a class with __slots__");
+        return NULL;
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        offset[i] = slot_offset(type, slot_names[i]);
+        if (offset[i] < 0) {
+            return NULL;
+        }
+    }
+    memcpy(state->offset, offset, sizeof(offset));
+    Py_INCREF(type);
+    Py_XSETREF(state->message, type);
+    Py_INCREF(fresh);
+    Py_XSETREF(state->fresh, fresh);
+    Py_RETURN_NONE;
+}
+
+/* What type(owner, timestamp_ns, attempts, id, body) makes; takes the three last references over. */
+static PyObject *
+fill(const State *state, PyObject *owner, PyObject *read_at, PyObject *fields[3], PyObject *body)
+{
+    PyObject *message = state->message->tp_alloc(state->message, 0);
+    if (message == NULL) {
+        for (int i = 0; i < 3; i++) {
+            Py_DECREF(fields[i]);
+        }
+        Py_DECREF(body);
+        return NULL;
+    }
+    Py_INCREF(owner);
+    *slot(state, message, CONNECTION) = owner;
+    *slot(state, message, TIMESTAMP) = fields[0];
+    *slot(state, message, ATTEMPTS) = fields[1];
+    *slot(state, message, ID) = fields[2];
+    *slot(state, message, BODY) = body;
+    Py_INCREF(read_at);
+    *slot(state, message, RECEIVED_AT) = read_at;
+    Py_INCREF(state->fresh);
+    *slot(state, message, TOKEN) = state->fresh;
+    return message;
+}
+
+/* The message of the whole frame at *at*; *read_at* is NULL where *make* is to be called. */
+static PyObject *
+make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
+         PyObject *read_at)
+{
+    PyObject *fields[3] = {NULL, NULL, NULL}, *body = NULL, *message = NULL;
+    if ((fields[0] = PyLong_FromLongLong((int64_t)big_endian(at + TIMESTAMP_AT, 8))) == NULL ||
+        (fields[1] = PyLong_FromLong((long)big_endian(at + ATTEMPTS_AT, 2))) == NULL ||
+        (fields[2] = PyBytes_FromStringAndSize((const char *)at + ID_AT, ID_LENGTH)) == NULL ||
+        (body = PyBytes_FromStringAndSize((const char *)at + BODY_AT, size - SMALLEST_SIZE)) == NULL) {
+        goto done;
+    }
+    if (read_at != NULL) {
+        return fill(state, owner, read_at, fields, body);
+    }
+    PyObject *arguments[5] = {owner, fields[0], fields[1], fields[2], body};
+    message = PyObject_Vectorcall(make, arguments, 5, NULL);
+done:
+    for (int i = 0; i < 3; i++) {
+        Py_XDECREF(fields[i]);
+    }
+    Py_XDECREF(body);
+    return message;
+}
+
+PyDoc_STRVAR(scan_doc, "scan($module, data, at, limit, make, owner, found, /)\n--\n\n"
+                       "Append to *found* what make(owner, timestamp_ns, attempts, id, body) returns for each whole\n"
+                       "message frame from *at* on; return where the first other frame is.");
+
+static PyObject *
+scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = state_of(module);
+    if (count != 6) {
+        PyErr_Format(PyExc_TypeError, "scan() takes 6 arguments, not %zd", count);
+        return NULL;
+    }
+    PyObject *data = args[0], *make = args[3], *owner = args[4], *found = args[5], *read_at = NULL;
+    if (!PyBytes_Check(data) || !PyList_Check(found)) {
+        PyErr_SetString(PyExc_TypeError, "scan() takes bytes, and a list to append to");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (at < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "scan() from a negative place");
+        }
+        return NULL;
+    }
+    long long limit = PyLong_AsLongLong(args[2]);
+    if (limit == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    const unsigned char *start = (const unsigned char *)PyBytes_AS_STRING(data);
+    Py_ssize_t length = PyBytes_GET_SIZE(data);
+    while (at <= length - BODY_AT) {
+        const unsigned char *frame = start + at;
+        int32_t size = (int32_t)big_endian(frame, SIZE_LENGTH);
+        if (big_endian(frame + KIND_AT, 4) != FRAME_MESSAGE || size < SMALLEST_SIZE || size > limit ||
+            size > length - at - SIZE_LENGTH) {
+            break;
+        }
+        if (read_at == NULL && make == (PyObject *)state->message) {
+            read_at = PyObject_GetAttrString(owner, "read_at");
+            if (read_at == NULL) {
+                return NULL;
+            }
+        }
+        PyObject *message = make_one(state, frame, size, make, owner, read_at);
+        if (message == NULL || PyList_Append(found, message) < 0) {
+            Py_XDECREF(message);
+            Py_XDECREF(read_at);
+            return NULL;
+        }
+        Py_DECREF(message);
+        at += SIZE_LENGTH + size;
+    }
+    Py_XDECREF(read_at);
+    return PyLong_FromSsize_t(at);
+}
+
+/* Whether hasattr(message, "_token"); -1 with an exception. */
+static int
+has_token(const State *state, PyObject *message)
+{
+    if (state->message != NULL && PyObject_TypeCheck(message, state->message)) {
+        return *slot(state, message, TOKEN) != NULL;
+    }
+    PyObject *token = PyObject_GetAttrString(message, "_token");
+    if (token != NULL) {
+        Py_DECREF(token);
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+PyDoc_STRVAR(skip_answered_doc, "skip_answered($module, messages, at, /)\n--\n\n"
+                                "Return the place, from *at* on, of the first message that still has its token.");
+
+static PyObject *
+skip_answered(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = state_of(module);
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "skip_answered() takes a list and a place in it");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (at < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "skip_answered() from a negative place");
+        }
+        return NULL;
+    }
+    while (at < PyList_GET_SIZE(args[0])) {
+        PyObject *message = PyList_GET_ITEM(args[0], at);
+        Py_INCREF(message);
+        int open = has_token(state, message);
+        Py_DECREF(message);
+        if (open < 0) {
+            return NULL;
+        }
+        if (open) {
+            break;
+        }
+        at++;
+    }
+    return PyLong_FromSsize_t(at);
+}
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = state_of(module);
+    Py_VISIT(state->message);
+    Py_VISIT(state->fresh);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    State *state = state_of(module);
+    Py_CLEAR(state->message);
+    Py_CLEAR(state->fresh);
+    return 0;
+}
+
+static void
+release(void *module)
+{
+    (void)clear((PyObject *)module);
+}
+
+static PyMethodDef methods[] = {
+    {"know", know, METH_VARARGS, know_doc},
+    {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, scan_doc},
+    {"skip_answered", (PyCFunction)(void (*)(void))skip_answered, METH_FASTCALL, skip_answered_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "gnsq_lite._speed",
+    .m_doc = "The optional accelerator; gnsq_lite.speed is its home in Python.",
+    .m_size = sizeof(State),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = release,
+};
+
+PyMODINIT_FUNC
+PyInit__speed(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,199 @@
+"""The accelerator against the Python it stands in for: the same for any bytes; a message's slots, references, errors.
+
+Where it was not built, Python stands on both sides.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite import speed
+from gnsq_lite.errors import AlreadyAnswered, FrameError
+from gnsq_lite.message import NEW, Message
+from gnsq_lite.wire.frames import FrameDecoder
+from gnsq_lite.youzan.messages import Layout, YouzanMessage, message_factory
+
+ID = b"0123456789abcdef"
+FIELDS = ("_connection", "timestamp_ns", "attempts", "id", "body", "_received_at", "_token")
+
+
+class FakeConnection:
+    topic, channel, address = "topic", "channel", "host:4150"
+
+    def __init__(self) -> None:
+        self.read_at = 12.5
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    return struct.pack(">ii", len(data) + 4, kind) + data
+
+
+def message(body: bytes, timestamp: int = 5, attempts: int = 1) -> bytes:
+    return frame(2, struct.pack(">qH", timestamp, attempts) + ID + body)
+
+
+def listed(*values: Any) -> list[Any]:
+    return list(values)
+
+
+def seen(found: list[Message]) -> list[tuple[Any, ...]]:
+    return [(type(m), *(getattr(m, name) for name in FIELDS)) for m in found]
+
+
+messages = st.builds(message, st.binary(max_size=60), st.integers(-(2**63), 2**63 - 1), st.integers(0, 65535))
+frames = st.one_of(
+    messages, messages, st.builds(frame, st.integers(-1, 4), st.binary(max_size=40)), st.binary(max_size=40)
+)
+streams = st.lists(frames, max_size=6).map(b"".join)
+
+
+@pytest.mark.rule("WIRE-4")
+@given(streams, st.integers(0, 50), st.integers(0, 120))
+def test_both_scans_find_the_same_and_stop_at_the_same_place_in_any_bytes(data: bytes, at: int, limit: int) -> None:
+    fast: list[Any] = []
+    pure: list[Any] = []
+    end = speed.scan(data, at, limit, listed, "owner", fast)
+    assert end == speed.pure_scan(data, at, limit, listed, "owner", pure)
+    assert fast == pure
+
+
+@pytest.mark.rule("WIRE-5")
+@pytest.mark.parametrize("body", [b"", b"x", b"xy"])
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_both_scans_agree_at_each_cut_and_around_the_limit(body: bytes, over: int) -> None:
+    one = message(body, -1, 65535)
+    data, limit = one + one, len(one) - 4 + over
+    for length in range(len(data) + 1):
+        fast: list[Any] = []
+        pure: list[Any] = []
+        end = speed.scan(data[:length], 0, limit, listed, None, fast)
+        assert end == speed.pure_scan(data[:length], 0, limit, listed, None, pure)
+        assert fast == pure
+        assert end == (length // len(one) * len(one) if over >= 0 else 0)
+
+
+@given(streams, st.integers(-(2**31), 2**31))
+def test_both_scans_make_the_same_messages_of_any_bytes(data: bytes, limit: int) -> None:
+    connection = FakeConnection()
+    fast: list[Message] = []
+    pure: list[Message] = []
+    end = speed.scan(data, 0, limit, Message, connection, fast)
+    assert end == speed.pure_scan(data, 0, limit, Message, connection, pure)
+    assert seen(fast) == seen(pure)
+
+
+@given(st.lists(st.booleans(), max_size=8), st.integers(0, 10))
+def test_both_ways_skip_the_same_answered_messages(answered: list[bool], at: int) -> None:
+    found = [Message(FakeConnection(), 1, 1, ID, b"") for _ in answered]  # type: ignore[arg-type]
+    for one, is_answered in zip(found, answered, strict=True):
+        if is_answered:
+            del one._token
+    assert speed.skip_answered(found, at) == speed.pure_skip_answered(found, at)
+
+
+def test_a_token_is_looked_for_in_any_object_and_a_foreign_error_comes_through() -> None:
+    class Odd:
+        @property
+        def _token(self) -> int:
+            raise ZeroDivisionError
+
+    class Open:
+        _token = NEW
+
+    youzan = message_factory(Layout(), None)(FakeConnection(), 1, 1, ID, b"")
+    assert speed.skip_answered([object(), Open()], 0) == 1
+    assert speed.skip_answered([youzan], 0) == 0
+    del youzan._token
+    assert speed.skip_answered([youzan], 0) == 1
+    with pytest.raises(ZeroDivisionError):
+        speed.skip_answered([Odd()], 0)
+
+
+def test_a_message_from_the_scan_is_like_one_that_was_constructed() -> None:
+    connection = FakeConnection()
+    found: list[Message] = []
+    speed.scan(message(b"body", 7, 3), 0, 1000, Message, connection, found)
+    (made,) = found
+    assert seen([made]) == seen([Message(connection, 7, 3, ID, b"body")])  # type: ignore[arg-type]
+    assert gc.is_tracked(made)
+    assert not made.has_responded
+    made._token = NEW + 1
+    assert made.is_async
+    del made._token
+    with pytest.raises(AttributeError):
+        del made._token
+    with pytest.raises(AlreadyAnswered):
+        made.finish()
+
+
+def test_a_subclass_is_made_by_its_own_constructor() -> None:
+    class Loud(Message):
+        __slots__ = ("loud",)
+
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            self.loud = self.body.upper()
+
+    found: list[Any] = []
+    speed.scan(message(b"a"), 0, 1000, Loud, FakeConnection(), found)
+    speed.scan(message(b"a"), 0, 1000, message_factory(Layout(), None), FakeConnection(), found)
+    assert found[0].loud == b"A"
+    assert isinstance(found[1], YouzanMessage)
+
+
+def test_what_the_maker_raises_comes_through_after_the_messages_before_it() -> None:
+    def picky(owner: Any, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
+        if body == b"bad":
+            raise FrameError("no")
+        return body
+
+    found: list[bytes] = []
+    with pytest.raises(FrameError):
+        speed.scan(message(b"good") + message(b"bad") + message(b"good"), 0, 1000, picky, None, found)
+    assert found == [b"good"]
+    with pytest.raises(AttributeError):  # an owner without a time of its reads
+        speed.scan(message(b"a"), 0, 1000, Message, None, [])
+
+
+def test_no_reference_is_kept_and_none_is_lost() -> None:
+    connection = FakeConnection()
+    connection.read_at = float("7.25")
+    data = message(b"x" * 40, 2**50, 300) * 20
+    decoder: FrameDecoder[Message] = FrameDecoder(1000, Message, connection)
+
+    def counts() -> list[int]:
+        return [sys.getrefcount(one) for one in (connection, connection.read_at, data)]
+
+    def references(one: Message) -> list[int]:
+        return [sys.getrefcount(getattr(one, name)) for name in ("timestamp_ns", "attempts", "id", "body")]
+
+    by_hand: list[Message] = []
+    speed.pure_scan(data, 0, 1000, Message, FakeConnection(), by_hand)
+    gc.collect()
+    before, classes = counts(), sys.getrefcount(Message)
+    for _ in range(50):
+        found, _ = decoder.feed(data)
+        assert references(found[5]) == references(by_hand[5])
+        found[3]._received_at = found[3]  # type: ignore[assignment]  # a cycle, for the collector
+        found = []
+        assert decoder.feed(data[:100])[1] == []
+        decoder.feed(data[100:])
+    gc.collect()
+    assert counts() == before
+    assert sys.getrefcount(Message) == classes
+
+
+def test_the_environment_can_turn_it_off() -> None:
+    program = "from gnsq_lite import speed; print(speed.is_accelerated, speed.scan is speed.pure_scan)"
+    environment = {**os.environ, "GNSQ_LITE_PURE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
