@@ -358,6 +358,7 @@ def test_json_logs_are_one_object_a_line_with_the_key_fields(nsqd: Broker, tmp_p
         program.says("handler failed")
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
+        assert all(line.startswith("{") for line in program.output.splitlines()), program.output
         lines = [json.loads(line) for line in program.output.splitlines()]
     assert all({"time", "level", "logger", "message", "process"} <= set(line) for line in lines)
     assert {line["process"] for line in lines} == {"main", "0"}
