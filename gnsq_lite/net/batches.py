@@ -24,7 +24,8 @@ class BatchFeeder:
     def add(self, messages: list[Message]) -> None:
         """Take what a read brought; in the loop's thread."""
         self._hand_on(self._batcher.add(messages))
-        if self._batcher.next_tick is not None and self._starved():
+        # While a handler runs its answers will bring more, so a list that is not full may wait for them.
+        if self._batcher.next_tick is not None and self._starved() and not self._pool.busy():
             self._hand_on(self._batcher.flush_now())
         self._watch()
 
