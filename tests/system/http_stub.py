@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import threading
@@ -128,6 +129,12 @@ def stub(tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
         def handle_error(self, *args: Any) -> None:
             """A refused handshake is part of a test."""
 
+        def _handle_request_noblock(self) -> None:
+            """Accept in this process only: a forked child that is monkey-patched inherits this loop as a greenlet."""
+            if os.getpid() == owner:
+                super()._handle_request_noblock()  # type: ignore[misc]
+
+    owner = os.getpid()
     server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
