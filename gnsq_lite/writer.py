@@ -41,7 +41,6 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
-from gnsq_lite.wire.names import check_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -224,7 +223,7 @@ class Writer:
 
         Raises as :meth:`publish`.
         """
-        self._heads.get(topic) or self._head(topic)
+        head = commands.multipublish_head(topic)
         batch = commands.check_bodies(bodies, self._own.max_msg_size)
         core = self._core
         if core is None or core.closing:
@@ -237,7 +236,7 @@ class Writer:
                 request = PublishRequest(topic=topic, bodies=part, batch=True, key=_key(key), partition=partition)
                 publication = self._requested(core, request, seconds, deadline)
             else:
-                data = self._multi_heads(topic) + commands.multipublish_body(part)
+                data = head + commands.multipublish_body(part)
                 publication = Publication(core.loop, topic, data, len(part), seconds, deadline)
             publication.retries = self._own.retries
             self._submit(core, publication)
@@ -321,10 +320,6 @@ class Writer:
             self._heads.clear()
         self._heads[topic] = head
         return head
-
-    def _multi_heads(self, topic: str) -> bytes:
-        check_topic(topic)
-        return commands.multipublish_head(topic)
 
     def _refuse(self, body: Any) -> None:
         commands.check_body(body, self._own.max_msg_size)

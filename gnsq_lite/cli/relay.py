@@ -13,8 +13,7 @@ import click
 from gnsq_lite import Message, Reader, Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.output import errors
-from gnsq_lite.net.runtime import Completion
-from gnsq_lite.net.signals import until_signal
+from gnsq_lite.cli.serving import serve
 
 
 def weighted(addresses: Sequence[str]) -> tuple[list[str], list[float]]:
@@ -134,15 +133,8 @@ def command(
             )
             for topic in topics
         ]
-        ended = Completion()
         try:
-            for reader in readers:
-                reader.start(block=False)
-            until_signal(ended, lambda timeout=0.0: ended.settle())
-        except KeyboardInterrupt:
-            pass
+            serve(readers, drain=20.0)
         finally:
-            for reader in readers:
-                reader.close(20.0)
             errors.print(f"{relay.relayed} messages relayed, {relay.filtered} filtered out", markup=False)
     return 0

@@ -12,8 +12,7 @@ from gnsq_lite import Message, Reader
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.files import Layout, TopicFile
 from gnsq_lite.cli.output import errors
-from gnsq_lite.net.runtime import Completion
-from gnsq_lite.net.signals import until_signal
+from gnsq_lite.cli.serving import serve
 
 
 class FileWriter:
@@ -107,16 +106,9 @@ def command(
         )
         for topic, handler in handlers.items()
     ]
-    ended = Completion()
     try:
-        for reader in readers:
-            reader.start(block=False)
-        until_signal(ended, lambda timeout=0.0: ended.settle())
-    except KeyboardInterrupt:
-        pass
+        serve(readers, drain=10.0)
     finally:
-        for reader in readers:
-            reader.close(10.0)
         for topic, handler in handlers.items():
             handler.close()
             errors.print(f"{topic}: {handler.count} messages written", markup=False)
