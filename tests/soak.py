@@ -15,7 +15,11 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gevent
@@ -85,11 +89,23 @@ def sample(at: float, handled: int) -> Sample:
     return Sample(at, handled, rss, len(os.listdir("/proc/self/fd")), threading.active_count(), greenlets)
 
 
+@contextmanager
+def nsqd_of(kind: str) -> Iterator[servers.ServerHandle]:
+    """Run an nsqd: a real one, whose memory is its own, or the embedded one, which grows with this process."""
+    if kind == "embedded":
+        with servers.embedded_nsqd(msg_timeout=5.0) as node:
+            yield node
+    else:
+        with TemporaryDirectory(prefix="soak-") as folder, servers.real_nsqd(Path(folder), msg_timeout=5.0) as node:
+            yield node
+
+
 class Soak:
     """One run: a broker, a proxy that resets connections at random, Writers and Readers."""
 
-    def __init__(self, seconds: float, connections: int, every: float, pause: float) -> None:
+    def __init__(self, seconds: float, connections: int, every: float, pause: float, server: str) -> None:
         self.seconds, self.connections, self.every, self.pause = seconds, connections, every, pause
+        self.server = server
         self.result = Result()
         self._missing: set[int] = set()
         self._handled = 0
@@ -123,7 +139,7 @@ class Soak:
     def run(self) -> Result:
         """Run, and return what it came to."""
         options: dict[str, Any] = {"max_in_flight": 200, "max_attempts": 0, **QUICK}
-        with servers.embedded_nsqd(msg_timeout=5.0) as broker, Proxy(broker.tcp_address) as proxy:
+        with nsqd_of(self.server) as broker, Proxy(broker.tcp_address) as proxy:
             broker.prepare("soak", "ch")
             readers = [
                 Reader("soak", "ch", self.handle, nsqd_tcp_addresses=proxy.address, **options)
@@ -170,8 +186,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--connections", type=int, default=10, help="Readers, with a connection each")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two looks")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two batches of 50 messages")
+    found = "embedded" if servers.nsqd_program() is None else "nsqd"
+    parser.add_argument("--server", choices=["embedded", "nsqd"], default=found, help="a real nsqd where there is one")
     chosen = parser.parse_args(arguments)
-    result = Soak(chosen.minutes * 60, chosen.connections, chosen.every, chosen.pause).run()
+    result = Soak(chosen.minutes * 60, chosen.connections, chosen.every, chosen.pause, chosen.server).run()
     print(
         f"{result.published} published, {result.lost} lost, {result.resets} resets,"
         f" slowest publish {result.slowest:.2f} s, memory {result.slope():+.1f} KiB a minute"
