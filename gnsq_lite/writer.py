@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,7 @@ class Writer:
             max_body_size=own.max_body_size,
             max_pending=own.max_pending,
             coalesce=coalesce,
+            retries=own.retries,
             misconfigured=MISCONFIGURED,
             address_map=address_map,
             allowed_addresses=allowed_addresses,
@@ -146,6 +147,16 @@ class Writer:
             OutcomeUnknown, PublishTimeout: it was sent, and no answer came; publishing again may double it.
             NsqdError: nsqd refused it.
         """
+        core = self._core
+        if core is not None and core.coalesces and timeout is None and not defer:
+            plain = key is None and partition is None and trace_id is None and headers is None
+            greenlet = core.loop.greenlet_here()
+            if plain and greenlet is not None:
+                if topic not in self._heads:
+                    self._head(topic)
+                if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
+                    self._refuse(body)
+                return core.publish_here(topic, body, self._own.publish_timeout, greenlet)
         return self.publish_nowait(
             topic,
             body,
@@ -184,12 +195,10 @@ class Writer:
             core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
         deadline = core.clock.now() + seconds
-        plain = not defer and key is None and partition is None and trace_id is None and headers is None
-        if plain and not core.routed:
+        plain = key is None and partition is None and trace_id is None and headers is None
+        if plain and not defer and not core.routed:
             data = b"%b%b%b" % (head, len(body).to_bytes(4, "big"), body)
             publication = Publication(core.loop, topic, data, 1, seconds, deadline)
-            if core.settings.coalesce:
-                publication.request = PublishRequest(topic=topic, bodies=(body,))
         else:
             request = PublishRequest(
                 topic=topic,
@@ -340,8 +349,11 @@ class Writer:
 NOWHERE = Endpoint("", 0)
 
 
-def parts(bodies: Sequence[bytes], most: int) -> Iterable[list[bytes]]:
+def parts(bodies: list[bytes], most: int) -> Iterable[list[bytes]]:
     """Yield *bodies* in lists whose MPUB has at most *most* bytes."""
+    if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= most:
+        yield bodies
+        return
     part: list[bytes] = []
     size = 4
     for body in bodies:

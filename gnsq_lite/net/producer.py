@@ -24,7 +24,7 @@ from gnsq_lite.errors import (
     NsqdError,
     OutcomeUnknown,
 )
-from gnsq_lite.net.coalescing import joined
+from gnsq_lite.net.coalescing import Gathering
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.peers import Peer
 from gnsq_lite.net.publication import Publication
@@ -55,11 +55,15 @@ class Producer:
         self._drained: list[Event] = []
         self._backlog_lock = native_lock()
         self._reserved = self._released = 0
-        self._batches: dict[str, list[Publication]] = {}
+        #: What this turn's publishes are gathered in: all of them, in order, and the last one of each topic.
+        self._gathered: list[Gathering] = []
+        self._open: dict[str, Gathering] = {}
         self._greenlets: list[Any] = []
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
+        #: Whether single messages wait for the end of the turn.
+        self.coalesces = settings.coalesce and not self.routed
         self.routes = Routes(self)
         self._discovery: Discovery | None = None
 
@@ -98,7 +102,7 @@ class Producer:
         """Route from now on where the dialect has found out that topics have leaders (YZ-14)."""
         if self.routed or not self.settings.dialect.needs_route(""):
             return
-        self.routed = True
+        self.routed, self.coalesces = True, False
         waiting, self.waiting = self.waiting, deque()
         for publication in waiting:
             self.submit(publication)
@@ -149,12 +153,26 @@ class Producer:
             return
         if publication.deadline < self._next_deadline:
             self._watch(publication.deadline)
+        if self.coalesces and publication.request is None and publication.data.startswith(b"PUB "):
+            body = publication.data[publication.data.index(b"\n") + 5 :]  # behind the topic and the size
+            self._gathering(publication.topic, publication.timeout, len(body)).add(publication, body)
+            return
+        if self._gathered:  # publishes keep the order they were made in
+            self._send_gathered()
+        self._dispatch(publication)
+
+    def publish_here(self, topic: str, body: bytes, timeout: float, greenlet: Any) -> Any:
+        """Publish one message with others of this turn, and wait; in *greenlet*, which is of the loop."""
+        gathering = self._open.get(topic)
+        if gathering is None or gathering.room < len(body) or gathering.timeout != timeout:
+            gathering = self._gathering(topic, timeout, len(body))
+        return gathering.wait_with(body, greenlet)
+
+    def _dispatch(self, publication: Publication) -> None:
         if self.routed:
             self._number += 1
             publication.number = self._number
             self.routes.send(publication)
-        elif self.settings.coalesce and publication.request is not None and not publication.request.batch:
-            self._gather(publication)
         else:
             self._send(publication)
 
@@ -191,17 +209,27 @@ class Producer:
         else:
             self.settle(publication, error=error)
 
-    def _gather(self, publication: Publication) -> None:
-        """Keep single messages until the end of the turn: those to one topic go as one MPUB."""
-        if not self._batches:
-            self.loop.soon(self._send_batches)
-        self._batches.setdefault(publication.topic, []).append(publication)
+    def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
+        """Return the MPUB in the making that a body of *size* bytes goes into."""
+        gathering = self._open.get(topic)
+        if gathering is None or gathering.room < size or gathering.timeout != timeout:
+            deadline = self.clock.now() + timeout
+            gathering = Gathering(self.loop, topic, timeout, deadline, self.settings.max_body_size)
+            gathering.retries = self.settings.retries
+            if deadline < self._next_deadline:
+                self._watch(deadline)
+            if not self._gathered:
+                self.loop.soon(self._send_gathered)
+            self._open[topic] = gathering
+            self._gathered.append(gathering)
+        return gathering
 
-    def _send_batches(self) -> None:
-        batches, self._batches = self._batches, {}
-        for publications in batches.values():
-            for batch in joined(publications, self.settings.max_body_size):
-                self._send(batch)
+    def _send_gathered(self) -> None:
+        gathered, self._gathered, self._open = self._gathered, [], {}
+        for gathering in gathered:
+            if not gathering.done():  # as it is when the Writer was closed meanwhile
+                gathering.finish()
+                self._dispatch(gathering)
 
     # -- outcomes
 
@@ -261,8 +289,7 @@ class Producer:
         """Every publish that may have no outcome yet."""
         yield from self.waiting
         yield from self.routes.waiting()
-        for batch in self._batches.values():
-            yield from batch
+        yield from self._gathered
         for peer in self.peers.values():
             yield from peer.pending
             yield from peer.waiting
@@ -321,7 +348,7 @@ class Producer:
         if self.closing:
             return
         self.drain(timeout)
-        self.closing = True
+        self.closing, self.coalesces = True, False
         for peer in self.peers.values():
             peer.close()
         for publication in list(self._everything()):
@@ -336,6 +363,6 @@ class Producer:
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
-        self.closing = True
+        self.closing, self.coalesces = True, False
         for peer in self.peers.values():
             peer.abandon()

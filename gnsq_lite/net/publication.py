@@ -87,13 +87,14 @@ class Publication(Completion):
         self._value, self._error = value, error
         self._done = True
         if self._greenlet is not None:
-            self._loop.soon(self._resume)
+            self._loop.resume_soon(self)
         if self._wakers:
             for wake in tuple(self._wakers):
                 wake()
         return True
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Switch to the greenlet of the loop that waits; in the hub."""
         greenlet, self._greenlet = self._greenlet, None
         if greenlet is not None:
             greenlet.switch()

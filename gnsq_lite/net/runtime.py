@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 from gevent import monkey
@@ -56,6 +56,16 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
 #: Seconds no wait and no lock outlasts in one go.
 _LONG = 1e6
 
+#: Waits that end before the loop looks after its sockets again.
+_RESUMED_AT_ONCE = 256
+
+
+class Parked(Protocol):
+    """A wait that is over."""
+
+    def resume(self) -> None:
+        """Switch to who waited; in the hub."""
+
 
 class Loop:
     """A hub and a thread-safe way into it.  Made in the hub's own thread."""
@@ -67,12 +77,18 @@ class Loop:
         self.soon: Callable[..., Any] = hub.loop.run_callback
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
+        self._parked: deque[Parked] = deque()
         self._async = hub.loop.async_(ref=keep_alive)
         self._async.start(self._drain)
 
     def is_here(self) -> bool:
         """Whether the caller runs in this loop's thread."""
         return native_ident() == self.ident
+
+    def greenlet_here(self) -> Any:
+        """Return the caller's greenlet when the hub is its parent, so that it may wait; None in other threads."""
+        greenlet = getcurrent()
+        return greenlet if greenlet.parent is self.hub else None
 
     def call_soon(self, act: Callable[[], Any]) -> None:
         """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""
@@ -93,6 +109,21 @@ class Loop:
                 act()
             except Exception:
                 log.exception("an act of the I/O loop failed")
+
+    def resume_soon(self, parked: Parked) -> None:
+        """Have ``parked.resume()`` called in the hub: all that settle in one turn share a callback.  In its thread."""
+        if not self._parked:
+            self.soon(self._resume_all)
+        self._parked.append(parked)
+
+    def _resume_all(self) -> None:
+        parked = self._parked
+        try:
+            for _ in range(min(len(parked), _RESUMED_AT_ONCE)):
+                parked.popleft().resume()
+        finally:  # a bare greenlet that dies of an exception raises it here
+            if parked:
+                self.soon(self._resume_all)
 
     def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> gevent.Greenlet[..., Any]:
         """Start a named greenlet; in the loop's own thread only.  One that fails is logged, never silent."""

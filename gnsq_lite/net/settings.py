@@ -78,6 +78,8 @@ class ProducerSettings:
     #: Bytes that publishes nobody waits for may have on their way.
     max_pending: int
     coalesce: bool
+    #: How often a publish of unknown outcome is sent again.
+    retries: int = 0
     #: Errors that waiting does not mend.
     misconfigured: tuple[type[NSQError], ...] = ()
     address_map: AddressMap | None = None

@@ -1,0 +1,289 @@
+"""Publishes of one turn joined into one MPUB: what is sent, and that each caller gets its own outcome.
+
+The Producer runs in this thread's hub; its nsqd is a list.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+from gevent import hub
+from greenlet import greenlet
+
+from gnsq_lite import errors
+from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
+from gnsq_lite.net.producer import Producer
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.runtime import loop_here
+from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.wire import commands
+from tests.fakes import FakeClock
+
+
+class Wire:
+    """Stands in for a peer: takes publishes and answers none."""
+
+    endpoint = Endpoint("nsqd", 4150)
+    connection = error = None
+
+    def __init__(self) -> None:
+        self.pending: list[Publication] = []
+        self.waiting: deque[Publication] = deque()
+
+    def send(self, publication: Publication) -> bool:
+        publication.sent = True
+        self.pending.append(publication)
+        return True
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def sent(self) -> list[bytes]:
+        return [publication.data for publication in self.pending]
+
+
+class Bench:
+    """A Producer, its wire and its clock."""
+
+    def __init__(self, max_body_size: int = 1_000_000, coalesce: bool = True) -> None:
+        self.wire, self.clock = Wire(), FakeClock()
+        settings = ProducerSettings(
+            dialect=PlainDialect(),
+            endpoints=[],
+            lookupds=[],
+            connection=ConnectionOptions(),
+            reconnect=WriterReconnectOptions().as_reconnect(),
+            lookup=LookupOptions(),
+            max_body_size=max_body_size,
+            max_pending=1_000_000,
+            coalesce=coalesce,
+        )
+        self.producer: Any = Producer(loop_here(), settings, self.clock)
+        self.producer.peers[self.wire.endpoint] = self.wire
+        self.producer.ready.append(self.wire)
+
+    def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
+        """What a Writer does for a greenlet of the loop."""
+        return self.producer.publish_here(topic, body, timeout, gevent.getcurrent())
+
+    def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publication:
+        """What a Writer does for ``publish_nowait`` and for other threads."""
+        deadline = self.clock.now() + timeout
+        publication = Publication(loop_here(), topic, commands.publish(topic, body), 1, timeout, deadline)
+        self.producer.submit(publication)
+        return publication
+
+    def spawn(self, *bodies: bytes, **more: Any) -> list[Any]:
+        """Publish each from a greenlet of its own, and let the turn end."""
+        greenlets = [gevent.spawn(self.publish, body, **more) for body in bodies]
+        end_turn()
+        return greenlets
+
+    def answer(self, error: BaseException | None = None) -> None:
+        """Settle all that was sent."""
+        pending, self.wire.pending = self.wire.pending, []
+        for publication in pending:
+            if error is None:
+                self.producer.succeed(publication, None)
+            else:
+                self.producer.settle(publication, error=error)
+
+
+def end_turn() -> None:
+    """Let the hub run what is due, and what that makes due; in their order, without a clock."""
+    for _ in range(4):
+        gevent.sleep(0)
+
+
+def outcomes(greenlets: list[Any]) -> list[Any]:
+    gevent.joinall(greenlets, timeout=2)
+    return [each.exception or each.value if each.ready() else "waiting" for each in greenlets]
+
+
+@pytest.mark.rule("PUB-1")
+def test_publishes_of_one_turn_to_one_topic_are_one_mpub_in_their_order() -> None:
+    bench = Bench()
+    greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(bench.submit, b"2"), gevent.spawn(bench.publish, b"3")]
+    end_turn()
+    assert bench.wire.sent == [commands.multipublish("t", [b"1", b"2", b"3"])]
+    assert not any(each.ready() for each in greenlets[::2])
+    bench.answer()
+    assert outcomes(greenlets[::2]) == [None, None]
+    assert greenlets[1].value.result(0) is None
+    assert bench.producer.published == 3
+
+
+def test_one_alone_is_a_pub_and_topics_are_not_mixed() -> None:
+    bench = Bench()
+    greenlets = [*bench.spawn(b"1"), *bench.spawn(b"2", topic="other")]
+    assert bench.wire.sent == [commands.publish("t", b"1"), commands.publish("other", b"2")]
+    bench.answer()
+    assert outcomes(greenlets) == [None, None]
+
+
+def test_a_refusal_is_raised_in_every_caller() -> None:
+    bench = Bench()
+    greenlets = bench.spawn(b"1", b"2")
+    held = bench.submit(b"3")
+    end_turn()
+    refusal = errors.NsqdError("E_MPUB_FAILED no", "nsqd:4150")
+    bench.answer(refusal)
+    assert outcomes(greenlets) == [refusal, refusal]
+    with pytest.raises(errors.NsqdError):
+        held.result(1)
+    assert bench.producer.failed == 3
+
+
+def test_a_batch_ends_where_the_next_body_would_make_it_too_large() -> None:
+    bench = Bench(max_body_size=4 + 3 * (4 + 1))
+    greenlets = bench.spawn(*[b"%d" % n for n in range(7)], b"x" * 100, b"y")
+    assert bench.wire.sent == [
+        commands.multipublish("t", [b"0", b"1", b"2"]),
+        commands.multipublish("t", [b"3", b"4", b"5"]),
+        commands.publish("t", b"6"),
+        commands.publish("t", b"x" * 100),
+        commands.publish("t", b"y"),
+    ]
+    for _ in range(4):
+        bench.submit(b"z")
+    end_turn()
+    assert [publication.count for publication in bench.wire.pending[5:]] == [3, 1]
+    bench.answer()
+    assert outcomes(greenlets) == [None] * 9
+
+
+@pytest.mark.rule("PUB-2")
+def test_each_timeout_has_a_batch_of_its_own() -> None:
+    bench = Bench()
+    patient = [gevent.spawn(bench.publish, body, timeout=9.0) for body in (b"1", b"2")]
+    hasty = bench.spawn(b"3", timeout=2.0)
+    held = bench.submit(b"4", timeout=2.0)
+    end_turn()
+    bench.clock.advance(3.0)
+    bench.producer._expire()
+    assert [type(each) for each in outcomes(hasty)] == [errors.PublishTimeout]
+    with pytest.raises(errors.PublishTimeout, match="within 2 s"):
+        held.result(1)
+    assert not any(each.ready() for each in patient)
+    bench.answer()
+    assert outcomes(patient) == [None, None]
+
+
+def test_a_caller_that_is_killed_leaves_the_others_and_is_not_resumed_elsewhere() -> None:
+    bench = Bench()
+    naps: list[float] = []
+
+    def impatient() -> None:
+        try:
+            with gevent.Timeout(0.01):
+                bench.publish(b"2")
+        except gevent.Timeout:
+            began = hub.get_hub().loop.now()
+            gevent.sleep(0.05)  # whoever resumed this greenlet now would cut the nap short
+            hub.get_hub().loop.update_now()
+            naps.append(hub.get_hub().loop.now() - began)
+
+    others = bench.spawn(b"1")
+    third = gevent.spawn(impatient)
+    others += bench.spawn(b"3")
+    gevent.sleep(0.02)
+    bench.answer()
+    assert outcomes([*others, third]) == [None, None, None]
+    assert naps[0] >= 0.045
+
+
+def test_a_bare_greenlet_that_dies_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, told = Bench(), []
+    monkeypatch.setattr(hub.get_hub(), "handle_error", lambda *what: told.append(what[1]))
+
+    def dies() -> None:
+        bench.publish(b"2")
+        raise ValueError("after its publish")
+
+    greenlets = bench.spawn(b"1")
+    loop_here().soon(greenlet(dies, hub.get_hub()).switch)
+    greenlets += bench.spawn(b"3")
+    bench.answer()
+    assert outcomes(greenlets) == [None, None]
+    assert told == [ValueError]
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_more_callers_than_are_resumed_at_once_are_all_resumed(coalesce: bool) -> None:
+    bench = Bench(coalesce=coalesce)
+    publish: Callable[[bytes], Any] = bench.publish if coalesce else lambda body: bench.submit(body).result()
+    greenlets = [gevent.spawn(publish, b"x") for _ in range(1500)]
+    with gevent.Timeout(20):
+        while not all(each.ready() for each in greenlets):
+            bench.answer()
+            end_turn()
+    assert outcomes(greenlets) == [None] * 1500
+
+
+def test_what_is_not_coalesced_does_not_overtake_what_is() -> None:
+    bench = Bench()
+    first = bench.submit(b"1")
+    batch = Publication(loop_here(), "t", commands.multipublish("t", [b"2", b"3"]), 2, 5.0, bench.clock.now() + 5)
+    bench.producer.submit(batch)
+    last = bench.submit(b"4")
+    end_turn()
+    assert bench.wire.sent == [commands.publish("t", b"1"), batch.data, commands.publish("t", b"4")]
+    bench.answer()
+    assert [each.result(0) for each in (first, batch, last)] == [None] * 3
+
+
+def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
+    bench = Bench()
+    publications = []
+    for _ in range(3):
+        publication = Publication(loop_here(), "t", commands.publish("t", b"x" * 10), 1, 5.0, bench.clock.now() + 5)
+        bench.producer.reserve(publication, 10)
+        bench.producer.submit(publication)
+        publications.append(publication)
+    end_turn()
+    assert (bench.producer._reserved, bench.producer._released) == (30, 0)
+    bench.answer()
+    assert bench.producer._released == 30
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_close_in_the_same_turn_settles_each_and_sends_nothing() -> None:
+    bench = Bench()
+    waiting, held = gevent.spawn(bench.publish, b"1"), gevent.spawn(bench.submit, b"2")
+    gevent.spawn(bench.producer.close, 0.0)
+    end_turn()
+    assert bench.wire.sent == []
+    with pytest.raises(errors.NotSent):
+        held.value.result(1)
+    assert [type(each) for each in outcomes([waiting])] == [errors.NotSent]
+
+
+@pytest.mark.rule("YZ-14")
+def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, routed = Bench(), []
+    monkeypatch.setattr(bench.producer.routes, "send", routed.append)
+    first, second = bench.submit(b"1"), bench.submit(b"2")
+    monkeypatch.setattr(bench.producer.settings.dialect, "needs_route", lambda topic: True)
+    bench.producer._may_route()
+    end_turn()
+    assert (bench.wire.sent, [each.data for each in routed]) == ([], [commands.multipublish("t", [b"1", b"2"])])
+    third = Publication(loop_here(), "t", commands.publish("t", b"3"), 1, 5.0, bench.clock.now() + 5)
+    bench.producer.submit(third)
+    assert routed[-1] is third
+    assert routed[0].number < third.number
+    bench.producer.succeed(routed[0], None)
+    assert [first.result(0), second.result(0)] == [None, None]
+
+
+def test_other_requests_are_never_gathered() -> None:
+    bench = Bench()
+    deferred = Publication(loop_here(), "t", commands.defer_publish("t", b"1", 1.0), 1, 5.0, bench.clock.now() + 5)
+    deferred.request = PublishRequest(topic="t", bodies=(b"1",), defer=1.0)
+    bench.producer.submit(deferred)
+    assert bench.wire.sent == [deferred.data]
