@@ -1,6 +1,7 @@
 """Measure ``format("nsq")`` against a real nsqd: ``python -m benchmarks.spark [--quick] [--only NAME ...]``.
 
-Each case checks its work; the figures are the median of the rounds, with the least and the most, as JSON.
+The cases take turns, round by round; each checks its work, and the first round of all of them is a warm-up that is
+thrown away.  Shown are the median of the rounds, the least and the most, as JSON and as the README's table.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import platform
 import statistics
 import tempfile
@@ -19,57 +21,102 @@ from typing import Any
 from benchmarks.spark import cases, session_cases
 from tests import servers
 
+README = Path(__file__).with_name("README.rst")
+BEGIN, END = ".. table-begin\n", ".. table-end\n"
 _numbers = itertools.count(1)
 Case = Callable[[], dict[str, float]]
 
 
-def chosen(server: Any, folder: Path, rows: int, quick: bool, spark: Callable[[], Any]) -> dict[str, Case]:
+def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[], Any]) -> dict[str, Case]:
     """Return the cases by name; each call makes a topic and a directory of its own."""
 
     def fresh() -> tuple[str, Path]:
         number = next(_numbers)
         return f"bench-{number}", folder / str(number)
 
-    def plain(run: Any, size: int, count: int) -> Case:
-        return lambda: run(server, *fresh(), count, size)
+    def plain(run: Any, size: int = 100) -> Case:
+        return lambda: run(server, *fresh(), rows, size)
 
-    def in_spark(size: int, count: int, **more: str) -> Case:
+    def in_spark(size: int = 100, count: int = rows, **more: str) -> Case:
         return lambda: session_cases.through_spark(spark(), server, *fresh(), count, size, **more)
 
-    found: dict[str, Case] = {
-        "receive 100 B": plain(cases.receive, 100, rows),
-        "receive 1 kB": plain(cases.receive, 1000, rows // 4),
-        "plain Reader + Parquet 100 B": plain(cases.plain_reader, 100, rows),
-        "read segments 100 B": lambda: cases.read_segments(fresh()[1], rows, 100),
-        "read segments 100 B, 10 rows a flush": lambda: cases.read_segments(fresh()[1], rows // 10, 100, 10),
-        "spark noop 100 B": in_spark(100, rows),
-        "spark noop 1 kB": in_spark(1000, rows // 4),
-        "spark noop 100 B inline": in_spark(100, rows, spoolTransfer="inline"),
-        "spark noop 100 B executors": in_spark(100, rows, receiver="executors"),
-        "spark text files 100 B": lambda: session_cases.text_files(spark(), fresh()[1], rows, 100),
-        "spark socket 100 B": lambda: session_cases.socket_lines(spark(), fresh()[1], rows // 10, 100),
-        "spark sink 100 B": lambda: session_cases.streaming_sink(spark(), server, *fresh(), rows, 100),
-        "spark latency 1000/s": lambda: session_cases.latency(spark(), server, *fresh(), 1000, 3 if quick else 15),
+    def latency(file_system: str) -> Case:
+        return lambda: session_cases.latency(spark(), server, *fresh(), 1000, seconds, file_system)
+
+    def segments(per_flush: int) -> Case:
+        return lambda: cases.read_segments(fresh()[1], rows, 100, per_flush)
+
+    cut = {"maxOffsetsPerTrigger": str(rows // 4)}
+    return {
+        "receiver with spool": plain(cases.receive),
+        "receiver with spool, 1 kB": plain(cases.receive, 1000),
+        "plain Reader -> Parquet": plain(cases.plain_reader),
+        "reading segments, flushes of 1,000 rows": segments(1000),
+        "reading segments, flushes of 100 rows": segments(100),
+        "reading segments, flushes of 10 rows": segments(10),
+        "topic -> noop": in_spark(),
+        "topic -> noop, half the rows": in_spark(count=rows // 2),
+        "topic -> noop, a quarter of the rows": in_spark(count=rows // 4),
+        "topic -> noop, 1 kB": in_spark(1000),
+        "topic -> noop, spoolTransfer=inline": in_spark(spoolTransfer="inline"),
+        "topic -> noop, receiver=executors": in_spark(receiver="executors"),
+        "topic -> noop, 4 batches of 1 task": in_spark(**cut, segmentMaxRecords=str(rows // 4)),
+        "topic -> noop, 4 batches of 2 tasks": in_spark(**cut, minPartitions="2", segmentMaxRecords=str(rows // 8)),
+        "topic -> noop, 4 batches of 4 tasks": in_spark(**cut, minPartitions="4", segmentMaxRecords=str(rows // 16)),
+        "text files -> noop": lambda: session_cases.text_files(spark(), fresh()[1], rows, 100),
+        "Parquet -> topic": lambda: session_cases.streaming_sink(spark(), server, *fresh(), rows, 100),
+        "publish -> foreachBatch at 1,000/s": latency(session_cases.WITH_CRC),
+        "publish -> foreachBatch at 1,000/s, RawLocalFs": latency(session_cases.RAW),
     }
-    for part in (4, 2):
-        found[f"spark noop 100 B, {rows // part} rows"] = in_spark(100, rows // part)
-        found[f"spark noop 100 B, {part} partitions"] = in_spark(
-            100, rows, maxOffsetsPerTrigger=str(rows // 4), minPartitions=str(part)
-        )
-    return found
 
 
 def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
     """Return median, least and most of each figure."""
     return {
         name: {
-            "median": round(statistics.median(values), 1),
-            "least": round(min(values), 1),
-            "most": round(max(values), 1),
+            "median": round(statistics.median(values), 2),
+            "least": round(min(values), 2),
+            "most": round(max(values), 2),
         }
         for name in rounds[0]
         for values in [[one[name] for one in rounds]]
     }
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return the README's table."""
+    lines = []
+    for name, figures in results.items():
+        if "p50_ms" in figures:
+            p50, p99 = figures["p50_ms"], figures["p99_ms"]
+            middle, spread = f"p50 {p50['median']:.0f} ms", f"{p50['least']:.0f} - {p50['most']:.0f}"
+            spent = f"p99 {p99['median']:.0f} ms"
+        else:
+            rate, used = figures["per_second"], figures
+            middle, spread = f"{rate['median']:,.0f}", f"{rate['least']:,.0f} - {rate['most']:,.0f}"
+            spent = f"{used['cpu_us']['median']:.1f}"
+            kinds = [
+                f"{used[k]['median']:.1f}"
+                for k in ("cpu_us_nsqd", "cpu_us_source", "cpu_us_jvm", "cpu_us_workers")
+                if k in used
+            ]
+            spent += f" ({', '.join(kinds)})" if kinds else ""
+        lines.append((name, middle, spread, spent))
+    head = ("case", "rows a second", "least - most", "CPU us a row (nsqd, source, JVM, workers)")
+    widths = [max(len(line[at]) for line in [head, *lines]) for at in range(4)]
+    rule = " ".join("=" * width for width in widths)
+    text = [
+        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [head, *lines]
+    ]
+    return "\n".join([rule, text[0], rule, *text[1:], rule]) + "\n"
+
+
+def write_readme(text: str) -> None:
+    """Put *text* between the README's marks."""
+    page = README.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def sessions() -> Iterator[Any]:
@@ -83,29 +130,48 @@ def sessions() -> Iterator[Any]:
         yield spark
 
 
+def take_turns(every: dict[str, Case], rounds: int, warm_up: bool, until: float) -> dict[str, list[dict[str, float]]]:
+    """Run the cases, round by round, and return each one's figures; no round begins after *until*."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in every}
+    for number in range(0 if warm_up else 1, rounds + 1):
+        if number > 1 and time.monotonic() > until:
+            break
+        for name, case in every.items():
+            figures = case()
+            if number:
+                found[name].append(figures)
+            shown = {key: round(value, 2) for key, value in figures.items()}
+            print(number or "warm-up", name, json.dumps(shown), f"load {os.getloadavg()[0]:.1f}", flush=True)
+    return found
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rows, one round: does it work?")
-    parser.add_argument("--rows", type=int)
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rows", type=int, help="rows of every case; 500000")
+    parser.add_argument("--rounds", type=int, help="5")
+    parser.add_argument("--minutes", type=float, default=15.0, help="begin no round after so many; 15")
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one of these")
+    parser.add_argument("--readme", action="store_true", help="write the table into README.rst")
     given = parser.parse_args()
-    rows = given.rows or (4000 if given.quick else 1_000_000)
+    until = time.monotonic() + 60 * given.minutes
+    rows = given.rows or (4000 if given.quick else 500_000)
+    rounds = given.rounds or (1 if given.quick else 5)
     one_session = sessions()
-    results = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with servers.real_nsqd(folder, "nsqd", mem_queue_size=10_000_000) as server:
-            every = chosen(server, folder, rows, given.quick, lambda: next(one_session))
-            for name, case in every.items():
-                if given.only and not any(part in name for part in given.only):
-                    continue
-                rounds = [case() for _ in range(given.rounds or (1 if given.quick else 3))]
-                results[name] = summary(rounds)
-                print(name, json.dumps(results[name]), flush=True)
-    about = {"rows": rows, "python": platform.python_version(), "machine": platform.machine(), "at": time.ctime()}
+            every = chosen(server, folder, rows, 2 if given.quick else 10, lambda: next(one_session))
+            every = {name: case for name, case in every.items() if not given.only or any(p in name for p in given.only)}
+            found = take_turns(every, rounds, not given.quick, until)
+    results = {name: summary(figures) for name, figures in found.items()}
+    about = {"rows": rows, "rounds": max(map(len, found.values())), "python": platform.python_version()}
+    about.update(machine=platform.machine(), at=time.ctime(), load=str(os.getloadavg()))
     print(json.dumps({"about": about, "results": results}, indent=1))
+    print(table(results))
+    if given.readme:
+        write_readme(table(results))
 
 
 if __name__ == "__main__":

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.spark import cpu
 from benchmarks.spark.cases import options, prepare
 from gnsq_lite import Writer
 
+#: A setting of a session: checkpoints on a local disk with Hadoop's .crc beside each file, as is usual, or without.
+FILE_SYSTEM = "fs.AbstractFileSystem.file.impl"
+RAW, WITH_CRC = "org.apache.hadoop.fs.local.RawLocalFs", "org.apache.hadoop.fs.local.LocalFs"
 
-def run_query(frame: Any, checkpoint: Path, rows: int, sink: str = "noop", **more: str) -> float:
-    """Run a streaming query until *rows* rows have passed and return the seconds from its first rows on."""
-    query = frame.writeStream.format(sink).options(**more).option("checkpointLocation", str(checkpoint)).start()
-    first: float | None = None
+
+def run_query(frame: Any, directory: Path, rows: int, sink: str = "noop", **more: str) -> dict[str, float]:
+    """Run a streaming query until *rows* rows have passed.
+
+    The clock runs from the query's first trigger, in which a receiver connects, to the end of the last batch.  CPU
+    seconds are those of nsqd, the source's process, the JVM and its workers from before the start to that end.
+    """
+    before = cpu.seconds()
+    checkpoint = str(directory / "checkpoint")
+    query = frame.writeStream.format(sink).options(**more).option("checkpointLocation", checkpoint).start()
     try:
         while query.isActive:
-            done = sum(report["numInputRows"] for report in query.recentProgress)
-            if done and first is None:
-                report = next(r for r in query.recentProgress if r["numInputRows"])
-                first = time.perf_counter() - report["durationMs"]["triggerExecution"] / 1000
-            if done >= rows and first is not None:
-                return time.perf_counter() - first
-            time.sleep(0.02)
+            reports = query.recentProgress
+            if sum(report["numInputRows"] for report in reports) >= rows:
+                return {"per_second": rows / span(reports), **per_row(cpu.since(before), rows)}
+            time.sleep(0.05)
         raise AssertionError(query.exception())
     finally:
         query.stop()
+
+
+def span(reports: list[Any]) -> float:
+    """Return the seconds from the first trigger's start to the end of the last batch with rows."""
+    last = [report for report in reports if report["numInputRows"]][-1]
+    return moment(last) - moment(reports[0]) + last["durationMs"]["triggerExecution"] / 1000
+
+
+def moment(report: Any) -> float:
+    """Return when a trigger began, seconds since 1970."""
+    return datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00")).timestamp()
+
+
+def per_row(spent: dict[str, float], rows: int) -> dict[str, float]:
+    """Return CPU microseconds a row, by kind of process and in all."""
+    kinds = {f"cpu_us_{kind}": spent.get(kind, 0.0) / rows * 1e6 for kind in ("nsqd", "source", "jvm", "workers")}
+    return {**kinds, "cpu_us": sum(kinds.values())}
 
 
 def through_spark(
@@ -36,57 +60,50 @@ def through_spark(
     """Topic -> no-op sink: rows per second, receiving included."""
     prepare(server, topic, messages, size)
     frame = spark.readStream.format("nsq").options(**options(server, topic, directory / "spool", **more)).load()
-    return {"per_second": messages / run_query(frame, directory / "checkpoint", messages)}
+    result = run_query(frame, directory, messages)
+    server.http("POST", f"/topic/delete?topic={topic}")
+    return result
+
+
+def lines(directory: Path, messages: int, size: int) -> Path:
+    """Write *messages* lines as text files, 50,000 a file, and return their directory."""
+    source = directory / "lines"
+    source.mkdir(parents=True)
+    for number in range(0, messages, 50_000):
+        text = b"".join(
+            b"%010d" % n + b"x" * (size - 11) + b"\n" for n in range(number, min(number + 50_000, messages))
+        )
+        (source / f"{number:012d}.txt").write_bytes(text)
+    return source
 
 
 def text_files(spark: Any, directory: Path, messages: int, size: int) -> dict[str, float]:
     """Spark's own file source over lines of the same size, for comparison: the data are on disk already."""
-    source = directory / "lines"
-    source.mkdir(parents=True)
-    for number in range(0, messages, 50_000):
-        (source / f"{number:012d}.txt").write_bytes((b"x" * (size - 1) + b"\n") * min(50_000, messages - number))
-    frame = spark.readStream.format("text").load(str(source))
-    return {"per_second": messages / run_query(frame, directory / "checkpoint", messages)}
-
-
-def socket_lines(spark: Any, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """Spark's socket source, for comparison: nothing is durable there."""
-    import socket
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    line = (b"x" * (size - 1) + b"\n") * 1000
-
-    def feed() -> None:
-        peer, _ = listener.accept()
-        with peer:
-            for _ in range(messages // 1000):
-                peer.sendall(line)
-            time.sleep(600)  # the end of the socket would end the query
-
-    threading.Thread(target=feed, daemon=True).start()
-    host, port = listener.getsockname()
-    frame = spark.readStream.format("socket").option("host", host).option("port", port).load()
-    return {"per_second": messages / run_query(frame, directory / "checkpoint", messages)}
+    frame = spark.readStream.format("text").load(str(lines(directory, messages, size)))
+    return run_query(frame, directory, messages)
 
 
 def streaming_sink(
-    spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, tasks: int = 2
+    spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, files: int = 8
 ) -> dict[str, float]:
     """Parquet files -> topic, streaming: rows per second."""
     source = directory / "rows"
-    frame = spark.range(messages, numPartitions=8).selectExpr(f"cast(lpad(id, {size}, 'x') AS binary) AS body")
+    frame = spark.range(messages, numPartitions=files).selectExpr(f"cast(lpad(id, {size}, 'x') AS binary) AS body")
     frame.write.parquet(str(source))
     server.http("POST", f"/topic/create?topic={topic}")
     stream = spark.readStream.schema(frame.schema).parquet(str(source))
-    where = {"nsqdTCPAddresses": server.tcp_address, "topic": topic}
-    seconds = run_query(stream, directory / "checkpoint", messages, "nsq", **where)
+    result = run_query(stream, directory, messages, "nsq", nsqdTCPAddresses=server.tcp_address, topic=topic)
     assert server.stats(topic)["message_count"] == messages
-    return {"per_second": messages / seconds}
+    server.http("POST", f"/topic/delete?topic={topic}")
+    return result
 
 
-def latency(spark: Any, server: Any, topic: str, directory: Path, rate: int, seconds: int) -> dict[str, float]:
+def latency(
+    spark: Any, server: Any, topic: str, directory: Path, rate: int, seconds: int, file_system: str
+) -> dict[str, float]:
     """Publish -> foreachBatch at *rate* messages per second: milliseconds, median and 99th percentile."""
     prepare(server, topic, 1, 20)
+    spark.conf.set(FILE_SYSTEM, file_system)
     seen: list[float] = []
 
     def note(frame: Any, batch_id: int) -> None:
@@ -96,17 +113,31 @@ def latency(spark: Any, server: Any, topic: str, directory: Path, rate: int, sec
 
     frame = spark.readStream.format("nsq").options(**options(server, topic, directory / "spool")).load()
     query = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(directory / "checkpoint")).start()
-    time.sleep(8)
+    try:
+        while not any(report["numInputRows"] for report in query.recentProgress):
+            assert query.isActive, query.exception()
+            time.sleep(0.1)
+        sent = publish_steadily(server, topic, rate, seconds)
+        deadline = time.monotonic() + 60
+        while len(seen) < sent and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        query.stop()
+        spark.conf.unset(FILE_SYSTEM)
+    assert len(seen) == sent
+    steady = sorted(seen[len(seen) // 5 :])
+    return {"p50_ms": statistics.median(steady), "p99_ms": steady[int(len(steady) * 0.99)]}
+
+
+def publish_steadily(server: Any, topic: str, rate: int, seconds: int) -> int:
+    """Publish the time of publishing, *rate* times a second; return how many."""
+    sent = 0
     with Writer(server.tcp_address) as writer:
         begun = time.time()
-        sent = 0
         while sent < rate * seconds:
             due = int((time.time() - begun) * rate)
             if due > sent:
                 writer.multipublish(topic, [b"%.6f" % time.time()] * (due - sent))
                 sent = due
             time.sleep(0.002)
-    time.sleep(3)
-    query.stop()
-    steady = sorted(seen[len(seen) // 5 :])
-    return {"p50_ms": statistics.median(steady), "p99_ms": steady[int(len(steady) * 0.99)]}
+    return sent

@@ -8,9 +8,11 @@ place, here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gnsq_lite.errors import OptionError
 
@@ -100,20 +102,25 @@ def _signed(value: int | None) -> int | None:
     return value - (1 << 64) if value is not None and value >= 1 << 63 else value
 
 
+_ORIGIN = attrgetter("nsqd_address")
+
+
 def to_batch(messages: Sequence[Received], include_youzan: bool = False) -> pa.RecordBatch:
     """Return the messages as one RecordBatch, in their order.  All of them are of one connection or of several."""
     count = len(messages)
     schema = arrow_schema(include_youzan)
     first = messages[0]
-    one_origin = all(message.nsqd_address == first.nsqd_address for message in messages)
+    origins = list(map(_ORIGIN, messages))
     arrays = [
         pa.repeat(pa.scalar(first.topic, pa.string()), count),
         pa.repeat(pa.scalar(first.channel, pa.string()), count),
-        pa.repeat(pa.scalar(first.nsqd_address, pa.string()), count)
-        if one_origin
-        else pa.array([message.nsqd_address for message in messages], pa.string()),
+        pa.repeat(pa.scalar(origins[0], pa.string()), count)
+        if len(set(origins)) == 1
+        else pa.array(origins, pa.string()),
         _ids([message.id for message in messages]),
-        pa.array([message.timestamp_ns // 1000 for message in messages], pa.int64()).view(schema.field(4).type),
+        pc.divide(pa.array([message.timestamp_ns for message in messages], pa.int64()), 1000).view(
+            schema.field(4).type
+        ),
         pa.array([message.attempts for message in messages], pa.int32()),
         pa.array([message.body for message in messages], pa.binary()),
     ]
