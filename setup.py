@@ -21,8 +21,11 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["gnsq_lite", "gnsq_lite.*"]),
     package_data={"gnsq_lite": ["py.typed", "*.pyi"], "gnsq_lite.contrib": ["*.json"]},
-    # Where no compiler is, the install goes on without it: gnsq_lite/speed.py has the same in Python.
-    ext_modules=[Extension("gnsq_lite._speed", ["gnsq_lite/_speed.c"], optional=True)],
+    # Where no compiler is, the install goes on without: speed.py and packing.py have the same in Python.
+    ext_modules=[
+        Extension("gnsq_lite._speed", ["gnsq_lite/_speed.c"], optional=True),
+        Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),
+    ],
     install_requires=["gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0"],
     extras_require={
         "cli": CLI,

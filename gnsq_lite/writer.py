@@ -150,13 +150,10 @@ class Writer:
         core = self._core
         if core is not None and core.coalesces and timeout is None and not defer:
             plain = key is None and partition is None and trace_id is None and headers is None
-            greenlet = core.loop.greenlet_here()
-            if plain and greenlet is not None:
-                if topic not in self._heads:
-                    self._head(topic)
+            if plain:
                 if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                     self._refuse(body)
-                return core.publish_here(topic, body, self._own.publish_timeout, greenlet)
+                return core.publish_plain(topic, body, self._own.publish_timeout)
         return self.publish_nowait(
             topic,
             body,
@@ -233,20 +230,22 @@ class Writer:
         Raises as :meth:`publish`.
         """
         head = commands.multipublish_head(topic)
-        batch = commands.check_bodies(bodies, self._own.max_msg_size)
+        batch = commands.listed(bodies)
+        data = commands.multipublish_packed(head, batch, self._own.max_msg_size)
         core = self._core
         if core is None or core.closing:
             core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
         deadline = core.clock.now() + seconds
+        whole = len(data) - len(head) - 4 <= self._own.max_body_size
         publications = []
-        for part in parts(batch, self._own.max_body_size):
+        for part in [batch] if whole else parts(batch, self._own.max_body_size):
             if core.routed or key is not None or partition is not None:
                 request = PublishRequest(topic=topic, bodies=part, batch=True, key=_key(key), partition=partition)
                 publication = self._requested(core, request, seconds, deadline)
             else:
-                data = head + commands.multipublish_body(part)
-                publication = Publication(core.loop, topic, data, len(part), seconds, deadline)
+                command = data if whole else head + commands.multipublish_body(part)
+                publication = Publication(core.loop, topic, command, len(part), seconds, deadline)
             publication.retries = self._own.retries
             self._submit(core, publication)
             publications.append(publication)
@@ -351,9 +350,6 @@ NOWHERE = Endpoint("", 0)
 
 def parts(bodies: list[bytes], most: int) -> Iterable[list[bytes]]:
     """Yield *bodies* in lists whose MPUB has at most *most* bytes."""
-    if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= most:
-        yield bodies
-        return
     part: list[bytes] = []
     size = 4
     for body in bodies:

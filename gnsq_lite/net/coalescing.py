@@ -7,6 +7,7 @@ own, no callback, no timer.  All that wait for one MPUB are resumed in one callb
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.net.publication import Publication
@@ -20,13 +21,14 @@ _RESUMED_AT_ONCE = 256
 class Gathering(Publication):
     """An MPUB in the making: the publishes of one turn that have one topic and one timeout; a PUB if it is but one."""
 
-    __slots__ = ("_bodies", "_switch_to_hub", "_waiters", "members", "room")
+    __slots__ = ("_head", "bodies", "members", "room", "waiters")
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, most: int) -> None:
         super().__init__(loop, topic, b"", 0, timeout, deadline)
-        self._bodies: list[bytes] = []
-        self._switch_to_hub = loop.hub.switch
-        self._waiters: deque[Any] = deque()
+        self._head = commands.multipublish_head(topic)  # a bad name shows before anything is taken in
+        self.bodies: list[bytes] = []
+        #: Greenlets of the loop that wait for the outcome.
+        self.waiters: deque[Any] = deque()
         #: Publishes that somebody holds: of publish_nowait, or of other threads.
         self.members: list[Publication] = []
         #: Bytes that one more body may have.
@@ -34,23 +36,21 @@ class Gathering(Publication):
 
     def add(self, publication: Publication, body: bytes) -> None:
         """Take a publish in that somebody holds."""
-        self._bodies.append(body)
+        self.bodies.append(body)
         self.room -= len(body) + 4
         self.cost += publication.cost
         self.members.append(publication)
 
-    def wait_with(self, body: bytes, greenlet: Any) -> Any:
-        """Take a body in and wait, in *greenlet*, which is the caller's own, for the outcome of all."""
-        self._bodies.append(body)
-        self.room -= len(body) + 4
-        self._waiters.append(greenlet)
+    def wait_in(self, greenlet: Any, switch_to_hub: Callable[[], Any]) -> Any:
+        """Wait in *greenlet*, the caller's own, for the outcome of all; return it or raise."""
+        self.waiters.append(greenlet)
         try:
-            self._switch_to_hub()
+            switch_to_hub()
             while not self._done:
-                self._switch_to_hub()
+                switch_to_hub()
         except BaseException:  # killed, or out of patience: nobody is to switch here any more
-            if greenlet in self._waiters:
-                self._waiters.remove(greenlet)
+            if greenlet in self.waiters:
+                self.waiters.remove(greenlet)
             raise
         if self._error is not None:
             raise self._error
@@ -58,12 +58,12 @@ class Gathering(Publication):
 
     def finish(self) -> None:
         """Make the command's bytes: nothing is added any more."""
-        bodies, self._bodies = self._bodies, []
+        bodies, self.bodies = self.bodies, []
         self.count = len(bodies)
         if len(bodies) == 1:
             self.data = commands.publish(self.topic, bodies[0])
         else:
-            self.data = commands.multipublish_head(self.topic) + commands.multipublish_body(bodies)
+            self.data = commands.multipublish_packed(self._head, bodies)
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Settle each member, and resume whoever waits."""
@@ -71,13 +71,13 @@ class Gathering(Publication):
         if first:
             for member in self.members:
                 member.settle(value, error)
-            if self._waiters:
+            if self.waiters:
                 self._loop.resume_soon(self)
         return first
 
     def resume(self) -> None:
         """Switch to those that wait; in the hub."""
-        waiters = self._waiters
+        waiters = self.waiters
         try:
             for _ in range(min(len(waiters), _RESUMED_AT_ONCE)):
                 if waiters:

@@ -14,6 +14,7 @@ from typing import Any
 
 import gevent
 from gevent.event import Event
+from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
@@ -31,6 +32,7 @@ from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.routes import Routes
 from gnsq_lite.net.runtime import Loop, native_lock
 from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
 _NEVER = float("inf")
@@ -50,6 +52,7 @@ class Producer:
         self.published = self.failed = self.unknown = self.reconnects = 0
         self._turn = 0
         self._number = 0
+        self._hub, self._switch_to_hub = loop.hub, loop.hub.switch
         self._next_deadline = _NEVER
         self._timer: Any = loop.hub.loop.timer(0.0)
         self._drained: list[Event] = []
@@ -161,12 +164,21 @@ class Producer:
             self._send_gathered()
         self._dispatch(publication)
 
-    def publish_here(self, topic: str, body: bytes, timeout: float, greenlet: Any) -> Any:
-        """Publish one message with others of this turn, and wait; in *greenlet*, which is of the loop."""
+    def publish_plain(self, topic: str, body: bytes, timeout: float) -> Any:
+        """Publish one message with others of this turn, and wait; from any thread.  Raises its error, InvalidName."""
+        greenlet = getcurrent()
+        if greenlet.parent is not self._hub:  # another thread's, or one whose end is not the hub's affair
+            data, deadline = commands.publish(topic, body), self.clock.now() + timeout
+            publication = Publication(self.loop, topic, data, 1, timeout, deadline)
+            publication.retries = self.settings.retries
+            self.loop.call_soon(lambda: self.submit(publication))
+            return publication.result()
         gathering = self._open.get(topic)
         if gathering is None or gathering.room < len(body) or gathering.timeout != timeout:
             gathering = self._gathering(topic, timeout, len(body))
-        return gathering.wait_with(body, greenlet)
+        gathering.bodies.append(body)
+        gathering.room -= len(body) + 4
+        return gathering.wait_in(greenlet, self._switch_to_hub)
 
     def _dispatch(self, publication: Publication) -> None:
         if self.routed:

@@ -85,11 +85,6 @@ class Loop:
         """Whether the caller runs in this loop's thread."""
         return native_ident() == self.ident
 
-    def greenlet_here(self) -> Any:
-        """Return the caller's greenlet when the hub is its parent, so that it may wait; None in other threads."""
-        greenlet = getcurrent()
-        return greenlet if greenlet.parent is self.hub else None
-
     def call_soon(self, act: Callable[[], Any]) -> None:
         """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""
         if native_ident() == self.ident:

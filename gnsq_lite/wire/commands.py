@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, Final
 
 from gnsq_lite.errors import BodyTypeError, InvalidBody, MessageTooLarge, OptionError
+from gnsq_lite.packing import pack
 from gnsq_lite.wire.constants import MAX_DEFER, MAX_DURATION_MS, MAX_INT32, MESSAGE_ID_LENGTH
 from gnsq_lite.wire.names import check_channel, check_topic
 
@@ -55,7 +56,7 @@ def publish(topic: str, body: bytes) -> bytes:
 
 def multipublish(topic: str, bodies: Iterable[bytes]) -> bytes:
     """MPUB: all of the bodies or none.  "MPUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
-    return multipublish_head(topic) + multipublish_body(check_bodies(bodies))
+    return multipublish_packed(multipublish_head(topic), listed(bodies))
 
 
 def defer_publish(topic: str, body: bytes, delay_s: float, *, max_delay_s: float = MAX_DEFER) -> bytes:
@@ -90,7 +91,12 @@ def multipublish_body(bodies: Sequence[bytes]) -> bytes:
     size = 4 + 4 * len(bodies) + sum(map(len, bodies))
     if size > MAX_INT32:
         raise MessageTooLarge(size - 4, MAX_INT32 - 4)
-    return _size_and_count(size, len(bodies)) + b"".join([len(body).to_bytes(4, "big") + body for body in bodies])
+    return _size_and_count(size, len(bodies)) + b"".join([_size(len(body)) + body for body in bodies])
+
+
+def multipublish_packed(head: bytes, bodies: list[Any], max_size: int = MAX_INT32) -> bytes:
+    """Return an MPUB that begins with *head*, :func:`multipublish_head`'s.  Raises as :func:`check_bodies`."""
+    return pack(head, bodies, max_size) or head + multipublish_body(check_bodies(bodies, max_size))
 
 
 def check_body(body: object, max_size: int = MAX_INT32) -> None:
@@ -107,23 +113,24 @@ def check_body(body: object, max_size: int = MAX_INT32) -> None:
 
 
 def check_bodies(bodies: Iterable[object], max_size: int = MAX_INT32) -> list[bytes]:
-    """Return the bodies of a batch as a list.  Raises as :func:`check_body`, and InvalidBody for an empty batch."""
-    if isinstance(bodies, (str, bytes, bytearray, memoryview)):
-        raise InvalidBody(f"a batch is a sequence of bodies, not one {type(bodies).__name__}")
-    try:
-        checked: list[Any] = list(bodies)
-    except TypeError:
-        raise InvalidBody(f"a batch is a sequence of bodies, not {type(bodies).__name__}") from None
-    if not checked:
-        raise InvalidBody("a batch must have at least one body")
-    # All at once, in C; then, where something is amiss, one by one: a subclass of bytes will do.
-    if set(map(type, checked)) == {bytes}:
-        sizes = set(map(len, checked))
-        if min(sizes) > 0 and max(sizes) <= max_size:
-            return checked
+    """Return the bodies of a batch as a list.  Raises as :func:`check_body`, and as :func:`listed`."""
+    checked = listed(bodies)
     for body in checked:
         check_body(body, max_size)
     return checked
+
+
+def listed(bodies: Iterable[object]) -> list[Any]:
+    """Return *bodies* as a list, each still to be checked.  Raises InvalidBody for what is no batch, or is empty."""
+    if isinstance(bodies, (str, bytes, bytearray, memoryview)):
+        raise InvalidBody(f"a batch is a sequence of bodies, not one {type(bodies).__name__}")
+    try:
+        batch = list(bodies)
+    except TypeError:
+        raise InvalidBody(f"a batch is a sequence of bodies, not {type(bodies).__name__}") from None
+    if not batch:
+        raise InvalidBody("a batch must have at least one body")
+    return batch
 
 
 # -- consuming --------------------------------------------------------------------------------------------------------

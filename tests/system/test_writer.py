@@ -269,7 +269,7 @@ def test_it_may_be_shared_by_threads_and_greenlets(broker: ServerHandle, topic: 
 
 
 def test_other_greenlets_run_while_one_waits_for_its_answer(embedded: Broker) -> None:
-    embedded.faults.delay(0.3, "PUB", times=1)
+    embedded.faults.delay(0.5, "PUB", times=1)
     ticks: list[float] = []
 
     def tick() -> None:
@@ -280,7 +280,7 @@ def test_other_greenlets_run_while_one_waits_for_its_answer(embedded: Broker) ->
     with Writer(embedded.nsqd_tcp_address) as writer:
         ticking = gevent.spawn(tick)
         writer.publish("t", b"slow")
-        assert len(ticks) >= 8
+        assert len(ticks) >= 3  # none, were they held up; 25 on an idle machine
         ticking.join()
 
 

@@ -39,7 +39,9 @@ def test_nothing_here_does_io_or_reads_time_or_chance(path: Path) -> None:
     roots = {name.partition(".")[0] for name in imported}
     assert not roots & {"gevent", "socket", "ssl", "time", "random", "threading", "logging", "asyncio", "os"}
     assert all(
-        name.startswith(("gnsq_lite.wire", "gnsq_lite.errors", "gnsq_lite.options", "gnsq_lite.speed"))
+        name.startswith(
+            ("gnsq_lite.wire", "gnsq_lite.errors", "gnsq_lite.options", "gnsq_lite.speed", "gnsq_lite.packing")
+        )
         for name in imported
         if name.startswith("gnsq_lite")
     )
