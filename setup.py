@@ -23,7 +23,12 @@ setup(
     package_data={"gnsq_lite": ["py.typed", "*.pyi"], "gnsq_lite.contrib": ["*.json"]},
     # Where no compiler is, the install goes on without: speed.py and packing.py have the same in Python.
     ext_modules=[
-        Extension("gnsq_lite._speed", ["gnsq_lite/_speed.c"], optional=True),
+        Extension(
+            "gnsq_lite._speed",
+            ["gnsq_lite/_speed.c", "gnsq_lite/_speed_run.c"],
+            depends=["gnsq_lite/_speed.h"],
+            optional=True,
+        ),
         Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),
     ],
     install_requires=["gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0"],

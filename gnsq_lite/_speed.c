@@ -1,44 +1,24 @@
 /* The optional accelerator: what is done once per message, in C (see gnsq_lite/speed.py).
 
    It knows nothing but the layout of a message frame (WIRE-2, WIRE-3) and where the slots of Message are; it makes no
-   decision: at whatever is no whole, lawful message frame it stops, and Python goes on from there. */
+   decision: at whatever is no whole, lawful message frame it stops, and Python goes on from there.  _speed_run.c calls the
+   handlers. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#if PY_VERSION_HEX < 0x030C0000
-#include <structmember.h>
-#define Py_T_OBJECT_EX T_OBJECT_EX
-#endif
+#include "_speed.h"
 
 enum { FRAME_MESSAGE = 2 };
 /* Offsets in a message frame, from its first byte; sizes count what follows the size field. */
 enum { SIZE_LENGTH = 4, KIND_AT = 4, TIMESTAMP_AT = 8, ATTEMPTS_AT = 16, ID_AT = 18, ID_LENGTH = 16, BODY_AT = 34 };
 enum { SMALLEST_SIZE = BODY_AT - SIZE_LENGTH };
 
-enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, SLOTS };
 static const char *const slot_names[SLOTS] = {
     "_connection", "timestamp_ns", "attempts", "id", "body", "_received_at", "_token",
 };
-
-typedef struct {
-    PyTypeObject *message;    /* NULL until know() */
-    PyObject *fresh;          /* what its token is at first */
-    Py_ssize_t offset[SLOTS]; /* where its slots are */
-} State;
 
 static inline State *
 state_of(PyObject *module)
 {
     return (State *)PyModule_GetState(module);
-}
-
-static inline PyObject **
-slot(const State *state, PyObject *message, int which)
-{
-    return (PyObject **)((char *)message + state->offset[which]);
 }
 
 static inline uint64_t
@@ -270,6 +250,8 @@ traverse(PyObject *module, visitproc visit, void *arg)
     State *state = state_of(module);
     Py_VISIT(state->message);
     Py_VISIT(state->fresh);
+    Py_VISIT(state->fins);
+    Py_VISIT(state->runner);
     return 0;
 }
 
@@ -279,6 +261,11 @@ clear(PyObject *module)
     State *state = state_of(module);
     Py_CLEAR(state->message);
     Py_CLEAR(state->fresh);
+    Py_CLEAR(state->fins);
+    Py_CLEAR(state->runner);
+    Py_CLEAR(state->popleft);
+    Py_CLEAR(state->finish);
+    Py_CLEAR(state->fins_name);
     return 0;
 }
 
@@ -295,7 +282,16 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static int
+execute(PyObject *module)
+{
+    return add_run_types(module, state_of(module));
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,

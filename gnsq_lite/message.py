@@ -43,6 +43,8 @@ def checked_delay(delay: float | None) -> float | None:
 class Answers(Protocol):
     """What a message needs of the connection that brought it.  Each call is safe in any thread or greenlet."""
 
+    #: Where the FINs of handlers' successes go, or None: then ``finish`` is called.
+    fins: Any
     topic: str
     channel: str
     address: str

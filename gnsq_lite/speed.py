@@ -1,15 +1,15 @@
 """What is done once per message, in C where it was built, in Python elsewhere: the same either way.
 
-``GNSQ_LITE_PURE=1`` in the environment, at import, keeps to Python.  Consuming 100-byte messages from nsqd at
-max_in_flight 2500 went from 0.41 to 0.68 of the bare gevent loop inline, from 0.39 to 0.61 with the greenlet pool.
+``GNSQ_LITE_PURE=1`` in the environment, at import, keeps to Python.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import Any, TypeAlias
 
 #: Size, type, and a message's head in one go.
 _MESSAGE_FRAME_HEAD = Struct(">iIqH16s")
@@ -58,9 +58,97 @@ def pure_know(type: type, fresh: int, /) -> None:
     """Python needs to know nothing; C fills the slots of *type* directly, with *fresh* as a new message's token."""
 
 
+class PureFins:
+    """The FINs of one connection that are not sent yet; :meth:`add` may be called in any thread.
+
+    Args:
+        wake: Called, wherever :meth:`add` was, when something is queued and ``due`` is False; ``due`` is True then.
+    """
+
+    __slots__ = ("_ids", "_wake", "due")
+
+    def __init__(self, wake: Callable[[], object], /) -> None:
+        self._ids: list[bytes] = []
+        self._wake = wake
+        self.due = False
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, id: bytes, /) -> None:
+        """Queue the FIN of *id*; call wake unless it is due."""
+        self._ids.append(id)
+        if not self.due:
+            self.due = True
+            self._wake()
+
+    def take(self) -> tuple[bytes, int]:
+        """Return the bytes of the queued FINs, and their number; forget them."""
+        ids = self._ids
+        count = len(ids)  # other threads may add meanwhile: that is left
+        if not count:
+            return b"", 0
+        taken = b"FIN " + b"\nFIN ".join(ids[:count]) + b"\n"
+        del ids[:count]
+        return taken, count
+
+
+#: Why ``drain()`` has returned: nothing is queued, its turn is over, there are more workers than wanted.
+QUEUE_EMPTY, TURN_OVER, SURPLUS = 0, 1, 2
+
+
+class PureRunner:
+    """Calls a handler for one queued message after the other.
+
+    Args:
+        handler: Called by C, for a message that is new and was not sent more than *most* times, instead of *run*.
+        run: Handles one job, whatever it is: calls the handler and answers.
+        failed: Called by C with such a message and what its handler raised.
+        settled: Called by C with such a message that its handler did not leave new.
+    """
+
+    __slots__ = ("_turn_ends", "run", "surplus")
+
+    def __init__(
+        self,
+        handler: Callable[[Any], object],
+        most: int,
+        run: Callable[[Any], None],
+        failed: Callable[[Any, BaseException], None],
+        settled: Callable[[Any], None],
+    ) -> None:
+        self.run = run
+        #: Above 0: drain() returns after its job.
+        self.surplus = 0
+        self._turn_ends = float("inf")
+
+    def begin_turn(self, seconds: float, /) -> None:
+        """Let drain() return *seconds* from now, after the job that runs then; without this it never does."""
+        self._turn_ends = time.monotonic() + seconds
+
+    def drain(self, queue: Any, /) -> int:
+        """Handle the jobs of *queue*, a deque, one after the other; return why it stopped."""
+        run, monotonic = self.run, time.monotonic
+        while queue:
+            if self.surplus > 0:
+                return SURPLUS
+            try:
+                job = queue.popleft()
+            except IndexError:
+                break  # another thread took it
+            run(job)
+            if monotonic() > self._turn_ends:
+                return TURN_OVER
+        return QUEUE_EMPTY
+
+
 scan, skip_answered, know, is_accelerated = pure_scan, pure_skip_answered, pure_know, False
+Fins: TypeAlias = PureFins
+Runner: TypeAlias = PureRunner
 if os.environ.get("GNSQ_LITE_PURE") != "1":
     try:
+        from gnsq_lite._speed import Fins as _Fins
+        from gnsq_lite._speed import Runner as _Runner
         from gnsq_lite._speed import know as _know
         from gnsq_lite._speed import scan as _scan
         from gnsq_lite._speed import skip_answered as _skip_answered
@@ -68,3 +156,4 @@ if os.environ.get("GNSQ_LITE_PURE") != "1":
         pass  # it is built where a C compiler is at hand
     else:
         scan, skip_answered, know, is_accelerated = _scan, _skip_answered, _know, True
+        Fins, Runner = _Fins, _Runner  # type: ignore[assignment]

@@ -31,6 +31,8 @@ _ids = itertools.count(1)
 class Recorder:
     """Stands for the connection of a message: notes what would be sent to nsqd."""
 
+    fins = None
+
     def __init__(self, topic: str, channel: str, address: str, msg_timeout: float, max_msg_timeout: float) -> None:
         self.topic, self.channel, self.address = topic, channel, address
         self.msg_timeout, self.max_msg_timeout = msg_timeout, max_msg_timeout
@@ -119,5 +121,5 @@ def deliver(handler: Callable[[Message], Any], message: RecordedMessage) -> Answ
     What the handler raises is the message's failure, ("requeue", None, True), and is not raised here, unless it is no
     Exception (KeyboardInterrupt, SystemExit).
     """
-    make_runner(handler, _Outcomes(), 0)(message)
+    make_runner(handler, _Outcomes(), 0).run(message)
     return message.answers[-1] if message.has_responded else None

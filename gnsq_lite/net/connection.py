@@ -32,6 +32,7 @@ from gnsq_lite.net.flight import InFlight
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.stream import Stream, connect
 from gnsq_lite.options import Address, ConnectionOptions, format_address
+from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.compress import make_codec
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
@@ -101,10 +102,11 @@ class Connection:
         self._stream: Stream | None = None
         self._codec: Any = None
         self._early = b""
-        self._fins: list[bytes] = []
+        self._fins = Fins(self._flush_soon)
+        #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
+        self.fins = self._fins if type(self).finish is Connection.finish else None
         self._out: list[bytes] = []
         self._reqs: list[bytes] = []
-        self._flush_due = False
         self._decoder = FrameDecoder[Message](options.max_frame_size, Message, self)
 
     # -- opening (CONN-1, CONN-5)
@@ -249,16 +251,16 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Queue *data*; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
         self._out.append(data)
-        if not self._flush_due:
-            self._flush_due = True
-            self.loop.call_soon(self._flush)
+        if not self._fins.due:
+            self._fins.due = True
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self.loop.call_soon(self._flush)
 
     def finish(self, message: Message) -> None:
         """Queue FIN; from any thread.  The message was claimed by its caller."""
-        self._fins.append(message.id)
-        if not self._flush_due:
-            self._flush_due = True
-            self.loop.call_soon(self._flush)
+        self._fins.add(message.id)
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
@@ -277,9 +279,9 @@ class Connection:
 
     def _queue_requeue(self, command: bytes) -> None:
         self._reqs.append(command)
-        if not self._flush_due:
-            self._flush_due = True
-            self.loop.call_soon(self._flush)
+        if not self._fins.due:
+            self._fins.due = True
+            self._flush_soon()
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
         """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
@@ -291,9 +293,10 @@ class Connection:
 
     def _flush(self) -> None:
         # Other threads may append meanwhile: take what is there now, by its number, and leave the rest.
-        self._flush_due = False
-        out, reqs, fins = self._out, self._reqs, self._fins
-        queued, requeued, finished = len(out), len(reqs), len(fins)
+        self._fins.due = False
+        out, reqs = self._out, self._reqs
+        queued, requeued = len(out), len(reqs)
+        fins, finished = self._fins.take()
         data = b""
         if queued:
             data = b"".join(out[:queued])
@@ -301,9 +304,7 @@ class Connection:
         if requeued:
             data += b"".join(reqs[:requeued])
             del reqs[:requeued]
-        if finished:
-            data += b"FIN " + b"\nFIN ".join(fins[:finished]) + b"\n"
-            del fins[:finished]
+        data = data + fins if data else fins
         if self._stream is None or self._stream.closed is not None:
             self.answers_lost += finished + requeued
             return

@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from gnsq_lite.message import EXPIRED, NEW, Message
-from gnsq_lite.net.runtime import Loop, is_patched, native_lock, start_native_thread
+from gnsq_lite.net.runtime import Loop, is_patched
+from gnsq_lite.net.threads import ThreadPool
+from gnsq_lite.speed import TURN_OVER, Runner
 
 #: Seconds handlers may run in one turn of the loop before I/O gets its turn.
 SLICE = 0.01
@@ -23,8 +25,6 @@ SLICE = 0.01
 #: Handlers at once where the user does not say.
 DEFAULT_GREENLETS = 100
 DEFAULT_THREADS = 8
-
-Run = Callable[[Any], None]
 
 
 class Outcomes(Protocol):
@@ -43,8 +43,8 @@ class Outcomes(Protocol):
         """No handler was called: nsqd has taken the message back."""
 
 
-def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Run:
-    """Return the function that handles one message and answers it (MSG-1, MSG-2, MSG-4).
+def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
+    """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
     An exception of any kind is the message's failure; what is no Exception (KeyboardInterrupt, SystemExit,
     GreenletExit, gevent.Timeout) is raised on after that.
@@ -67,21 +67,39 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
             return
         try:
             if message._token != NEW:
-                if message._token == EXPIRED:
-                    message.finish()  # too late, but for a message that nsqd has sent here again
-                else:
-                    outcomes.on_left_open(message)
+                settled(message)
                 return
             del message._token
         except AttributeError:
             return  # the handler has answered
-        message._connection.finish(message)
+        connection = message._connection
+        if connection.fins is None:
+            connection.finish(message)
+        else:
+            connection.fins.add(message.id)
 
-    return run
+    def failed(message: Message, error: BaseException) -> None:
+        try:
+            raise error  # so that what is told of it can ask for the current exception
+        except BaseException:
+            outcomes.on_exception(message, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def settled(message: Message) -> None:
+        try:
+            if message._token == EXPIRED:
+                message.finish()  # too late, but for a message that nsqd has sent here again
+            else:
+                outcomes.on_left_open(message)
+        except AttributeError:
+            pass  # it was answered meanwhile
+
+    return Runner(handler, most, run, failed, settled)
 
 
-def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcomes, max_attempts: int) -> Run:
-    """Return the function that handles a list of messages; those it did not answer are finished, or all fail."""
+def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
+    """Return what handles lists of messages; those the handler did not answer are finished, or all fail."""
     most = max_attempts or 65536
 
     def run(batch: list[Message]) -> None:
@@ -111,7 +129,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
                 continue
             message._connection.finish(message)
 
-    return run
+    return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
 
 
 class Pool(Protocol):
@@ -139,13 +157,12 @@ class Pool(Protocol):
 class GreenletPool:
     """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""
 
-    def __init__(self, loop: Loop, run: Run, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
-        self._loop, self._run, self._concurrency, self._on_exit = loop, run, concurrency, on_exit
+    def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
+        self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
         self._queue: deque[Any] = deque()
         self._idle: list[Any] = []
         self._workers = 0
         self._pump_due = False
-        self._turn_ends = 0.0
         self._closed = False
 
     def submit(self, jobs: list[Any]) -> None:
@@ -164,7 +181,8 @@ class GreenletPool:
         So a handler that never waits costs one switch per read, and one that waits leaves the rest to the next worker.
         """
         self._pump_due = False
-        ends = self._turn_ends = time.monotonic() + SLICE
+        self._runner.begin_turn(SLICE)
+        ends = time.monotonic() + SLICE
         while self._queue:
             if self._idle:
                 self._idle.pop().switch()
@@ -178,26 +196,29 @@ class GreenletPool:
                 return
 
     def _work(self) -> None:
-        queue, run, monotonic = self._queue, self._run, time.monotonic
+        queue, runner = self._queue, self._runner
         me, hub, soon = getcurrent(), self._loop.hub, self._loop.soon
         try:
             while True:
-                while queue and self._workers <= self._concurrency:
-                    run(queue.popleft())
-                    if monotonic() > self._turn_ends:
-                        soon(me.switch)
-                        hub.switch()
-                        self._turn_ends = monotonic() + SLICE
-                if self._closed or self._workers > self._concurrency:
+                if runner.drain(queue) == TURN_OVER:
+                    soon(me.switch)
+                    hub.switch()
+                    runner.begin_turn(SLICE)
+                elif self._closed or self._workers > self._concurrency:
                     return
-                self._idle.append(me)
-                hub.switch()
+                else:
+                    self._idle.append(me)
+                    hub.switch()
         except BaseException as error:
             self._on_exit(error)
         finally:
             self._workers -= 1
+            self._count()
             if queue:
                 self._pump_soon()
+
+    def _count(self) -> None:
+        self._runner.surplus = self._workers - self._concurrency
 
     def take_queued(self) -> list[Any]:
         """Remove and return what was not begun."""
@@ -216,6 +237,7 @@ class GreenletPool:
     def set_concurrency(self, concurrency: int) -> None:
         """Change the limit; surplus workers end with their job."""
         self._concurrency = concurrency
+        self._count()
         self._pump_soon()
 
     def close(self) -> None:
@@ -226,115 +248,30 @@ class GreenletPool:
             self._loop.soon(worker.switch)
 
 
-class ThreadPool:
-    """Handlers in native threads, whatever is patched: they may block in any way."""
-
-    def __init__(self, loop: Loop, run: Run, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
-        self._loop, self._run, self._concurrency, self._on_exit = loop, run, concurrency, on_exit
-        self._queue: deque[Any] = deque()
-        self._lock = native_lock()
-        self._idle: list[Any] = []
-        self._workers = 0
-        self._closed = False
-
-    def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs* and wake as many idle workers as have something to do."""
-        self._queue.extend(jobs)
-        if self._idle or self._workers < self._concurrency:
-            self._wake(len(self._queue))
-
-    def _wake(self, wanted: int) -> None:
-        with self._lock:
-            woken = self._idle[-wanted:] if wanted else []
-            del self._idle[len(self._idle) - len(woken) :]
-            fresh = 0 if self._closed else max(0, min(wanted - len(woken), self._concurrency - self._workers))
-            self._workers += fresh
-        for parked in woken:
-            parked.release()
-        for number in range(fresh):
-            start_native_thread(f"gnsq_lite-handler-{self._workers - number}", self._work)
-
-    def _work(self) -> None:
-        queue, run = self._queue, self._run
-        parked = native_lock()
-        parked.acquire()
-        try:
-            while True:
-                while self._workers <= self._concurrency:
-                    try:
-                        job = queue.popleft()
-                    except IndexError:
-                        break
-                    run(job)
-                with self._lock:
-                    if self._closed or self._workers > self._concurrency:
-                        return
-                    if queue:
-                        continue
-                    self._idle.append(parked)
-                parked.acquire()
-        except BaseException as error:
-            self._on_exit(error)
-        finally:
-            with self._lock:
-                self._workers -= 1
-            if queue and not self._closed:
-                self._loop.call_soon(lambda: self.submit([]))
-
-    def take_queued(self) -> list[Any]:
-        """Remove and return what was not begun."""
-        jobs = []
-        while self._queue:
-            try:
-                jobs.append(self._queue.popleft())
-            except IndexError:
-                break
-        return jobs
-
-    def queued(self) -> int:
-        """Jobs not begun."""
-        return len(self._queue)
-
-    def busy(self) -> int:
-        """Handlers running."""
-        with self._lock:
-            return self._workers - len(self._idle)
-
-    def set_concurrency(self, concurrency: int) -> None:
-        """Change the limit; surplus workers end with their job."""
-        self._concurrency = concurrency
-        if self._queue:
-            self._wake(len(self._queue))
-
-    def close(self) -> None:
-        """Wake the idle workers, who then end."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for parked in idle:
-            parked.release()
-
-
 class InlinePool:
     """Handlers in the reading greenlet itself: nothing else happens on the connection until they return."""
 
-    def __init__(self, run: Run, on_exit: Callable[[BaseException], None]) -> None:
-        self._run, self._on_exit = run, on_exit
+    def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
+        self._runner, self._on_exit = runner, on_exit
         self._queue: deque[Any] = deque()
         self._busy = 0
 
     def submit(self, jobs: list[Any]) -> None:
         """Run *jobs* now, one after the other."""
-        queue, run = self._queue, self._run
+        queue = self._queue
         queue.extend(jobs)
         if self._busy:
             return  # a handler that gave way: it takes these when it is done
         self._busy = 1
         try:
             while queue:
-                run(queue.popleft())
-        except BaseException as error:
-            self._on_exit(error)
+                try:
+                    self._runner.drain(queue)
+                except (KeyboardInterrupt, SystemExit, GreenletExit) as error:
+                    self._on_exit(error)
+                    return  # this greenlet is to end, with the Reader or without
+                except BaseException as error:
+                    self._on_exit(error)
         finally:
             self._busy = 0
 
@@ -369,16 +306,16 @@ def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal
 def make_pool(
     kind: Literal["greenlet", "thread", "inline"],
     loop: Loop,
-    run: Run,
+    runner: Runner,
     concurrency: int,
     on_exit: Callable[[BaseException], None],
 ) -> Pool:
     """Return a pool; *on_exit* is told what a handler raised beyond Exception."""
     if kind == "inline":
-        return InlinePool(run, on_exit)
+        return InlinePool(runner, on_exit)
     if kind == "greenlet":
-        return GreenletPool(loop, run, concurrency, on_exit)
-    return ThreadPool(loop, run, concurrency, on_exit)
+        return GreenletPool(loop, runner, concurrency, on_exit)
+    return ThreadPool(loop, runner, concurrency, on_exit)
 
 
 def default_concurrency(kind: str, max_in_flight: int) -> int:

@@ -1,0 +1,39 @@
+/* What the accelerator's files share.  See gnsq_lite/speed.py for what it is. */
+
+#ifndef GNSQ_LITE_SPEED_H
+#define GNSQ_LITE_SPEED_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_T_BOOL T_BOOL
+#define Py_T_PYSSIZET T_PYSSIZET
+#define Py_READONLY READONLY
+#endif
+
+enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, SLOTS };
+
+typedef struct {
+    PyTypeObject *message;    /* NULL until know() */
+    PyObject *fresh;          /* what its token is at first */
+    Py_ssize_t offset[SLOTS]; /* where its slots are */
+    PyTypeObject *fins;       /* the types of _speed_run.c */
+    PyTypeObject *runner;
+    PyObject *popleft, *finish, *fins_name; /* names it looks up */
+} State;
+
+static inline PyObject **
+slot(const State *state, PyObject *message, int which)
+{
+    return (PyObject **)((char *)message + state->offset[which]);
+}
+
+/* Add Fins and Runner to *module*; -1 with an exception. */
+int add_run_types(PyObject *module, State *state);
+
+#endif

@@ -1,0 +1,147 @@
+"""The pool of native threads that run handlers.
+
+Waking a thread costs far more than a handler that does little, so no more are woken than have work to do: a queued job
+wakes one thread, and a thread that was woken wakes the next while more is queued than it takes itself.  While a wake-up
+is on its way no second one is sent.  The threads that ran last are woken first, so those beyond what the handlers need
+sleep on, or are never started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.net.runtime import Loop, native_lock, start_native_thread
+from gnsq_lite.speed import Runner
+
+log = logging.getLogger("gnsq_lite.reader")
+
+
+class ThreadPool:
+    """Handlers in native threads, whatever is patched: they may block in any way."""
+
+    def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
+        self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
+        self._queue: deque[Any] = deque()
+        self._lock = native_lock()
+        #: Locks of the threads that wait; the one that ran last is the last.
+        self._idle: list[Any] = []
+        self._workers = 0
+        #: A thread was woken, or started, and has not looked at the queue yet.
+        self._waking = False
+        self._closed = False
+
+    def submit(self, jobs: list[Any]) -> None:
+        """Queue *jobs* and wake a thread for them, unless one is waking."""
+        self._queue.extend(jobs)
+        # Not without the lock: a thread may have seen an empty queue and not be among the idle yet.
+        with self._lock:
+            wake = None if self._waking or not self._queue else self._next()
+        if wake is not None:
+            wake()
+
+    def _next(self) -> Callable[[], object] | None:
+        """Choose the thread to wake; return what does it, to be called without the lock; None where all are at work."""
+        if self._idle:
+            self._waking = True
+            return self._idle.pop().release  # type: ignore[no-any-return]
+        if self._workers < self._concurrency and not self._closed:
+            self._waking = True
+            self._workers += 1
+            return self._start
+        self._waking = False
+        return None
+
+    def _start(self) -> None:
+        try:
+            start_native_thread(f"gnsq_lite-handler-{self._workers}", self._work)
+        except RuntimeError as error:  # the system gives no more; those that run do the work
+            with self._lock:
+                self._workers -= 1
+                self._waking = False
+                left = self._workers
+                self._count()
+            if not left:
+                raise
+            log.error("no more than %d of %d handler threads: %s", left, self._concurrency, error)
+
+    def _wake_next(self) -> None:
+        """Just woken: where more is queued than this thread is about to take, wake the next."""
+        with self._lock:
+            self._waking = False
+            wake = self._next() if len(self._queue) > 1 else None
+        if wake is not None:
+            wake()
+
+    def _work(self) -> None:
+        queue, runner = self._queue, self._runner
+        parked = native_lock()
+        parked.acquire()
+        try:
+            while True:
+                self._wake_next()
+                runner.drain(queue)
+                while not self._park(parked):
+                    if self._closed or self._workers > self._concurrency:
+                        return
+                    runner.drain(queue)
+                parked.acquire()
+        except BaseException as error:
+            self._on_exit(error)
+        finally:
+            with self._lock:
+                self._workers -= 1
+                self._count()
+            if queue and not self._closed:
+                self._loop.call_soon(lambda: self.submit([]))
+
+    def _park(self, parked: Any) -> bool:
+        """Join the idle, unless there is something left to do, or no place for this thread."""
+        with self._lock:
+            if self._queue or self._closed or self._workers > self._concurrency:
+                return False
+            self._idle.append(parked)
+            return True
+
+    def _count(self) -> None:
+        self._runner.surplus = self._workers - self._concurrency
+
+    def take_queued(self) -> list[Any]:
+        """Remove and return what was not begun."""
+        jobs = []
+        while self._queue:
+            try:
+                jobs.append(self._queue.popleft())
+            except IndexError:
+                break
+        return jobs
+
+    def queued(self) -> int:
+        """Jobs not begun."""
+        return len(self._queue)
+
+    def busy(self) -> int:
+        """Handlers running."""
+        with self._lock:
+            return self._workers - len(self._idle)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the limit; surplus workers end, with their job if they have one."""
+        with self._lock:
+            self._concurrency = concurrency
+            self._count()
+            surplus = max(0, min(self._workers - concurrency, len(self._idle)))
+            idle, self._idle = self._idle[:surplus], self._idle[surplus:]
+        for parked in idle:
+            parked.release()
+        self.submit([])
+
+    def close(self) -> None:
+        """Wake the idle workers, who then end."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for parked in idle:
+            parked.release()

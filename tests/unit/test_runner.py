@@ -1,0 +1,412 @@
+"""How handlers are called and messages answered: in C and in Python, the same for whatever a handler does."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+from greenlet import GreenletExit, getcurrent, greenlet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite import speed
+from gnsq_lite.message import EXPIRED, Message, Requeue
+from gnsq_lite.net import handlers
+from gnsq_lite.net.handlers import InlinePool, make_batch_runner, make_runner
+from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, TURN_OVER, Fins, PureFins, PureRunner, Runner
+
+BOTH = pytest.mark.parametrize(("runner", "fins"), [(Runner, Fins), (PureRunner, PureFins)], ids=["fast", "pure"])
+MOST = 5
+
+
+class FakeConnection:
+    """Notes what it is told; *slow*: it wants to be called for each FIN."""
+
+    topic, channel, address, read_at, msg_timeout, max_msg_timeout = "t", "c", "host:4150", 1.0, 60.0, 900.0
+
+    def __init__(self, fins: Any, slow: bool = False) -> None:
+        self.told: list[Any] = []
+        self.box = fins(lambda: self.told.append("wake"))
+        self.fins = None if slow else self.box
+
+    def finish(self, message: Message) -> None:
+        self.told.append("finish")
+        self.box.add(message.id)
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
+        self.told.append(("requeue", message.id, delay, backoff))
+
+    def answer_late(self, message: Message, *, finished: bool) -> None:
+        self.told.append(("late", message.id, finished))
+
+    def touch(self, message: Message) -> None:
+        self.told.append(("touch", message.id))
+
+
+class FakeOutcomes:
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def on_exception(self, job: Any, error: BaseException) -> None:
+        assert sys.exc_info()[1] is error
+        self.told.append(("failed", job.id, type(error).__name__, traceback.extract_tb(error.__traceback__)[-1].name))
+        asked = error if isinstance(error, Requeue) else Requeue()
+        if not job.has_responded:
+            job.requeue(asked.delay, asked.backoff)
+
+    def on_too_many_attempts(self, message: Message) -> None:
+        self.told.append(("too many", message.id))
+
+    def on_left_open(self, message: Message) -> None:
+        self.told.append(("open", message.id))
+
+    def on_expired(self, message: Message) -> None:
+        self.told.append(("expired", message.id))
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def expire(message: Message) -> None:
+    message._token = EXPIRED
+
+
+#: What a handler may do; the last ones end its worker.
+ACTS: dict[str, Callable[[Message], Any]] = {
+    "return": lambda message: None,
+    "return a value": lambda message: object(),
+    "finish": Message.finish,
+    "requeue": Message.requeue,
+    "requeue later": lambda message: message.requeue(3.0, backoff=False),
+    "finish twice": lambda message: (message.finish(), message.finish()),
+    "touch": Message.touch,
+    "enable_async": Message.enable_async,
+    "enable_async, finish": lambda message: (message.enable_async(), message.finish()),
+    "raise": lambda message: fail(ValueError("no")),
+    "raise Requeue": lambda message: fail(Requeue(2.0, backoff=False)),
+    "finish, raise": lambda message: (message.finish(), fail(KeyError())),
+    "enable_async, raise": lambda message: (message.enable_async(), fail(KeyError())),
+    "expire": expire,
+    "expire, raise": lambda message: (expire(message), fail(ValueError())),
+    "GreenletExit": lambda message: fail(GreenletExit()),
+    "Timeout": lambda message: fail(gevent.Timeout(1)),
+    "KeyboardInterrupt": lambda message: fail(KeyboardInterrupt()),
+}
+
+
+def play(runner: Any, fins: Any, script: list[tuple[str, int, bool, bool]]) -> list[Any]:
+    """Return all that is told while the messages of *script* are handled: (act, attempts, expired, slow connection)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "Runner", runner)
+        acts = iter([ACTS[act] for act, attempts, expired, _slow in script if attempts <= MOST and not expired])
+        outcomes = FakeOutcomes()
+        made = make_runner(lambda message: next(acts)(message), outcomes, MOST)  # noqa: PLW0108 - it takes the next each time
+    connections = [FakeConnection(fins, slow) for slow in (False, True)]
+    queue: deque[Any] = deque()
+    for number, (_act, attempts, expired, slow) in enumerate(script):
+        queue.append(Message(connections[slow], 1, attempts, b"%016d" % number, b""))
+        if expired:
+            queue[-1]._token = EXPIRED
+    ended: list[str] = []
+    while queue:
+        try:
+            assert made.drain(queue) == QUEUE_EMPTY
+        except BaseException as error:
+            ended.append(type(error).__name__)
+    return [outcomes.told, ended, *((c.told, c.box.take()) for c in connections)]
+
+
+one_message = st.tuples(st.sampled_from(sorted(ACTS)), st.integers(MOST - 1, MOST + 1), st.booleans(), st.booleans())
+
+
+@pytest.mark.rule("MSG-1")
+@pytest.mark.rule("MSG-2")
+@given(st.lists(one_message, max_size=12))
+def test_both_runners_tell_the_same_whatever_handlers_do(script: list[tuple[str, int, bool, bool]]) -> None:
+    assert play(Runner, Fins, script) == play(PureRunner, PureFins, script)
+
+
+@BOTH
+@pytest.mark.rule("MSG-1")
+@pytest.mark.rule("MSG-4")
+def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
+    one = b"FIN 0000000000000000\n", 1
+    none = b"", 0
+    wanted: dict[str, tuple[Any, Any]] = {
+        "return": (["wake"], one),
+        "return a value": (["wake"], one),
+        "finish": (["finish", "wake"], one),
+        "finish twice": (["finish", "wake"], one),
+        "requeue": ([("requeue", b"0" * 16, None, True)], none),
+        "requeue later": ([("requeue", b"0" * 16, 3.0, False)], none),
+        "touch": ([("touch", b"0" * 16), "wake"], one),
+        "enable_async": ([], none),
+        "enable_async, finish": (["finish", "wake"], one),
+        "raise": ([("requeue", b"0" * 16, None, True)], none),
+        "raise Requeue": ([("requeue", b"0" * 16, 2.0, False)], none),
+        "finish, raise": (["finish", "wake"], one),
+        "enable_async, raise": ([("requeue", b"0" * 16, None, True)], none),
+        "expire": ([("late", b"0" * 16, True)], none),
+        "expire, raise": ([("late", b"0" * 16, False)], none),
+        **dict.fromkeys(("GreenletExit", "Timeout", "KeyboardInterrupt"), ([("requeue", b"0" * 16, None, True)], none)),
+    }
+    assert set(wanted) == set(ACTS)
+    for act, answer in wanted.items():
+        told, ended, plain, _slow = play(runner, fins, [(act, 1, False, False)])
+        assert plain == answer, act
+        assert bool(ended) == (act in ("GreenletExit", "Timeout", "KeyboardInterrupt")), act
+        assert [what for what, *_ in told] == (
+            ["failed"]
+            if "raise" in act or ended or act == "finish twice"
+            else ["open"]
+            if act == "enable_async"
+            else []
+        ), act
+    assert play(runner, fins, [("return", MOST + 1, False, False)])[0] == [("too many", b"0" * 16)]
+    assert play(runner, fins, [("return", 1, True, False)])[0] == [("expired", b"0" * 16)]
+
+
+def queue_of(connection: Any, count: int) -> deque[Any]:
+    return deque(Message(connection, 1, 1, b"%016d" % n, b"") for n in range(count))
+
+
+def a_runner(runner: Any, handler: Callable[[Any], Any], outcomes: Any = None) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "Runner", runner)
+        return make_runner(handler, outcomes or FakeOutcomes(), 0)
+
+
+@BOTH
+def test_a_drain_ends_with_the_queue_the_turn_or_a_surplus_of_workers(runner: Any, fins: Any) -> None:
+    connection = FakeConnection(fins)
+    made = a_runner(runner, lambda message: None)
+    queue = queue_of(connection, 9)
+    made.begin_turn(-1.0)
+    assert made.drain(queue) == TURN_OVER
+    assert len(queue) == 8
+    made.begin_turn(1000)
+    made.surplus = 1
+    assert made.drain(queue) == SURPLUS
+    assert len(queue) == 8
+    made.surplus = 0
+    assert made.drain(queue) == QUEUE_EMPTY
+    assert made.drain(queue) == QUEUE_EMPTY
+    assert connection.box.take()[1] == 9
+
+
+@BOTH
+def test_a_surplus_that_arises_in_a_handler_ends_the_drain_after_it(runner: Any, fins: Any) -> None:
+    made = a_runner(runner, lambda message: setattr(made, "surplus", 1))
+    queue = queue_of(FakeConnection(fins), 3)
+    assert made.drain(queue) == SURPLUS
+    assert len(queue) == 2
+
+
+@BOTH
+def test_handlers_that_give_way_share_a_queue(runner: Any, fins: Any) -> None:
+    """Several drains of one runner stand in handlers at once, as greenlets, and go on in another order."""
+    connections = [FakeConnection(fins), FakeConnection(fins, slow=True), FakeConnection(fins)]
+    me = getcurrent()
+    made = a_runner(runner, lambda message: me.switch())
+    queue: deque[Any] = deque()
+    for number in range(60):
+        queue.append(Message(connections[number % 3], 1, 1, b"%016d" % number, b""))
+    workers = [greenlet(lambda: made.drain(queue)) for _ in range(7)]
+    while any(not worker.dead for worker in workers):
+        for worker in reversed(workers):
+            if not worker.dead:
+                worker.switch()
+    for place, connection in enumerate(connections):
+        lines = sorted(connection.box.take()[0].splitlines())
+        assert lines == [b"FIN %016d" % number for number in range(place, 60, 3)]
+
+
+@BOTH
+def test_an_error_of_the_queue_or_of_a_callback_comes_through(runner: Any, fins: Any) -> None:
+    class Stubborn:
+        def __len__(self) -> int:
+            return 1
+
+        def popleft(self) -> Any:
+            raise ZeroDivisionError
+
+    class Deceptive(Stubborn):
+        def popleft(self) -> Any:
+            raise IndexError
+
+    class Broken(FakeOutcomes):
+        def on_exception(self, job: Any, error: BaseException) -> None:
+            raise LookupError("broken")
+
+    made = a_runner(runner, lambda message: fail(ValueError("first")), Broken())
+    with pytest.raises(ZeroDivisionError):
+        made.drain(Stubborn())
+    assert made.drain(Deceptive()) == QUEUE_EMPTY
+    with pytest.raises(LookupError) as caught:
+        made.drain(queue_of(FakeConnection(fins), 1))
+    assert isinstance(caught.value.__context__, ValueError)
+    with pytest.raises(AttributeError):  # it has no place for FINs
+        a_runner(runner, lambda message: None).drain(queue_of(FakeConnection, 1))
+
+
+@BOTH
+def test_what_is_no_plain_message_goes_to_run(runner: Any, fins: Any) -> None:
+    seen: list[Any] = []
+    made = runner(fail, 5, seen.append, fail, fail)
+    odd = queue_of(FakeConnection(fins), 3)
+    odd[0].attempts, odd[1].attempts = "many", 2**70
+    del odd[2].attempts
+    jobs = [None, [], Message, *odd]
+    assert made.drain(deque(jobs)) == QUEUE_EMPTY
+    assert seen == jobs
+
+
+@pytest.mark.parametrize("fins", [Fins, PureFins], ids=["fast", "pure"])
+def test_fins_wake_once_until_they_are_taken(fins: Any) -> None:
+    woken: list[int] = []
+    box = fins(lambda: woken.append(len(box)))
+    assert box.take() == (b"", 0)
+    for length in (16, 0, 1, 5000):
+        box.add(b"x" * length)
+    assert (len(box), woken, box.due) == (4, [1], True)
+    assert box.take() == (b"FIN " + b"\nFIN ".join([b"x" * 16, b"", b"x", b"x" * 5000]) + b"\n", 4)
+    assert (len(box), box.due) == (0, True)
+    box.add(b"y")
+    assert len(woken) == 1
+    box.due = False
+    box.add(b"z")
+    assert len(woken) == 2
+    assert box.take() == (b"FIN y\nFIN z\n", 2)
+    many = [b"%016d" % n for n in range(5000)]
+    for one in many:
+        box.add(one)
+    assert box.take() == (b"".join(b"FIN %b\n" % one for one in many), 5000)
+
+
+@pytest.mark.parametrize("fins", [Fins, PureFins], ids=["fast", "pure"])
+def test_an_error_of_wake_reaches_the_one_who_adds(fins: Any) -> None:
+    box = fins(lambda: fail(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        box.add(b"a")
+    assert box.take() == (b"FIN a\n", 1)
+
+
+def test_the_accelerated_types_refuse_what_they_cannot_use() -> None:
+    if not speed.is_accelerated:
+        assert (Fins, Runner) == (PureFins, PureRunner)
+        return
+    for wrong in ("text", 1, None, bytearray(b"x")):
+        with pytest.raises(TypeError):
+            Fins(list).add(wrong)  # type: ignore[arg-type]
+    for make in (Fins, lambda: Fins(list, list), lambda: Fins(wake=list), Runner, lambda: Runner(1, "x", 1, 1, 1)):
+        with pytest.raises(TypeError):
+            make()  # type: ignore[operator]
+    made = a_runner(Runner, print)
+    for queue in (None, 1, object()):
+        with pytest.raises(TypeError):
+            made.drain(queue)
+    with pytest.raises(AttributeError):
+        made.drain([1])
+    with pytest.raises(TypeError):
+        made.begin_turn("soon")
+    with pytest.raises(AttributeError):
+        made.run = None
+
+
+@BOTH
+def test_no_fin_is_lost_between_threads(runner: Any, fins: Any) -> None:
+    """Threads answer while another one sends; each FIN is sent once, and none waits for a wake-up that never comes."""
+    wanted = threading.Semaphore(0)
+    connection = FakeConnection(fins)
+    connection.fins = connection.box = fins(wanted.release)
+    made, queue = a_runner(runner, lambda message: None), queue_of(connection, 20_000)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    sent: list[bytes] = []
+    try:
+        workers = [threading.Thread(target=made.drain, args=(queue,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        while len(sent) < 20_000:
+            assert wanted.acquire(timeout=30)
+            connection.box.due = False
+            sent += connection.box.take()[0].splitlines()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(sent) == [b"FIN %016d" % n for n in range(20_000)]
+
+
+@BOTH
+def test_runners_and_fins_keep_no_reference_and_are_collected(runner: Any, fins: Any) -> None:
+    class Handler:
+        def __call__(self, message: Message) -> None:
+            ACTS[message.body.decode()](message)
+
+    def once() -> list[Any]:
+        handler, connection = Handler(), FakeConnection(fins)
+        made = a_runner(runner, handler)
+        handler.made, connection.made = made, made  # type: ignore[attr-defined]
+        for act in ACTS:
+            try:
+                made.drain(deque([Message(connection, 1, 1, b"%016d" % 0, act.encode())]))
+            except BaseException:
+                pass
+        return [weakref.ref(handler), weakref.ref(connection)]
+
+    gc.collect()
+    refs = once()
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+    before = sys.getrefcount(Message), sys.getrefcount(None), len(gc.get_objects())
+    for _ in range(200):
+        once()
+    gc.collect()
+    after = sys.getrefcount(Message), sys.getrefcount(None), len(gc.get_objects())
+    assert all(abs(now - then) < 100 for now, then in zip(after, before, strict=True)), (before, after)
+
+
+@BOTH
+def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "Runner", runner)
+        made = make_batch_runner(lambda batch: seen.append(len(batch)), FakeOutcomes(), 0)
+    connection = FakeConnection(fins)
+    messages = list(queue_of(connection, 5))
+    messages[1].finish()
+    messages[1]._token = EXPIRED
+    assert made.drain(deque([messages[:3], messages[3:]])) == QUEUE_EMPTY
+    assert seen == [2, 2]
+    assert connection.box.take()[1] == 5
+
+
+@BOTH
+@pytest.mark.parametrize(("error", "handled"), [(gevent.Timeout, 3), (KeyboardInterrupt, 1), (GreenletExit, 1)])
+def test_an_inline_handler_that_times_out_leaves_no_message_behind(
+    runner: Any, fins: Any, error: type[BaseException], handled: int
+) -> None:
+    """gevent.Timeout ends one handler; what ends the greenlet or the Reader begins no other."""
+    told: list[BaseException] = []
+    calls: list[Any] = []
+
+    def handler(message: Message) -> None:
+        calls.append(message)
+        if len(calls) == 1:
+            raise error
+
+    pool = InlinePool(a_runner(runner, handler), told.append)
+    pool.submit(list(queue_of(FakeConnection(fins), 3)))
+    assert [type(each) for each in told] == [error]
+    assert len(calls) == handled
+    assert (pool.queued(), pool.busy()) == (3 - handled, 0)

@@ -1,0 +1,273 @@
+"""The pool of native threads: no wake-up is lost, none is wasted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsq_lite.net import threads
+from gnsq_lite.net.runtime import native_ident, native_lock, start_native_thread
+from gnsq_lite.net.threads import ThreadPool
+from gnsq_lite.speed import Runner
+
+#: Seconds after which a test gives up: far more than anything here takes.
+PATIENCE = 30.0
+
+
+class FakeLoop:
+    """Acts at once: only what a dying worker asks for."""
+
+    def call_soon(self, act: Callable[[], Any]) -> None:
+        act()
+
+
+def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Wait, in this native thread, until *condition* is so."""
+    limit = time.monotonic() + patience
+    nap = native_lock()
+    nap.acquire()
+    while not condition():
+        assert time.monotonic() < limit
+        nap.acquire(True, 0.0002)
+
+
+class Tally:
+    """Counts in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = native_lock()
+        self.count = 0
+
+    def add(self, _job: Any = None) -> None:
+        with self._lock:
+            self.count += 1
+
+    def wait_for(self, count: int) -> None:
+        until(lambda: self.count >= count)
+
+
+Made = Callable[..., ThreadPool]
+
+
+@pytest.fixture
+def make() -> Iterator[Made]:
+    """Return what makes a pool of *concurrency* threads around a function of one job; ended with the test."""
+    made: list[ThreadPool] = []
+
+    def a_pool(run: Callable[[Any], Any], concurrency: int, on_exit: Any = None) -> ThreadPool:
+        runner = Runner(lambda message: None, 1, run, lambda job, error: None, lambda job: None)
+        made.append(ThreadPool(FakeLoop(), runner, concurrency, on_exit or (lambda error: None)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield a_pool
+    for pool in made:
+        pool.take_queued()
+        pool.close()
+        until(lambda: not pool._workers)  # noqa: B023 - called at once
+
+
+@pytest.fixture
+def busy_switching() -> Iterator[None]:
+    """Threads switch a thousand times as often, so that races are met."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class Threads:
+    """Stands for the system: notes which threads were to be started, and starts none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Callable[[], None]] = []
+        monkeypatch.setattr(threads, "start_native_thread", lambda name, run: self.asked.append(run))
+
+
+def test_any_number_of_jobs_wakes_one_thread(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, done = Threads(monkeypatch), Tally()
+    pool = make(done.add, 1000)
+    for _ in range(50):
+        pool.submit(list(range(20)))
+    assert len(system.asked) == 1
+    start_native_thread("first", system.asked[0])
+    done.wait_for(1000)
+    assert len(system.asked) == 2  # it asked for the next as long as more was queued than it took, once
+    start_native_thread("second", system.asked[1])  # finds nothing, and wakes nobody
+    until(lambda: len(pool._idle) == 2)
+    assert len(system.asked) == 2
+
+
+def test_a_woken_thread_wakes_no_other_for_the_job_it_takes_itself(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, done = Threads(monkeypatch), Tally()
+    pool = make(done.add, 1000)
+    pool.submit([1])
+    start_native_thread("only", system.asked[0])
+    for number in range(1, 200):
+        done.wait_for(number)
+        pool.submit([1])
+    done.wait_for(200)
+    assert len(system.asked) <= 2  # the second where the first was not idle again in time
+
+
+def test_the_thread_that_ran_last_is_woken_first(make: Made) -> None:
+    held = [native_lock() for _ in range(3)]
+    for lock in held:
+        lock.acquire()
+    done, ran = Tally(), []
+
+    def run(job: int) -> None:
+        if job >= 0:
+            held[job].acquire()
+        ran.append(native_ident())
+        done.add()
+
+    pool = make(run, 3)
+    pool.submit([0, 1, 2])
+    for number in range(3):
+        until(lambda: not pool.queued() and len(pool._idle) == number)  # noqa: B023 - called at once
+        held[number].release()
+        done.wait_for(number + 1)
+    until(lambda: len(pool._idle) == 3)
+    pool.submit([-1])
+    done.wait_for(4)
+    assert ran[3] == ran[2]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_handlers_that_block_all_get_their_thread(make: Made, at_once: bool) -> None:
+    """Each waits for all the others: one wake-up too few, and none returns."""
+    begun, done = Tally(), Tally()
+
+    def run(_job: Any) -> None:
+        begun.add()
+        begun.wait_for(60)
+        done.add()
+
+    pool = make(run, 60)
+    for _ in range(3):
+        begun.count = done.count = 0
+        if at_once:
+            pool.submit([None] * 60)
+        else:
+            for _ in range(60):
+                pool.submit([None])
+        done.wait_for(60)
+
+
+def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_switching: None) -> None:
+    for concurrency in (1, 2, 5):
+        done = Tally()
+        pool = make(done.add, concurrency)
+        for number in range(1, 1500):
+            pool.submit([number])
+            if number % 3:
+                done.wait_for(number)
+        done.wait_for(1499)
+
+
+def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -> None:
+    done, begun = Tally(), Tally()
+    pool = make(done.add, 1)
+
+    def submit() -> None:
+        pool.submit([2])
+
+    class Watched(deque[Any]):
+        """Where the pool's thread has just found it empty, another thread submits, as far as it gets."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not found and done.count == 1 and not begun.count:
+                begun.add()
+                start_native_thread("submits", submit)
+                until(lambda: len(self) > 0)
+                waited = native_lock()
+                waited.acquire()
+                waited.acquire(True, 0.05)  # it waits for the pool's lock now, or looks at the idle without it
+            return found
+
+    pool._queue = Watched()
+    pool.submit([1])
+    done.wait_for(2)
+
+
+def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:
+    gate, started, done = native_lock(), Tally(), Tally()
+    gate.acquire()
+
+    def run(_job: Any) -> None:
+        started.add()
+        gate.acquire()
+        gate.release()
+        done.add()
+
+    pool = make(run, 2)
+    pool.submit([None] * 6)
+    started.wait_for(2)
+    assert (pool.queued(), pool.busy()) == (4, 2)
+    pool.set_concurrency(5)
+    started.wait_for(5)
+    assert (pool.queued(), pool.busy()) == (1, 5)
+    pool.set_concurrency(1)
+    gate.release()
+    done.wait_for(6)
+    until(lambda: pool._workers == 1 and not pool.busy())
+    pool.submit([None])
+    done.wait_for(7)
+    pool.set_concurrency(4)
+    pool.submit([None] * 8)
+    done.wait_for(15)
+    pool.set_concurrency(1)  # idle ones go too
+    until(lambda: pool._workers == 1)
+
+
+def test_a_handler_that_ends_its_thread_leaves_the_other_jobs_to_a_new_one(make: Made) -> None:
+    done, told = Tally(), []
+
+    def run(job: int) -> None:
+        done.add()
+        if job % 2:
+            raise KeyboardInterrupt
+
+    pool = make(run, 1, told.append)
+    pool.submit(list(range(10)))
+    done.wait_for(10)
+    until(lambda: len(told) == 5)
+
+
+def test_where_the_system_gives_no_more_threads_the_others_do_the_work(
+    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = []
+
+    def start(name: str, run: Callable[[], None]) -> None:
+        if given:
+            raise RuntimeError("can't start new thread")
+        given.append(name)
+        start_native_thread(name, run)
+
+    monkeypatch.setattr(threads, "start_native_thread", start)
+    done = Tally()
+    pool = make(done.add, 10)
+    pool.submit([None] * 50)
+    done.wait_for(50)
+    pool.submit([None] * 50)
+    done.wait_for(100)
+    assert pool._workers == 1
+    assert "no more than 1 of 10 handler threads" in caplog.text
+
+
+def test_without_a_single_thread_the_error_is_raised(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(name: str, run: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "start_native_thread", start)
+    pool = make(print, 10)
+    with pytest.raises(RuntimeError):
+        pool.submit([None])
+    assert pool._workers == 0
