@@ -19,8 +19,9 @@ class Proxy:
     """Forwards connections to *target* ("host:port") until a fault is set.
 
     Faults: ``reset`` all (RST), ``black_hole`` (take bytes, forward none), ``delay`` per chunk, ``dribble`` (one byte
-    at a time), ``cut_after`` (close after so many bytes from nsqd), ``refuse`` new connections, ``half_open`` (forget
-    the connections to nsqd, keep those to the client).
+    at a time), ``cut_after`` (close after so many bytes from nsqd), ``lose`` (cut a connection at a command, which does
+    not get through), ``refuse`` new connections, ``half_open`` (forget the connections to nsqd, keep those to the
+    client).
     """
 
     def __init__(self, target: str) -> None:
@@ -38,6 +39,8 @@ class Proxy:
         self.chunk = 65536
         #: Close a connection after so many bytes from nsqd; None: never.
         self.cut_after: int | None = None
+        self._losing = b""
+        self._losses = 0
         self._pairs: list[tuple[Any, Any]] = []
         self._lock = native_lock()
         self._closed = False
@@ -79,6 +82,9 @@ class Proxy:
                 swallowed = swallowed or self.holding
                 if swallowed:
                     continue
+                if not from_nsqd and self._losses and self._losing in data:
+                    self._losses -= 1
+                    break
                 if self.delay:
                     _sleep(self.delay)
                 limit = self.cut_after if from_nsqd else None
@@ -106,6 +112,10 @@ class Proxy:
         for client, server in pairs:
             _abort(client)
             _abort(server)
+
+    def lose(self, command: bytes, times: int) -> None:
+        """Cut so many connections when the client sends *command*; nsqd gets nothing of it."""
+        self._losing, self._losses = command, times
 
     def half_open(self) -> None:
         """nsqd's side is gone without a word to the client: as after a power cut."""

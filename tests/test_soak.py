@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak import Result, Sample, main
+from tests.flow import Sample
+from tests.soak import Result, main
 
 
 @pytest.mark.slow
@@ -16,16 +17,17 @@ def test_a_short_soak_loses_nothing_and_grows_by_nothing(capsys: pytest.CaptureF
 
 def test_growth_and_losses_are_faults() -> None:
     def grown(**last: int) -> list[str]:
-        usual = {"at": 0.0, "handled": 1, "rss": 50_000, "descriptors": 20, "threads": 5, "greenlets": 5}
+        usual = {"at": 0.0, "handled": 1, "rss": 50_000, "descriptors": 20, "threads": 5, "greenlets": 5, "blocks": 9}
         return Result([Sample(**usual)] * 3 + [Sample(**{**usual, "at": 60.0, **last})]).faults()  # type: ignore[arg-type]
 
     assert grown() == []
     assert "descriptors" in grown(descriptors=31)[0]
     assert "threads" in grown(threads=11)[0]
     assert "memory" in grown(rss=80_000)[0]
-    assert "lost" in Result([Sample(0.0, 1, 1, 1, 1, 1)], lost=1).faults()[0]
+    assert "blocks" in grown(blocks=40_010)[0]
+    assert "lost" in Result([Sample(0.0, 1, 1, 1, 1, 1, 1)], lost=1).faults()[0]
 
 
 def test_the_slope_is_that_of_a_line_through_the_later_samples() -> None:
-    samples = [Sample(60.0 * n, n, 1000 + 7 * n, 1, 1, 1) for n in range(8)]
+    samples = [Sample(60.0 * n, n, 1000 + 7 * n, 1, 1, 1, 1) for n in range(8)]
     assert Result(samples).slope() == pytest.approx(7.0)

@@ -11,6 +11,8 @@ from gnsq_lite import Writer, errors
 from tests.ledger.book import Sent
 from tests.ledger.worker import QUICK
 
+TIMEOUT = 1.5
+
 
 class Publisher:
     """One Writer and the numbers it is to publish; ``run()`` returns when all are confirmed."""
@@ -21,6 +23,8 @@ class Publisher:
         self._addresses = addresses
         self.sent: dict[int, Sent] = defaultdict(Sent)
         self.confirmed_at: dict[int, float] = {}
+        #: Publishes that timed out before their time, in words.
+        self.early: list[str] = []
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -28,7 +32,7 @@ class Publisher:
         # The resends of coalesced publishes and of batches cannot be counted one by one: those have no retries.
         coalesce = self._rng.random() < 0.3
         retries = 0 if coalesce else self._rng.choice([0, 1, 3])
-        options: dict[str, Any] = {"publish_timeout": 1.5, "coalesce": coalesce, "retries": retries, **QUICK}
+        options: dict[str, Any] = {"publish_timeout": TIMEOUT, "coalesce": coalesce, "retries": retries, **QUICK}
         try:
             with Writer(self._addresses, **options) as writer:
                 self._publish_all(writer, retries)
@@ -55,7 +59,7 @@ class Publisher:
         return b"%d:%d" % (self._seed, number)
 
     def _each(self, writer: Writer, numbers: list[int], retries: int) -> list[int]:
-        failed = []
+        failed, began = [], time.monotonic()
         waiting = [(number, writer.publish_nowait(self._topic, self._body(number))) for number in numbers]
         for number, publication in waiting:
             error: Exception | None = None
@@ -64,20 +68,24 @@ class Publisher:
             except errors.NSQError as caught:
                 error = caught
             self.sent[number].resent += retries - publication.retries
-            if not self._note(number, error):
+            if not self._note(number, error, began):
                 failed.append(number)
         return failed
 
     def _batch(self, writer: Writer, numbers: list[int]) -> list[int]:
         error: Exception | None = None
+        began = time.monotonic()
         try:
             writer.multipublish(self._topic, [self._body(number) for number in numbers])
         except errors.NSQError as caught:
             error = caught
-        return [number for number in numbers if not self._note(number, error)]
+        return [number for number in numbers if not self._note(number, error, began)]
 
-    def _note(self, number: int, error: Exception | None) -> bool:
+    def _note(self, number: int, error: Exception | None, began: float) -> bool:
         outcome = self.sent[number]
+        passed = time.monotonic() - began
+        if f" within {TIMEOUT:g} s" in str(error) and passed < TIMEOUT - 0.01:
+            self.early.append(f"{number}: timed out after {passed:.3f} s of {TIMEOUT:g}")
         if error is None:
             outcome.ok += 1
             self.confirmed_at[number] = time.monotonic()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import servers
+from tests.ledger import clock
 from tests.ledger.book import Audit, Auditor, Log, Sent, read_notes
 from tests.ledger.publisher import Publisher
 from tests.ledger.worker import LONGEST_DELAY, make_reader
@@ -28,6 +29,11 @@ FAULTS = [
     *("reset", "half_open", "black_hole", "cut", "cut", "refuse", "dribble", "delay"),
     *("unanswered", "unanswered", "nsqd", "lookupd", "worker"),
 ]
+#: Seconds without a further message confirmed after which publishing counts as stuck.
+STUCK = 60.0
+#: Publishes that each nsqd loses, connection and all, before any other fault: a Writer that takes them for sent is
+#: caught by every seed.
+SURE = 2
 
 
 class WorkerProcess:
@@ -72,6 +78,8 @@ class Run:
     ) -> None:
         self.rng = random.Random(f"{seed}-faults")
         self.cluster, self.proxies, self.log, self.worker = cluster, proxies, log, worker
+        self._clock_rng = random.Random(f"{seed}-clock")
+        self._ahead = self._clock_rng.random() < 0.5
         self.stopping = threading.Event()
         self.struck = 0
         self.failure: BaseException | None = None
@@ -92,6 +100,7 @@ class Run:
 
     def _strike(self, fault: str, node: int, seconds: float) -> None:
         self.struck += 1
+        self.jump()
         proxy = self.proxies[node]
         if fault == "nsqd":
             self._restart_nsqd(node, seconds)
@@ -110,6 +119,12 @@ class Run:
                 time.sleep(self.rng.choice([0.0, 0.0, 2.5]))
                 proxy.reset()
             proxy.clear()
+
+    def jump(self) -> None:
+        """Let the wall clock be hours off, by turns backward and forward, until the next jump."""
+        self._ahead = not self._ahead
+        if clock.jumps():
+            clock.jump(self._clock_rng.randrange(600, 6 * 3600) * (1 if self._ahead else -1))
 
     def _leave_unanswered(self, node: int, seconds: float) -> None:
         """End connections at a command, carried out or not, without an answer."""
@@ -191,18 +206,19 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
                 address_map=to_proxy,
             )
         )
+        for proxy in proxies:
+            proxy.lose(b"PUB ", SURE)
         faults = Run(seed, cluster, proxies, log, child)
         half = messages // 2
         publishers = [
             Publisher(topic, seed, numbers, list(aliases), seconds) for numbers in (range(half), range(half, messages))
         ]
         striking = threading.Thread(target=faults.strike_until_stopped)
-        threads = [threading.Thread(target=publisher.run) for publisher in publishers]
+        threads = [threading.Thread(target=publisher.run, daemon=True) for publisher in publishers]
         for thread in (striking, *threads):
             thread.start()
         try:
-            for thread in threads:
-                thread.join()
+            wait_for_publishers(publishers, threads)
         finally:
             faults.stopping.set()
             striking.join()
@@ -211,11 +227,14 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
                 raise failure
         result.left = settle(cluster, topic, child)
         result.faults = faults.struck
+        if clock.jumps():
+            clock.jump(0)
     sent: dict[int, Sent] = {}
     confirmed: dict[int, float] = {}
     for publisher in publishers:
         sent.update(publisher.sent)
         confirmed.update(publisher.confirmed_at)
+        result.unexplained += publisher.early
     handled, events = read_notes(notes)
     auditor = Auditor(events, aliases, MSG_TIMEOUT, LONGEST_DELAY)
     auditor.audit(result, handled, sent)
@@ -225,6 +244,19 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
         auditor.excuse(result, confirmed)
     result.seconds = time.monotonic() - began
     return result
+
+
+def wait_for_publishers(publishers: list[Publisher], threads: list[threading.Thread]) -> None:
+    """Return when all numbers are confirmed; raises where none is for a long time."""
+    confirmed, since = 0, time.monotonic()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)
+            now = sum(len(publisher.confirmed_at) for publisher in publishers)
+            if now != confirmed:
+                confirmed, since = now, time.monotonic()
+            if time.monotonic() - since > STUCK:
+                raise RuntimeError(f"publishing is stuck: {confirmed} numbers are confirmed")
 
 
 def settle(cluster: servers.Cluster, topic: str, child: WorkerProcess) -> int:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
+from gevent import monkey
 
-from tests.ledger import book, run
-from tests.ledger.__main__ import main, summary
+from tests.ledger import book
+from tests.ledger.__main__ import main
 
+# Any ten would do: each run begins with publishes that are lost on their way (run.SURE), so that a Writer that took
+# a lost connection for an OK lost 10 to 120 messages of 300 in each of these seeds.
 SEEDS = range(1, 11)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    shutil.rmtree(tmp_path, ignore_errors=True)
+#: A run is a process: its wall clock jumps, and it is monkey-patched where this one is.
+LEDGER = [sys.executable, *(["-m", "gevent.monkey", "--module"] if monkey.is_module_patched("socket") else ["-m"])]
 
 
 @pytest.mark.slow
 @pytest.mark.rule("CONN-3")
+@pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_lost_and_every_duplicate_has_its_fault(seed: int, folder: Path) -> None:
-    result = run.run(seed, 200, folder, seconds=1.0)
-    assert result.good, summary([result]) + "\n" + "\n".join(result.unexplained)
-    assert result.messages == 200
+def test_nothing_is_lost_and_every_duplicate_has_its_fault(seed: int) -> None:
+    command = [*LEDGER, "tests.ledger", "--seeds", str(seed), "--messages", "200", "--seconds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "1 seeds, 200 messages" in done.stdout
 
 
 def handled(number: int, at: float, id: str = "a", fate: str = "ok", worker: str = "w") -> book.Handled:
