@@ -148,12 +148,12 @@ class Writer:
             NsqdError: nsqd refused it.
         """
         core = self._core
-        if core is not None and core.coalesces and timeout is None and not defer:
-            plain = key is None and partition is None and trace_id is None and headers is None
-            if plain:
-                if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
-                    self._refuse(body)
-                return core.publish_plain(topic, body, self._own.publish_timeout)
+        plain = key is None and partition is None and trace_id is None and headers is None and not defer
+        if plain and timeout is None and core is not None and core.takes_plain:  # the most common way, made short
+            head = self._heads.get(topic) or self._head(topic)
+            if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
+                self._refuse(body)
+            return core.publish_plain(topic, head, body, self._own.publish_timeout)
         return self.publish_nowait(
             topic,
             body,

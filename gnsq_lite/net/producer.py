@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import gevent
@@ -32,7 +33,6 @@ from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.routes import Routes
 from gnsq_lite.net.runtime import Loop, native_lock
 from gnsq_lite.net.settings import ProducerSettings
-from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
 _NEVER = float("inf")
@@ -65,7 +65,8 @@ class Producer:
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
-        #: Whether single messages wait for the end of the turn.
+        #: Whether any nsqd may take a publish, and whether single messages wait for the end of the turn.
+        self.takes_plain = not self.routed
         self.coalesces = settings.coalesce and not self.routed
         self.routes = Routes(self)
         self._discovery: Discovery | None = None
@@ -105,7 +106,7 @@ class Producer:
         """Route from now on where the dialect has found out that topics have leaders (YZ-14)."""
         if self.routed or not self.settings.dialect.needs_route(""):
             return
-        self.routed, self.coalesces = True, False
+        self.routed, self.takes_plain, self.coalesces = True, False, False
         waiting, self.waiting = self.waiting, deque()
         for publication in waiting:
             self.submit(publication)
@@ -164,21 +165,28 @@ class Producer:
             self._send_gathered()
         self._dispatch(publication)
 
-    def publish_plain(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message with others of this turn, and wait; from any thread.  Raises its error, InvalidName."""
+    def publish_plain(self, topic: str, head: bytes, body: bytes, timeout: float) -> Any:
+        """Publish one message that was checked, with *head*, PUB's first line, and wait; from any thread.
+
+        Raises the publish's error.
+        """
         greenlet = getcurrent()
-        if greenlet.parent is not self._hub:  # another thread's, or one whose end is not the hub's affair
-            data, deadline = commands.publish(topic, body), self.clock.now() + timeout
-            publication = Publication(self.loop, topic, data, 1, timeout, deadline)
-            publication.retries = self.settings.retries
-            self.loop.call_soon(lambda: self.submit(publication))
-            return publication.result()
-        gathering = self._open.get(topic)
-        if gathering is None or gathering.room < len(body) or gathering.timeout != timeout:
-            gathering = self._gathering(topic, timeout, len(body))
-        gathering.bodies.append(body)
-        gathering.room -= len(body) + 4
-        return gathering.wait_in(greenlet, self._switch_to_hub)
+        here = greenlet.parent is self._hub  # else it is another thread's, or its end is not the hub's affair
+        if here and self.coalesces:
+            gathering = self._open.get(topic)
+            if gathering is None or gathering.room < len(body) or gathering.timeout != timeout:
+                gathering = self._gathering(topic, timeout, len(body))
+            gathering.bodies.append(body)
+            gathering.room -= len(body) + 4
+            return gathering.wait_in(greenlet, self._switch_to_hub)
+        data = b"%b%b%b" % (head, len(body).to_bytes(4, "big"), body)
+        publication = Publication(self.loop, topic, data, 1, timeout, self.clock.now() + timeout)
+        publication.retries = self.settings.retries
+        if here:
+            self.submit(publication)
+            return publication.wait_in(greenlet, self._switch_to_hub)
+        self.loop.call_soon(partial(self.submit, publication))
+        return publication.result()
 
     def _dispatch(self, publication: Publication) -> None:
         if self.routed:
@@ -360,7 +368,7 @@ class Producer:
         if self.closing:
             return
         self.drain(timeout)
-        self.closing, self.coalesces = True, False
+        self.closing, self.takes_plain, self.coalesces = True, False, False
         for peer in self.peers.values():
             peer.close()
         for publication in list(self._everything()):
@@ -375,6 +383,6 @@ class Producer:
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
-        self.closing, self.coalesces = True, False
+        self.closing, self.takes_plain, self.coalesces = True, False, False
         for peer in self.peers.values():
             peer.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from greenlet import getcurrent
@@ -68,17 +69,26 @@ class Publication(Completion):
             TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
         """
         loop = self._loop
-        if timeout is None and not self._done and loop.is_here() and getcurrent() is not loop.hub:
-            self._park_here()
+        if timeout is None and not self._done and loop.is_here():
+            greenlet = getcurrent()
+            if greenlet is not loop.hub:
+                return self.wait_in(greenlet, loop.hub.switch)
         return super().result(timeout)
 
-    def _park_here(self) -> None:
-        # The short way for greenlets of the loop itself: one switch, no timer; the deadline is the producer's to keep.
-        self._greenlet = getcurrent()
-        try:
-            self._loop.hub.switch()
-        finally:
-            self._greenlet = None
+    def wait_in(self, greenlet: Any, switch_to_hub: Callable[[], Any]) -> Any:
+        """Wait in *greenlet*, the caller's own and of the loop's thread, for the outcome; return it or raise.
+
+        The short way: one switch, no timer; the deadline is the producer's to keep.
+        """
+        while not self._done:
+            self._greenlet = greenlet
+            try:
+                switch_to_hub()
+            finally:
+                self._greenlet = None
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome; in the loop's thread.  False when it was settled before."""

@@ -140,12 +140,11 @@ class FrameDecoder(Generic[MessageT]):
         """Append what *data* holds to the lists; hold the rest of it."""
         at, length = 0, len(data)
         while True:
-            if length - at >= _SMALLEST_MESSAGE:
-                at = scan(data, at, self._limit, self.make_message, self.owner, found)
-            if data.startswith(_OK_BYTES, at) and self._limit >= 6:
+            while data.startswith(_OK_BYTES, at) and self._limit >= 6:  # a Writer's reads are nothing else
                 others.append(OK_FRAME)
                 at += len(_OK_BYTES)
-                continue
+            if length - at >= _SMALLEST_MESSAGE:
+                at = scan(data, at, self._limit, self.make_message, self.owner, found)
             end = self._end(data, at)
             if end > length:
                 self._held.keep(data[at:], end - at)

@@ -246,7 +246,8 @@ def test_a_dead_nsqd_is_skipped_and_used_again_later(make_broker: MakeBroker, to
         assert depth(second, topic) == before + 5
 
 
-def test_it_may_be_shared_by_threads_and_greenlets(broker: ServerHandle, topic: str) -> None:
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_it_may_be_shared_by_threads_and_greenlets(broker: ServerHandle, topic: str, coalesce: bool) -> None:
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -256,7 +257,7 @@ def test_it_may_be_shared_by_threads_and_greenlets(broker: ServerHandle, topic: 
         except BaseException as error:
             failures.append(error)
 
-    with Writer(broker.tcp_address) as writer:
+    with Writer(broker.tcp_address, coalesce=coalesce) as writer:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()

@@ -70,7 +70,7 @@ class Bench:
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
-        return self.producer.publish_plain(topic, body, timeout)
+        return self.producer.publish_plain(topic, commands.publish_head(topic), body, timeout)
 
     def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publication:
         """What a Writer does for ``publish_nowait`` and for other threads."""
