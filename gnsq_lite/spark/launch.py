@@ -9,9 +9,13 @@ from typing import Any
 
 from gnsq_lite.spark.compat import require_java, require_pyspark
 
+#: What :func:`session` sets where its caller does not.  A busy machine takes longer than Spark's 15 s to accept its own
+#: Python processes.
+DEFAULTS: Mapping[str, str] = {"spark.python.authenticate.socketTimeout": "90s"}
+
 
 def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mapping[str, str] | None = None) -> Any:
-    """Return the running SparkSession, or a new one, with ``format("nsq")`` registered.
+    """Return the running SparkSession, or a new one made with *conf* and DEFAULTS, with ``format("nsq")`` registered.
 
     Raises:
         MissingExtra, OldSpark, JavaMissing: with what to install.
@@ -29,7 +33,7 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
         builder = SparkSession.builder.appName(app_name)
         if master is not None:
             builder = builder.master(master)
-        for key, value in (conf or {}).items():
+        for key, value in {**DEFAULTS, **(conf or {})}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
     spark.dataSource.register(NsqDataSource)

@@ -73,8 +73,6 @@ def spark_session(master: str) -> Any:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.session.timeZone": "UTC",
-            # A busy machine takes longer than Spark's 15 s to accept its own worker.
-            "spark.python.authenticate.socketTimeout": "90s",
         }
         _current.update(master=master, spark=session(master, "tests", conf))
         _current["spark"].sparkContext.setLogLevel("OFF")

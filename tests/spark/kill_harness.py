@@ -112,7 +112,6 @@ def query(base: Path, address: str, receiver: str) -> None:
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.task.maxFailures": "4",
-        "spark.python.authenticate.socketTimeout": "90s",
         "spark.python.worker.faulthandler.enabled": "false",
     }
     spark = session("local[2,4]", "kill-harness", conf)

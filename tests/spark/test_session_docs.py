@@ -16,7 +16,7 @@ from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 from tests.spark.option_tables import PAGE, page_with_tables
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
 def settle(query: Any, nsqd: ServerHandle) -> None:
