@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--codec", type=_names, help="only these: plain, snappy, deflate")
     out.add_argument("--case", help="only cases with this in their title")
     out.add_argument("--rounds", type=int, default=5)
-    out.add_argument("--seconds", type=float, default=1.0, help="CPU time of a measurement, about (default 1)")
+    out.add_argument("--seconds", type=float, default=0.8, help="what a measurement takes, about, without its start")
     out.add_argument("--messages", "--frames", type=int, help="messages of a measurement, instead of --seconds")
     out.add_argument("--server", choices=("auto", "nsqd", "pump"), default="auto")
     out.add_argument("--no-pin", action="store_true", help="let the system choose cores, for clients and servers")
@@ -85,11 +85,11 @@ def run_case(bench: Bench, case: Case, clients: list[Implementation], rounds: in
         "unit": case.unit,
         "server": bench.server_name(case),
         "chart": case.chart,
-        "rounds": rounds,
+        "rounds": min(rounds, case.rounds),
         "rows": {},
         "failed": {},
     }
-    for _round in range(rounds):
+    for _round in range(result["rounds"]):
         for client in clients:
             if not case.takes(client) or client.name in result["failed"]:
                 continue
@@ -136,19 +136,35 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args.quick:
         args.rounds = 1
+    before = args.out / "results.json"
+    earlier = json.loads(before.read_text()) if args.merge and before.exists() else None
     run: dict[str, Any] = {"about": _about(), "results": []}
     bench = Bench(_settings(args))
     try:
+        print(announce(bench, cases, clients, args.rounds), flush=True)
         for case in cases:
             result = run_case(bench, case, clients, args.rounds)
             if result["rows"] or result["failed"]:
                 run["results"].append(result)
                 print(report.text(result), flush=True)
                 print(flush=True)
+                _write(run, earlier, args)
     finally:
         bench.close()
-    _write(run, args)
+    print(f"written: {args.out}/results.json, results.txt and the plots")
+    if args.profile:
+        print(f"written: {args.out}/profile.txt (the last measurement of gnsq_lite)")
+    if args.update_readme:
+        report.update_readme(_write(run, earlier, args), HERE / "README.rst", HERE.parent / "docs" / "images")
     return int(any(name.startswith("gnsq_lite") for result in run["results"] for name in result["failed"]))
+
+
+def announce(bench: Bench, cases: list[Case], clients: list[Implementation], rounds: int) -> str:
+    """Return how much is to be measured, and about how long that takes."""
+    pairs = [(client, case, min(rounds, case.rounds)) for case in cases for client in clients if case.takes(client)]
+    count = sum(times for _client, _case, times in pairs)
+    minutes = sum(bench.expected(client, case) * times for client, case, times in pairs) / 60
+    return f"{len(cases)} cases, {count} measurements: about {minutes:.0f} minutes on two cores that do nothing else\n"
 
 
 def _about() -> dict[str, Any]:
@@ -156,16 +172,11 @@ def _about() -> dict[str, Any]:
     return {"when": when, "machine": machine(), "versions": versions()}
 
 
-def _write(run: dict[str, Any], args: argparse.Namespace) -> None:
-    before = args.out / "results.json"
-    if args.merge and before.exists():
-        run = report.merge(json.loads(before.read_text()), run)
-    report.write(run, args.out)
-    print(f"written: {args.out}/results.json, results.txt and the plots")
-    if args.profile:
-        print(f"written: {args.out}/profile.txt (the last measurement of gnsq_lite)")
-    if args.update_readme:
-        report.update_readme(run, HERE / "README.rst", HERE.parent / "docs" / "images")
+def _write(run: dict[str, Any], earlier: dict[str, Any] | None, args: argparse.Namespace) -> dict[str, Any]:
+    """Write what is there so far, merged with what an earlier run has left; return that."""
+    whole = run if earlier is None else report.merge(earlier, run)
+    report.write(whole, args.out)
+    return whole
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, Implementation
-from benchmarks.environments import command, variables
+from benchmarks.environments import Unavailable, command, variables
 from benchmarks.server.processes import CLIENT_CORES, SERVER_CORES, Nsqd, Pump, find_nsqd, on_cores
 
 #: What the bodies are made of: text like a log line's, so that compression has ordinary work.
@@ -35,22 +35,27 @@ class Failed(Exception):
 class Settings:
     """What the command line decides."""
 
-    seconds: float = 1.0
-    """CPU time of a client that a measurement should last, about."""
+    seconds: float = 0.8
+    """Seconds that the measured part should take, about, where it counts messages."""
     messages: int | None = None
     """Messages measured, instead."""
     server: str = "auto"
-    idle_seconds: float = 6.0
-    latency_messages: int = 2000
-    settle: float = 2.0
+    idle_seconds: float = 4.0
+    latency_messages: int = 1000
+    settle: float = 1.5
     """Seconds an idle client gets to connect."""
-    linger: float = 0.3
+    linger: float = 0.25
     """Seconds a client gets to send its last answers."""
     patience: float = 60.0
     """Seconds to wait for a result, beside those the work needs."""
     pin: bool = True
     """Whether client and server get cores of their own."""
     profile: Path | None = None
+
+
+def pace(implementation: Implementation, case: Case) -> float:
+    """Return the messages per second to expect, roughly."""
+    return min(implementation.pace * case.slow, case.rate)
 
 
 def text_of(size: int) -> str:
@@ -85,7 +90,7 @@ class Bench:
 
     def _nsqd(self, name: str, queue: int) -> Nsqd:
         have = self._nsqds.get(name)
-        if have is not None and have.queue < queue:
+        if have is not None and (have.queue < queue or not have.is_alive()):
             self._nsqds.pop(name).close()
         if name not in self._nsqds:
             assert self._program is not None
@@ -93,12 +98,33 @@ class Bench:
                 self._nsqds[name] = Nsqd(self._program, queue)
         return self._nsqds[name]
 
+    def expected(self, implementation: Implementation, case: Case) -> float:
+        """Return about how many seconds a measurement takes on two cores that do nothing else."""
+        job = self._job(implementation, case)
+        if case.kind == "idle":
+            return 1.0 + float(job["settle"] + job["seconds"])
+        if case.kind == "latency":
+            return 1.5 + float(job["messages"] / job["rate"] + job["linger"])
+        total = job["messages"] + job["warmup"]
+        fill = total / 400_000 if case.kind == "consume" else 0.0
+        return 0.7 + fill + total / pace(implementation, case) + float(job["linger"])
+
     def measure(self, implementation: Implementation, case: Case) -> dict[str, Any]:
-        """Return one result.  Raises Failed, and Unavailable where the client cannot be run here."""
+        """Return one result, with the seconds it took.  Raises Failed, and Unavailable where it cannot be run."""
+        begun = time.monotonic()
+        try:
+            result = self._measure(implementation, case)
+        except (Failed, Unavailable):
+            raise
+        except Exception as error:  # of a server that died, say: the run goes on with the next
+            raise Failed(f"{implementation.name}: {type(error).__name__}: {error}") from error
+        return {**result, "took": time.monotonic() - begun}
+
+    def _measure(self, implementation: Implementation, case: Case) -> dict[str, Any]:
         job = self._job(implementation, case)
         argv = command(implementation)
         if case.server == "none":
-            return self._finish(case, job, _wait(self._start(argv, case, job), job, implementation))
+            return self._finish(case, job, _wait(self._start(argv, case, job), job, implementation, case))
         if case.server == "pump" or self._program is None:
             return self._on_pump(argv, implementation, case, job)
         return self._on_nsqd(argv, implementation, case, job)
@@ -119,7 +145,7 @@ class Bench:
             **case.job,
             **implementation.job,
         }
-        wanted = self.settings.messages or int(implementation.pace * case.slow * self.settings.seconds)
+        wanted = self.settings.messages or int(pace(implementation, case) * self.settings.seconds)
         if case.kind == "latency":
             wanted = (
                 min(wanted, self.settings.latency_messages)
@@ -150,7 +176,7 @@ class Bench:
             driver = self._start(argv, case, job)
             if case.kind == "latency":
                 _publish_at_rate(nsqd, job, driver)
-            result = _wait(driver, job, implementation)
+            result = _wait(driver, job, implementation, case)
             _check_nsqd(nsqd.channel(job["topic"]), case, implementation, total, job)
         finally:
             nsqd.delete(job["topic"])
@@ -177,7 +203,7 @@ class Bench:
             )
         with pump, _lookupd(job, pump.addresses[0]):
             job["addresses"] = pump.addresses
-            result = _wait(self._start(argv, case, job), job, implementation)
+            result = _wait(self._start(argv, case, job), job, implementation, case)
             account = pump.stop()
         _check_pump(account, case, implementation, total, job)
         if job.get("audit"):
@@ -206,8 +232,10 @@ class Bench:
         return {**result, "value": value}
 
 
-def _wait(driver: subprocess.Popen[str], job: dict[str, Any], implementation: Implementation) -> dict[str, Any]:
-    limit = job["patience"] + job["settle"] + job["seconds"] + 20 * job["messages"] / min(5_000, implementation.pace)
+def _wait(
+    driver: subprocess.Popen[str], job: dict[str, Any], implementation: Implementation, case: Case
+) -> dict[str, Any]:
+    limit = job["patience"] + job["settle"] + job["seconds"] + 20 * job["messages"] / pace(implementation, case)
     try:
         out, error = driver.communicate(timeout=limit)
     except subprocess.TimeoutExpired:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from benchmarks import report
-from benchmarks.__main__ import chosen_cases, chosen_clients, main, parser
-from benchmarks.cases import IMPLEMENTATIONS, all_cases
+from benchmarks import measure, report
+from benchmarks.__main__ import announce, chosen_cases, chosen_clients, main, parser
+from benchmarks.cases import IMPLEMENTATIONS, Case, Implementation, all_cases
 from benchmarks.environments import PEERS
 from benchmarks.server.processes import Pump
 
@@ -37,14 +38,14 @@ def a_result(**rows: list[float]) -> report.Result:
     }
 
 
-@pytest.mark.timeout(300)  # half a minute, where nothing else runs
+@pytest.mark.timeout(600)  # less than half a minute, where nothing else runs
 def test_the_quick_run_measures_every_case_of_ours_and_writes_tables_json_and_plots(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--quick", "--frames", "1000", "--body", "100", "--out", str(tmp_path)],
         cwd=HERE,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -126,6 +127,128 @@ def test_the_pump_counts_published_messages_however_they_come() -> None:
         assert pump.stop()["published"] == 11
 
 
+class FakeTime:
+    """What the pump takes from the module ``time``; it stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return 0
+
+    def process_time(self) -> float:
+        return 0.0
+
+
+class InnerPump:
+    """The pump in this process, on a clock that stands, with *count* subscribed clients: what it judges by time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        monkeypatch.syspath_prepend(str(HERE / "benchmarks" / "server"))  # it is a program of its own
+        module = importlib.import_module("pump")
+        self.time = FakeTime()
+        monkeypatch.setattr(module, "time", self.time)
+        config = {"messages": 10, "body": 5, "text": "hello", "codec": "plain", "max_in_flight": 4, "rate": 0}
+        self.pump = module.Pump(config)
+        self.clients, self.peers = [], []
+        for _ in range(count):
+            mine, theirs = socket.socketpair()
+            client = module.Client(theirs)
+            self.pump.clients.append(client)
+            self.pump.selector.register(theirs, 1, client)
+            self.clients.append(client)
+            self.peers.append(mine)
+            self.pump._read(client, SUB)
+
+    def says(self, number: int, said: bytes) -> None:
+        self.pump._read(self.clients[number], said)
+
+    def after(self, seconds: float) -> list[str]:
+        """Let time pass; return what broke a rule so far."""
+        self.time.now += seconds
+        self.pump._judge_sum(self.time.now)
+        found: list[str] = self.pump.violations
+        return found
+
+    def close(self) -> list[str]:
+        """Return all that broke a rule, once every connection is gone."""
+        found: list[str] = self.pump.account()["violations"]
+        self.pump.selector.close()
+        for peer in self.peers:
+            peer.close()
+        return found
+
+
+def test_the_pump_finds_a_sum_of_ready_that_stays_above_max_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = InnerPump(monkeypatch, 2)
+    inner.says(0, b"RDY 2\n")
+    inner.says(1, b"RDY 2\n")
+    assert inner.after(1000) == []
+    inner.says(1, b"RDY 3\n")
+    assert inner.after(0.09) == []
+    assert inner.after(0.02) == ["RDY of all connections is 5 > 4"]
+    inner.says(0, b"RDY 4\n")
+    assert len(inner.after(10)) == 1  # told once
+    assert len(inner.close()) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_pump_lets_commands_of_two_connections_cross(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    inner = InnerPump(monkeypatch, 2)
+    inner.says(0, b"RDY 4\n")
+    inner.says(1, b"RDY 4\n")
+    assert inner.after(0.09) == []
+    if lost:
+        inner.pump._lose(inner.clients[0])
+    else:
+        inner.says(0, b"RDY 0\n")
+    assert inner.after(1000) == []
+    assert inner.close() == []
+
+
+@pytest.mark.parametrize(
+    ("beats", "nops", "waited", "found"),
+    [
+        (1, 1, 9.0, []),
+        (1, 0, 0.9, []),  # its answer may be on the way
+        (1, 0, 1.1, ["1 heartbeats, 0 answers"]),
+        (3, 2, 1.1, ["3 heartbeats, 2 answers"]),
+        (3, 3, 1.1, []),
+    ],
+)
+def test_the_pump_finds_a_heartbeat_without_answer(
+    monkeypatch: pytest.MonkeyPatch, beats: int, nops: int, waited: float, found: list[str]
+) -> None:
+    inner = InnerPump(monkeypatch, 2)
+    for _ in range(beats):
+        inner.pump._send_beat(inner.clients[0])
+    inner.says(0, b"NOP\n" * nops)
+    assert inner.peers[0].recv(1000).count(b"_heartbeat_") == beats
+    inner.after(waited)
+    assert inner.close() == found
+    assert inner.pump.beats == beats
+
+
+def test_a_broken_rule_fails_the_measurement_of_ours_only() -> None:
+    ours, other = (next(i for i in IMPLEMENTATIONS if i.name == name) for name in ("gnsq_lite-inline", "gnsq"))
+    case = next(case for case in all_cases() if case.group == "rules")
+    account = {"violations": [], "sent": 10, "distinct": 10, "requeued": 0, "subscribers": 1, "heartbeats": 1}
+    job = {"audit": True, "max_in_flight": 4}
+    measure._check_pump(account, case, ours, 10, job)
+    for change, said in (
+        ({"violations": ["RDY of all"]}, "RDY of all"),
+        ({"distinct": 9}, "1 messages without an answer"),
+        ({"heartbeats": 0}, "no heartbeat was due"),
+        ({"subscribers": 0}, "0 of 1 connections"),
+    ):
+        with pytest.raises(measure.Failed, match=said):
+            measure._check_pump({**account, **change}, case, ours, 10, job)
+    measure._check_pump({**account, "violations": ["RDY of all"], "distinct": 9}, case, other, 10, job)
+
+
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     result = a_result(gnsq_lite=[10.0, 40.0, 30.0], go_nsq=[10.0, 10.0, 10.0])
     assert report.ratio(result, "gnsq-lite", "go-nsq") == 3.0
@@ -155,6 +278,74 @@ def test_the_readme_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
     assert "old" not in text
     assert "consume, a case" in text
     assert (tmp_path / "images" / "benchmarks-consume.svg").exists()
+
+
+def test_every_case_that_the_readme_promises_is_there() -> None:
+    cases = list(all_cases())
+    for codec in ("plain", "snappy", "deflate"):
+        for body in (100, 1000):
+            found = [case.job for case in cases if (case.job.get("codec"), case.job.get("body")) == (codec, body)]
+            for in_flight in (1, 200, 2500):
+                assert any(job.get("max_in_flight") == in_flight and "audit" not in job for job in found)
+            for callers, batch in ((1, 1), (100, 1), (1, 100)):
+                assert any((job.get("callers"), job.get("batch")) == (callers, batch) for job in found)
+    assert {case.job["connections"] for case in cases if "connections" in case.job} >= {1, 10, 100}
+    assert {case.job["concurrency"] for case in cases if "concurrency" in case.job} == {1, 10, 100, 1000}
+    assert len({case.title for case in cases}) == len(cases)
+    for case in cases:
+        assert any(client.ours and case.takes(client) for client in IMPLEMENTATIONS), case.title
+
+
+def test_no_measurement_is_made_to_take_long() -> None:
+    bench = measure.Bench(measure.Settings(server="pump"))
+    for case in all_cases():
+        for client in IMPLEMENTATIONS:
+            assert not case.takes(client) or bench.expected(client, case) < 8, (case.title, client.name)
+    said = announce(bench, list(all_cases()), list(IMPLEMENTATIONS), 5)
+    found = re.search(r"(\d+) cases, (\d+) measurements: about (\d+) minutes", said)
+    assert found is not None
+    assert int(found[1]) == len(list(all_cases()))
+    assert int(found[3]) <= 60
+
+
+class FakeBench(measure.Bench):
+    """Measures nothing: some peers fail, and at the third case somebody presses Ctrl-C."""
+
+    seen: ClassVar[list[str]] = []
+
+    def server_name(self, case: Case) -> str:
+        return "none"
+
+    def _measure(self, implementation: Implementation, case: Case) -> dict[str, Any]:
+        if case.title not in self.seen:
+            self.seen.append(case.title)
+        if len(self.seen) == 3:
+            raise KeyboardInterrupt
+        if implementation.name == "gnsq":
+            raise measure.Failed("gnsq: it crashed")
+        if implementation.name == "raw":
+            raise ConnectionResetError("the server is gone")
+        return {"value": 2.0, "rss_start": 0, "rss_end": 0}
+
+
+def test_a_peer_that_fails_is_told_of_and_what_was_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.__main__.Bench", FakeBench)
+    (tmp_path / "results.json").write_text(json.dumps({"about": {}, "results": [a_result(a=[1.0])]}))
+    argv = ["--only", "publish", "--impl", "raw,gnsq,ansq", "--rounds", "2", "--server", "pump", "--merge"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, "--out", str(tmp_path)])
+    earlier, *results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert earlier["title"] == "consume, a case"
+    assert [result["title"] for result in results] == FakeBench.seen[:2]
+    for result in results:
+        assert result["rows"]["ansq"]["values"] == [2.0, 2.0]
+        assert result["failed"] == {
+            "gnsq": "gnsq: it crashed",
+            "raw": "raw: ConnectionResetError: the server is gone",
+        }
+    assert "gnsq: it crashed" in capsys.readouterr().err
 
 
 def test_every_peer_is_pinned() -> None:

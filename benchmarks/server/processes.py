@@ -83,6 +83,10 @@ class Nsqd:
             time.sleep(0.02)
         raise RuntimeError(f"nsqd does not start:\n{Path(self._log.name).read_text()[-2000:]}")
 
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
     def close(self) -> None:
         """Kill it: nothing in it is worth writing to disk."""
         self._process.kill()

@@ -126,7 +126,7 @@ class Pump:
     def _lose(self, client: Client) -> None:
         if client in self.clients:
             self.clients.remove(client)
-            self.ready_sum -= client.ready
+            self._add_ready(-client.ready)
             self._judge_beats(client)
             self.selector.unregister(client.socket)
             client.socket.close()
@@ -232,11 +232,14 @@ class Pump:
                 self.violations.append(f"command not expected after SUB: {line[:40]!r}")
 
     def _ready(self, client: Client, ready: int) -> None:
-        self.ready_sum += ready - client.ready
-        client.ready = ready
+        change, client.ready = ready - client.ready, ready
         limit = min(_MAX_RDY, self.config["max_in_flight"])
         if ready > limit:
             self.violations.append(f"RDY {ready} is above {limit}")
+        self._add_ready(change)
+
+    def _add_ready(self, change: int) -> None:
+        self.ready_sum += change
         if self.ready_sum <= self.config["max_in_flight"]:
             self.over_since = 0.0
             self.ready_peak = max(self.ready_peak, self.ready_sum)
