@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Writer
+from gnsq_lite import Reader, Writer
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture
@@ -57,3 +57,67 @@ def test_executors_get_every_row_once_over_a_restart(
     while nsqd.stats(topic, "c")["in_flight_count"] and time.monotonic() < deadline:
         time.sleep(0.1)
     assert nsqd.stats(topic, "c")["in_flight_count"] == 0
+
+
+ROWS = 15_000
+
+
+def failing_once(address: str, topic: str) -> Any:
+    """Return a function of a row that dies, in a task's first attempt, once nsqd has 10,000 of its rows."""
+    calls = [0]
+
+    def give(body: str) -> str:
+        import json
+        import urllib.request
+
+        from pyspark import TaskContext
+
+        calls[0] += 1
+        deadline = time.monotonic() + 120
+        while calls[0] == 12_500 and TaskContext.get().attemptNumber() == 0:
+            with urllib.request.urlopen(f"http://{address}/stats?format=json&topic={topic}") as reply:
+                topics = json.load(reply)["topics"]
+            if topics and topics[0]["message_count"] >= 10_000:
+                time.sleep(0.5)  # the last answers arrive, and with them the marker
+                raise RuntimeError("the task dies here")
+            assert time.monotonic() < deadline, "the sink did not get so far"
+            time.sleep(0.05)
+        return body
+
+    return give
+
+
+@pytest.mark.parametrize("markers", [True, False])
+def test_a_sink_task_tried_again_goes_on_behind_its_marker(
+    spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path, markers: bool
+) -> None:
+    from pyspark.sql.functions import udf
+
+    nsqd.http("POST", f"/topic/create?topic={topic}")
+    frame = spark.range(ROWS, numPartitions=1).selectExpr("lpad(id, 200, '0') AS body")
+    frame.write.parquet(str(tmp_path / "rows"))
+    rows = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "rows"))
+    options = {"nsqdTCPAddresses": nsqd.tcp_address, "topic": topic, "mpubSize": "100"}
+    if markers:
+        options["markerDir"] = str(tmp_path / "markers")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2000")
+    query = (
+        rows.select(udf(failing_once(nsqd.http_address, topic), "string")("body").alias("body"))
+        .writeStream.format("nsq")
+        .options(**options)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    found: list[bytes] = []
+    with Reader(topic, "check", lambda m: found.append(m.body), nsqd_tcp_addresses=nsqd.tcp_address):
+        deadline = time.monotonic() + 60
+        while len(found) < nsqd.stats(topic)["message_count"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert sorted(map(int, set(found))) == list(range(ROWS))
+    again = len(found) - ROWS
+    assert again <= 1000 if markers else again >= 9000
