@@ -21,25 +21,26 @@ _RESUMED_AT_ONCE = 256
 class Gathering(Publication):
     """An MPUB in the making: the publishes of one turn that have one topic and one timeout; a PUB if it is but one."""
 
-    __slots__ = ("_head", "bodies", "members", "room", "waiters")
+    __slots__ = ("_apart", "_head", "bodies", "members", "room", "waiters")
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, most: int) -> None:
         super().__init__(loop, topic, b"", 0, timeout, deadline)
         self._head = commands.multipublish_head(topic)  # a bad name shows before anything is taken in
         self.bodies: list[bytes] = []
-        #: Greenlets of the loop that wait for the outcome.
+        #: Greenlets of the loop that wait for the outcome, in the order of their bodies; None where one gave up.
         self.waiters: deque[Any] = deque()
-        #: Publishes that somebody holds: of publish_nowait, or of other threads.
-        self.members: list[Publication] = []
+        #: Publishes that somebody holds, of publish_nowait or of other threads, and the places of their bodies.
+        self.members: list[tuple[int, Publication]] = []
+        self._apart: dict[Any, Publication] = {}
         #: Bytes that one more body may have.
         self.room = most - 8
 
     def add(self, publication: Publication, body: bytes) -> None:
         """Take a publish in that somebody holds."""
+        self.members.append((len(self.bodies), publication))
         self.bodies.append(body)
         self.room -= len(body) + 4
         self.cost += publication.cost
-        self.members.append(publication)
 
     def wait_in(self, greenlet: Any, switch_to_hub: Callable[[], Any]) -> Any:
         """Wait in *greenlet*, the caller's own, for the outcome of all; return it or raise."""
@@ -50,15 +51,17 @@ class Gathering(Publication):
                 switch_to_hub()
         except BaseException:  # killed, or out of patience: nobody is to switch here any more
             if greenlet in self.waiters:
-                self.waiters.remove(greenlet)
+                self.waiters[self.waiters.index(greenlet)] = None
             raise
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if self._error is None:
+            return self._value
+        if greenlet in self._apart:
+            return self._apart[greenlet].wait_in(greenlet, switch_to_hub)
+        raise self._error.with_traceback(None)  # the same for all: none is to see how it came to the others
 
     def finish(self) -> None:
         """Make the command's bytes: nothing is added any more."""
-        bodies, self.bodies = self.bodies, []
+        bodies = self.bodies
         self.count = len(bodies)
         if len(bodies) == 1:
             self.data = commands.publish(self.topic, bodies[0])
@@ -69,19 +72,37 @@ class Gathering(Publication):
         """Settle each member, and resume whoever waits."""
         first = super().settle(value, error)
         if first:
-            for member in self.members:
+            self.bodies = []
+            for _, member in self.members:
                 member.settle(value, error)
             if self.waiters:
                 self._loop.resume_soon(self)
         return first
+
+    def come_apart(self, error: BaseException) -> list[Publication]:
+        """Return its publishes, each to be sent alone: nsqd refused all because of one, and took none."""
+        members, waiters, apart = dict(self.members), list(self.waiters), []
+        waiters.reverse()
+        for place, body in enumerate(self.bodies):
+            publication = members.get(place)
+            if publication is None:
+                data = commands.publish(self.topic, body)
+                publication = Publication(self._loop, self.topic, data, 1, self.timeout, self.deadline)
+                publication.retries = self.retries
+                self._apart[waiters.pop()] = publication
+            apart.append(publication)
+        self.members = []
+        self.settle(error=error)
+        return apart
 
     def resume(self) -> None:
         """Switch to those that wait; in the hub."""
         waiters = self.waiters
         try:
             for _ in range(min(len(waiters), _RESUMED_AT_ONCE)):
-                if waiters:
-                    waiters.popleft().switch()
+                waiter = waiters.popleft()
+                if waiter is not None:
+                    waiter.switch()
         finally:
             if waiters:
                 self._loop.resume_soon(self)

@@ -21,6 +21,8 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     BacklogFull,
+    BadBodyError,
+    BadMessageError,
     ClosedError,
     NotSent,
     NsqdError,
@@ -35,6 +37,9 @@ from gnsq_lite.net.runtime import Loop, native_lock
 from gnsq_lite.net.settings import ProducerSettings
 
 _CHECK_EVERY = 1.0
+
+#: What nsqd says to an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
+ONE_OF_MANY = (BadMessageError, BadBodyError)
 _NEVER = float("inf")
 
 
@@ -226,6 +231,10 @@ class Producer:
         """nsqd refused it; where its leader has moved, it follows."""
         if self.routed and not publication.done() and self.settings.dialect.should_reroute(error):
             self.routes.retry(publication, error)
+        elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
+            for each in publication.come_apart(error):  # one bad publish hurts nobody else
+                if not each.done():
+                    self._dispatch(each)
         else:
             self.settle(publication, error=error)
 

@@ -51,9 +51,10 @@ def test_a_server_that_refuses_a_publish_raises_its_own_error(make_broker: MakeB
         assert depth(broker, topic) == 1
 
 
-def test_one_bad_publish_does_not_hurt_those_behind_it(make_broker: MakeBroker, topic: str) -> None:
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_one_bad_publish_hurts_no_other(make_broker: MakeBroker, topic: str, coalesce: bool) -> None:
     broker = make_broker(max_msg_size=100)
-    with Writer(broker.tcp_address, **QUICK) as writer:
+    with Writer(broker.tcp_address, coalesce=coalesce, **QUICK) as writer:
         writer.publish(topic, b"first")
         sent = [writer.publish_nowait(topic, b"x" * (200 if n == 3 else 10)) for n in range(10)]
         outcomes = []

@@ -140,6 +140,34 @@ def test_a_refusal_is_raised_in_every_caller() -> None:
     assert bench.producer.failed == 3
 
 
+@pytest.mark.parametrize("refusal", [errors.BadMessageError, errors.BadBodyError])
+def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
+    bench = Bench()
+    greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(bench.submit, b"2"), gevent.spawn(bench.publish, b"3")]
+    greenlets.append(gevent.spawn(bench.publish, b"4"))
+    end_turn()
+    greenlets[2].kill()
+    error = refusal("E_BAD too big", "nsqd:4150")
+    bench.producer.refused(bench.wire.pending.pop(), error)
+    assert bench.wire.sent == [commands.publish("t", body) for body in (b"1", b"2", b"3", b"4")]
+    end_turn()
+    assert not greenlets[0].ready()
+    bench.producer.settle(bench.wire.pending.pop(0), error=error)
+    bench.answer()
+    held = greenlets.pop(1).value
+    assert outcomes(greenlets) == [error, greenlets[1].value, None]
+    assert held.result(1) is None
+    assert (bench.producer.published, bench.producer.failed) == (3, 1)
+
+
+def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
+    bench = Bench()
+    greenlets = bench.spawn(b"1", b"2")
+    refusal = errors.MpubFailedError("E_MPUB_FAILED disk", "nsqd:4150")
+    bench.producer.refused(bench.wire.pending.pop(), refusal)
+    assert (bench.wire.sent, outcomes(greenlets)) == ([], [refusal, refusal])
+
+
 def test_a_batch_ends_where_the_next_body_would_make_it_too_large() -> None:
     bench = Bench(max_body_size=4 + 3 * (4 + 1))
     greenlets = bench.spawn(*[b"%d" % n for n in range(7)], b"x" * 100, b"y")
