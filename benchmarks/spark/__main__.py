@@ -46,7 +46,12 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
     def segments(per_flush: int) -> Case:
         return lambda: cases.read_segments(fresh()[1], rows, 100, per_flush)
 
-    cut = {"maxOffsetsPerTrigger": str(rows // 4)}
+    def cut(tasks: int) -> Case:
+        part = str(rows // 4 // tasks)
+        limits = {"maxOffsetsPerTrigger": str(rows // 4), "minPartitions": str(tasks), "segmentMaxRecords": part}
+        return in_spark(**limits, segmentMaxBytes="256m")
+
+    many = f"{rows // 4:,}"
     return {
         "receiver with spool": plain(cases.receive),
         "receiver with spool, 1 kB": plain(cases.receive, 1000),
@@ -60,9 +65,9 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
         "topic -> noop, 1 kB": in_spark(1000),
         "topic -> noop, spoolTransfer=inline": in_spark(spoolTransfer="inline"),
         "topic -> noop, receiver=executors": in_spark(receiver="executors"),
-        "topic -> noop, 4 batches of 1 task": in_spark(**cut, segmentMaxRecords=str(rows // 4)),
-        "topic -> noop, 4 batches of 2 tasks": in_spark(**cut, minPartitions="2", segmentMaxRecords=str(rows // 8)),
-        "topic -> noop, 4 batches of 4 tasks": in_spark(**cut, minPartitions="4", segmentMaxRecords=str(rows // 16)),
+        f"topic -> noop, batches up to {many}, 1 task": cut(1),
+        f"topic -> noop, batches up to {many}, 2 tasks": cut(2),
+        f"topic -> noop, batches up to {many}, 4 tasks": cut(4),
         "text files -> noop": lambda: session_cases.text_files(spark(), fresh()[1], rows, 100),
         "Parquet -> topic": lambda: session_cases.streaming_sink(spark(), server, *fresh(), rows, 100),
         "publish -> foreachBatch at 1,000/s": latency(session_cases.WITH_CRC),
