@@ -37,7 +37,7 @@ def received(server: ServerHandle, topic: str, count: int, settle: float = 0.3) 
             found.append(message.body)
 
     with Reader(topic, "check", take, nsqd_tcp_addresses=server.tcp_address, max_in_flight=500):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(found) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(settle)
