@@ -34,6 +34,11 @@ _start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_th
 _native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
 native_ident: Callable[[], int] = monkey.get_original("_thread", "get_ident")
 
+# gevent imports these when they are first needed.  A fork in the middle of an import leaves it locked in the child for
+# good, so nothing is to be imported while connections are made.
+for _lazy in ("loop", "resolver", "threadpool"):
+    getattr(gevent.config, _lazy)
+
 
 def is_patched() -> bool:
     """Whether sockets and threads of this process are gevent's."""

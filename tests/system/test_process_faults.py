@@ -133,6 +133,28 @@ def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(broke
     assert int(broker.stats(topic)["depth"]) == parent + 5
 
 
+IMPORTS = """
+import sys
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+writer = Writer(address)
+reader = Reader(topic, "ch", bool, nsqd_tcp_addresses=address)
+before = set(sys.modules)
+with writer, reader:
+    writer.publish(topic, b"x")
+print(sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.rule("PUB-1")
+def test_nothing_is_imported_while_connections_are_made_so_a_fork_can_leave_no_import_locked(
+    broker: ServerHandle, topic: str
+) -> None:
+    done = python(IMPORTS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    assert done.stdout == b"[]\n"
+
+
 SIGNALS = """
 import os, signal, sys, threading, time
 from gnsq_lite import Writer
