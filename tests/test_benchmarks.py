@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -346,6 +347,29 @@ def test_a_peer_that_fails_is_told_of_and_what_was_measured_is_kept(
             "raw": "raw: ConnectionResetError: the server is gone",
         }
     assert "gnsq: it crashed" in capsys.readouterr().err
+
+
+def test_the_last_message_may_come_while_another_thread_still_notes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PEERS))
+    meter = importlib.import_module("meter")
+    noting, last_came, ended = threading.Event(), threading.Event(), threading.Event()
+    count = meter.Meter({"messages": 10, "warmup": 1}, ended.set)
+
+    def slow_rss() -> int:
+        noting.set()
+        last_came.wait(0.2)
+        return 1
+
+    monkeypatch.setattr(meter, "rss", slow_rss)
+    first = threading.Thread(target=count.mark)
+    first.start()
+    assert noting.wait(10)
+    last = threading.Thread(target=lambda: (count.mark(), last_came.set()))
+    last.start()
+    first.join()
+    last.join()
+    assert ended.is_set()
+    assert count.result["messages"] == 10
 
 
 def test_every_peer_is_pinned() -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,7 @@ class Meter:
         self._done = done
         self._at = (0.0, 0.0)
         self._started = False
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Begin: everything before was warm-up."""
@@ -63,11 +65,12 @@ class Meter:
             self._done()
 
     def mark(self) -> None:
-        """The count has reached the end of the warm-up, or the last message."""
-        if self._started:
-            self.stop()
-        else:
-            self.start()
+        """The count has reached the end of the warm-up, or the last message; maybe in two threads."""
+        with self._lock:
+            if self._started:
+                self.stop()
+            else:
+                self.start()
 
 
 def percentiles(seconds: list[float]) -> dict[str, Any]:
