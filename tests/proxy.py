@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket as patched_socket
 import struct
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +40,8 @@ class Proxy:
         self.chunk = 65536
         #: Close a connection after so many bytes from nsqd; None: never.
         self.cut_after: int | None = None
+        #: Called with what comes from nsqd, before it is passed on; in native threads.
+        self.watch: Callable[[bytes], None] | None = None
         self._losing = b""
         self._losses = 0
         self._pairs: list[tuple[Any, Any]] = []
@@ -82,6 +85,8 @@ class Proxy:
                 swallowed = swallowed or self.holding
                 if swallowed:
                     continue
+                if from_nsqd and self.watch is not None:
+                    self.watch(data)
                 if not from_nsqd and self._losses and self._losing in data:
                     self._losses -= 1
                     break

@@ -172,11 +172,13 @@ class Auditor:
             if outcome.ok and number not in by_number:
                 result.lost.append(number)
 
-    def excuse(self, result: Audit, confirmed_at: dict[int, float]) -> None:
-        """Move what a killed real nsqd had in memory to its own account; it was handed over shortly before."""
+    def excuse(self, result: Audit, passed_at: dict[int, list[float]]) -> None:
+        """Move what a killed real nsqd had in memory to its own account: *passed_at* says when it took or gave each."""
         downs = [at for (kind, _, _), times in self._events.items() if kind == "down" for at in times]
         window = self._msg_timeout + self._longest_delay + SLACK
-        theirs = [n for n in result.lost if any(at - window <= confirmed_at.get(n, 0.0) <= at + SLACK for at in downs)]
+        theirs = [
+            n for n in result.lost if any(at - window <= t <= at + SLACK for at in downs for t in passed_at.get(n, ()))
+        ]
         result.lost = [n for n in result.lost if n not in theirs]
         result.lost_by_nsqd = len(theirs)
 

@@ -79,3 +79,17 @@ def test_the_command_prints_a_line_for_each_seed(capsys: pytest.CaptureFixture[s
     assert lines[0].split()[:3] == ["seed", "server", "messages"]
     assert lines[1].split()[:2] == ["77", "embedded"]
     assert lines[-1].startswith("1 seeds, 20 messages")
+
+
+def test_only_what_nsqd_took_or_gave_shortly_before_it_was_killed_is_its_own_loss() -> None:
+    def lost(*passed_at: float) -> tuple[list[int], int]:
+        result = book.Audit(1, "nsqd", 1, lost=[7])
+        auditor = book.Auditor([book.Event("", "down", "127.0.0.1:1", 100.0)], {}, 2.0, 0.5)
+        auditor.excuse(result, {7: list(passed_at)})
+        return result.lost, result.lost_by_nsqd
+
+    assert lost(99.0) == ([], 1)
+    assert lost(10.0, 98.0) == ([], 1)  # taken long before, given now
+    assert lost(10.0) == ([7], 0)
+    assert lost(103.0) == ([7], 0)
+    assert lost() == ([7], 0)
