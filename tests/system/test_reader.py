@@ -28,7 +28,7 @@ def embedded() -> Iterator[Broker]:
         yield broker
 
 
-def wait_for(condition: Callable[[], object], timeout: float = 10.0) -> None:
+def wait_for(condition: Callable[[], object], timeout: float = 40.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came true"

@@ -86,6 +86,7 @@ def test_several_processes_share_the_messages_and_drain_together(broker: ServerH
     broker.prepare("t", "ch")
     with worker(tmp_path, broker.tcp_address, "--processes", "2") as program:
         program.says("connected", times=2)
+        wait_for(lambda: [client["ready_count"] > 0 for client in broker.stats("t", "ch")["clients"]] == [True, True])
         broker.publish("t", b"slow", b"slow")
         program.says("handled slow", times=2)
         assert len(set(pids(program))) == 2
