@@ -111,7 +111,6 @@ class Writer:
             address_map=address_map,
             allowed_addresses=allowed_addresses,
         )
-        self._heads: dict[str, bytes] = {}
         self._core: Producer | None = None
         self._loop: Loop | None = None
         self._lock = native_lock()
@@ -150,10 +149,9 @@ class Writer:
         core = self._core
         plain = key is None and partition is None and trace_id is None and headers is None and not defer
         if plain and timeout is None and core is not None and core.takes_plain:  # the most common way, made short
-            head = self._heads.get(topic) or self._head(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 self._refuse(body)
-            return core.publish_plain(topic, head, body, self._own.publish_timeout)
+            return core.publish_plain(topic, body, self._own.publish_timeout)
         return self.publish_nowait(
             topic,
             body,
@@ -184,10 +182,10 @@ class Writer:
         Raises as :meth:`publish` for what is refused before anything is sent, and BacklogFull when *max_pending* bytes
         are on the way.
         """
-        head = self._heads.get(topic) or self._head(topic)
+        core = self._core
+        head = commands.publish_head(topic) if core is None else core.head(topic)
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             self._refuse(body)
-        core = self._core
         if core is None or core.closing:
             core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
@@ -321,13 +319,6 @@ class Writer:
         publication = Publication(core.loop, request.topic, data, len(request.bodies), seconds, deadline)
         publication.request = request
         return publication
-
-    def _head(self, topic: str) -> bytes:
-        head = commands.publish_head(topic)
-        if len(self._heads) > 10_000:
-            self._heads.clear()
-        self._heads[topic] = head
-        return head
 
     def _refuse(self, body: Any) -> None:
         commands.check_body(body, self._own.max_msg_size)

@@ -6,32 +6,28 @@ own, no callback, no timer.  All that wait for one MPUB are resumed in one callb
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.wire import commands
 
-#: Greenlets resumed before the loop looks after its sockets again.
-_RESUMED_AT_ONCE = 256
-
 
 class Gathering(Publication):
     """An MPUB in the making: the publishes of one turn that have one topic and one timeout; a PUB if it is but one."""
 
-    __slots__ = ("_apart", "_head", "bodies", "members", "room", "waiters")
+    __slots__ = ("_apart", "_head", "bodies", "failed", "members", "room", "waiters")
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, most: int) -> None:
         super().__init__(loop, topic, b"", 0, timeout, deadline)
         self._head = commands.multipublish_head(topic)  # a bad name shows before anything is taken in
         self.bodies: list[bytes] = []
         #: Greenlets of the loop that wait for the outcome, in the order of their bodies; None where one gave up.
-        self.waiters: deque[Any] = deque()
+        self.waiters: list[Any] = []
         #: Publishes that somebody holds, of publish_nowait or of other threads, and the places of their bodies.
         self.members: list[tuple[int, Publication]] = []
         self._apart: dict[Any, Publication] = {}
+        self.failed = False
         #: Bytes that one more body may have.
         self.room = most - 8
 
@@ -42,22 +38,17 @@ class Gathering(Publication):
         self.room -= len(body) + 4
         self.cost += publication.cost
 
-    def wait_in(self, greenlet: Any, switch_to_hub: Callable[[], Any]) -> Any:
-        """Wait in *greenlet*, the caller's own, for the outcome of all; return it or raise."""
-        self.waiters.append(greenlet)
-        try:
-            switch_to_hub()
-            while not self._done:
-                switch_to_hub()
-        except BaseException:  # killed, or out of patience: nobody is to switch here any more
-            if greenlet in self.waiters:
-                self.waiters[self.waiters.index(greenlet)] = None
-            raise
-        if self._error is None:
-            return self._value
+    def give_up(self, greenlet: Any) -> None:
+        """Do not resume *greenlet*, which was killed or is out of patience; its publish goes its way."""
+        if not self._done:
+            self.waiters[self.waiters.index(greenlet)] = None
+
+    def raise_in(self, greenlet: Any) -> Any:
+        """Raise the error in *greenlet*; or wait for the outcome of its own publish, where all came apart."""
         if greenlet in self._apart:
-            return self._apart[greenlet].wait_in(greenlet, switch_to_hub)
-        raise self._error.with_traceback(None)  # the same for all: none is to see how it came to the others
+            return self._apart[greenlet].wait_in(greenlet)
+        error: Any = self._error
+        raise error.with_traceback(None)  # the same for all: none is to see how it came to the others
 
     def finish(self) -> None:
         """Make the command's bytes: nothing is added any more."""
@@ -72,17 +63,17 @@ class Gathering(Publication):
         """Settle each member, and resume whoever waits."""
         first = super().settle(value, error)
         if first:
+            self.failed = error is not None
             self.bodies = []
             for _, member in self.members:
                 member.settle(value, error)
             if self.waiters:
-                self._loop.resume_soon(self)
+                self._loop.resume_soon(self.waiters)
         return first
 
     def come_apart(self, error: BaseException) -> list[Publication]:
         """Return its publishes, each to be sent alone: nsqd refused all because of one, and took none."""
-        members, waiters, apart = dict(self.members), list(self.waiters), []
-        waiters.reverse()
+        members, waiters, apart = dict(self.members), self.waiters[::-1], []
         for place, body in enumerate(self.bodies):
             publication = members.get(place)
             if publication is None:
@@ -94,15 +85,3 @@ class Gathering(Publication):
         self.members = []
         self.settle(error=error)
         return apart
-
-    def resume(self) -> None:
-        """Switch to those that wait; in the hub."""
-        waiters = self.waiters
-        try:
-            for _ in range(min(len(waiters), _RESUMED_AT_ONCE)):
-                waiter = waiters.popleft()
-                if waiter is not None:
-                    waiter.switch()
-        finally:
-            if waiters:
-                self._loop.resume_soon(self)

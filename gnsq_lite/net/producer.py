@@ -35,8 +35,12 @@ from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.routes import Routes
 from gnsq_lite.net.runtime import Loop, native_lock
 from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
+
+#: Topics whose PUB is kept ready.
+_MOST_HEADS = 10_000
 
 #: What nsqd says to an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
 ONE_OF_MANY = (BadMessageError, BadBodyError)
@@ -57,7 +61,8 @@ class Producer:
         self.published = self.failed = self.unknown = self.reconnects = 0
         self._turn = 0
         self._number = 0
-        self._hub, self._switch_to_hub = loop.hub, loop.hub.switch
+        self._hub = loop.hub
+        self._heads: dict[str, bytes] = {}
         self._next_deadline = _NEVER
         self._timer: Any = loop.hub.loop.timer(0.0)
         self._drained: list[Event] = []
@@ -170,26 +175,42 @@ class Producer:
             self._send_gathered()
         self._dispatch(publication)
 
-    def publish_plain(self, topic: str, head: bytes, body: bytes, timeout: float) -> Any:
-        """Publish one message that was checked, with *head*, PUB's first line, and wait; from any thread.
+    def head(self, topic: str) -> bytes:
+        """Return PUB's first line.  Raises InvalidName."""
+        head = self._heads.get(topic)
+        if head is None:
+            head = commands.publish_head(topic)
+            if len(self._heads) > _MOST_HEADS:
+                self._heads.clear()
+            self._heads[topic] = head
+        return head
 
-        Raises the publish's error.
+    def publish_plain(self, topic: str, body: bytes, timeout: float) -> Any:
+        """Publish one message, whose body was checked, and wait; from any thread.
+
+        Raises InvalidName before anything is sent, and the publish's own error.
         """
         greenlet = getcurrent()
         here = greenlet.parent is self._hub  # else it is another thread's, or its end is not the hub's affair
         if here and self.coalesces:
-            gathering = self._open.get(topic)
-            if gathering is None or gathering.room < len(body) or gathering.timeout != timeout:
-                gathering = self._gathering(topic, timeout, len(body))
+            gathering, size = self._open.get(topic), len(body)
+            if gathering is None or gathering.room < size or gathering.timeout != timeout:
+                gathering = self._gathering(topic, timeout, size)
             gathering.bodies.append(body)
-            gathering.room -= len(body) + 4
-            return gathering.wait_in(greenlet, self._switch_to_hub)
-        data = b"%b%b%b" % (head, len(body).to_bytes(4, "big"), body)
+            gathering.room -= size + 4
+            gathering.waiters.append(greenlet)
+            try:
+                self.loop.park(greenlet)
+            except BaseException:
+                gathering.give_up(greenlet)
+                raise
+            return gathering.raise_in(greenlet) if gathering.failed else None
+        data = b"%b%b%b" % (self._heads.get(topic) or self.head(topic), len(body).to_bytes(4, "big"), body)
         publication = Publication(self.loop, topic, data, 1, timeout, self.clock.now() + timeout)
         publication.retries = self.settings.retries
         if here:
             self.submit(publication)
-            return publication.wait_in(greenlet, self._switch_to_hub)
+            return publication.wait_in(greenlet)
         self.loop.call_soon(partial(self.submit, publication))
         return publication.result()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from greenlet import getcurrent
@@ -72,18 +71,18 @@ class Publication(Completion):
         if timeout is None and not self._done and loop.is_here():
             greenlet = getcurrent()
             if greenlet is not loop.hub:
-                return self.wait_in(greenlet, loop.hub.switch)
+                return self.wait_in(greenlet)
         return super().result(timeout)
 
-    def wait_in(self, greenlet: Any, switch_to_hub: Callable[[], Any]) -> Any:
+    def wait_in(self, greenlet: Any) -> Any:
         """Wait in *greenlet*, the caller's own and of the loop's thread, for the outcome; return it or raise.
 
-        The short way: one switch, no timer; the deadline is the producer's to keep.
+        The short way: no timer; the deadline is the producer's to keep.
         """
-        while not self._done:
+        if not self._done:
             self._greenlet = greenlet
             try:
-                switch_to_hub()
+                self._loop.park(greenlet)
             finally:
                 self._greenlet = None
         if self._error is not None:
@@ -97,17 +96,11 @@ class Publication(Completion):
         self._value, self._error = value, error
         self._done = True
         if self._greenlet is not None:
-            self._loop.resume_soon(self)
+            self._loop.resume_soon((self._greenlet,))
         if self._wakers:
             for wake in tuple(self._wakers):
                 wake()
         return True
-
-    def resume(self) -> None:
-        """Switch to the greenlet of the loop that waits; in the hub."""
-        greenlet, self._greenlet = self._greenlet, None
-        if greenlet is not None:
-            greenlet.switch()
 
     def expired(self, why: str) -> NSQError:
         """Return the error for a deadline that has passed; *why* no nsqd could be reached."""

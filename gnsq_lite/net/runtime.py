@@ -17,8 +17,8 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import gevent
 from gevent import monkey
@@ -65,11 +65,8 @@ _LONG = 1e6
 _RESUMED_AT_ONCE = 256
 
 
-class Parked(Protocol):
-    """A wait that is over."""
-
-    def resume(self) -> None:
-        """Switch to who waited; in the hub."""
+#: What a greenlet in ``park()`` is resumed with; any other switch to it is none of ours.
+RESUMED = object()
 
 
 class Loop:
@@ -82,7 +79,10 @@ class Loop:
         self.soon: Callable[..., Any] = hub.loop.run_callback
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
-        self._parked: deque[Parked] = deque()
+        #: Greenlets whose wait is over, None for each that was ended otherwise; how many may run before I/O does.
+        self._ready: deque[Any] = deque()
+        self._turns = 0
+        self._switch_to_hub = hub.switch
         self._async = hub.loop.async_(ref=keep_alive)
         self._async.start(self._drain)
 
@@ -110,20 +110,41 @@ class Loop:
             except Exception:
                 log.exception("an act of the I/O loop failed")
 
-    def resume_soon(self, parked: Parked) -> None:
-        """Have ``parked.resume()`` called in the hub: all that settle in one turn share a callback.  In its thread."""
-        if not self._parked:
-            self.soon(self._resume_all)
-        self._parked.append(parked)
+    def resume_soon(self, greenlets: Iterable[Any]) -> None:
+        """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
+        if not self._ready:
+            self.soon(self._resume)
+        self._ready.extend(greenlets)
 
-    def _resume_all(self) -> None:
-        parked = self._parked
+    def _resume(self) -> None:
+        """In the hub: resume who is ready.  Each that parks again resumes the next itself; the last comes back here."""
+        ready, self._turns = self._ready, _RESUMED_AT_ONCE
         try:
-            for _ in range(min(len(parked), _RESUMED_AT_ONCE)):
-                parked.popleft().resume()
+            while ready and self._turns > 0:
+                self._turns -= 1
+                greenlet = ready.popleft()
+                if greenlet is not None:
+                    greenlet.switch(RESUMED)
         finally:  # a bare greenlet that dies of an exception raises it here
-            if parked:
-                self.soon(self._resume_all)
+            self._turns = 0
+            if ready:
+                self.soon(self._resume)
+
+    def park(self, greenlet: Any) -> None:
+        """Wait in *greenlet*, the caller's own and of this thread, until it is resumed by :meth:`resume_soon`."""
+        ready = self._ready
+        try:
+            while True:
+                following = None
+                if self._turns and ready:
+                    self._turns -= 1
+                    following = ready.popleft()
+                if (self._switch_to_hub() if following is None else following.switch(RESUMED)) is RESUMED:
+                    return
+        except BaseException:  # killed, or out of patience: nobody is to switch here any more
+            if greenlet in ready:
+                ready[ready.index(greenlet)] = None
+            raise
 
     def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> gevent.Greenlet[..., Any]:
         """Start a named greenlet; in the loop's own thread only.  One that fails is logged, never silent."""

@@ -70,7 +70,7 @@ class Bench:
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
-        return self.producer.publish_plain(topic, commands.publish_head(topic), body, timeout)
+        return self.producer.publish_plain(topic, body, timeout)
 
     def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publication:
         """What a Writer does for ``publish_nowait`` and for other threads."""
@@ -315,3 +315,52 @@ def test_other_requests_are_never_gathered() -> None:
     deferred.request = PublishRequest(topic="t", bodies=(b"1",), defer=1.0)
     bench.producer.submit(deferred)
     assert bench.wire.sent == [deferred.data]
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_a_caller_interrupted_between_its_answer_and_its_turn_is_not_resumed_elsewhere(coalesce: bool) -> None:
+    bench = Bench(coalesce=coalesce)
+    naps: list[float] = []
+
+    def interrupted() -> None:
+        try:
+            bench.publish(b"2")
+        except ValueError:
+            began = hub.get_hub().loop.now()
+            gevent.sleep(0.05)  # whoever resumed this greenlet now would cut the nap short
+            hub.get_hub().loop.update_now()
+            naps.append(hub.get_hub().loop.now() - began)
+
+    def answer_and_interrupt() -> None:
+        bench.answer()
+        greenlets[1].throw(ValueError())
+
+    greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(interrupted), gevent.spawn(bench.publish, b"3")]
+    end_turn()
+    loop_here().soon(answer_and_interrupt)
+    assert outcomes(greenlets) == [None, None, None]
+    assert naps[0] >= 0.045
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_a_stray_switch_ends_no_wait(coalesce: bool) -> None:
+    bench = Bench(coalesce=coalesce)
+    greenlets = bench.spawn(b"1", b"2")
+    loop_here().soon(greenlets[0].switch, "stray")
+    end_turn()
+    assert not greenlets[0].ready()
+    bench.answer()
+    loop_here().soon(greenlets[1].switch, "stray")
+    assert outcomes(greenlets) == [None, None]
+
+
+@pytest.mark.rule("WIRE-8")
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_a_bad_name_is_refused_and_leaves_nothing_behind(coalesce: bool) -> None:
+    bench = Bench(coalesce=coalesce)
+    bad = bench.spawn(b"1", topic="a b")
+    good = bench.spawn(b"2")
+    assert isinstance(outcomes(bad)[0], errors.InvalidName)
+    assert bench.wire.sent == [commands.publish("t", b"2")]
+    bench.answer()
+    assert outcomes(good) == [None]
