@@ -191,7 +191,8 @@ class Producer:
         Raises InvalidName before anything is sent, and the publish's own error.
         """
         greenlet = getcurrent()
-        here = greenlet.parent is self._hub  # else it is another thread's, or its end is not the hub's affair
+        # A greenlet below the hub, or the thread's first one above it; else it is another thread's, or a nested one.
+        here = greenlet.parent is self._hub or greenlet is self._hub.parent
         if here and self.coalesces:
             gathering, size = self._open.get(topic), len(body)
             if gathering is None or gathering.room < size or gathering.timeout != timeout:

@@ -364,3 +364,15 @@ def test_a_bad_name_is_refused_and_leaves_nothing_behind(coalesce: bool) -> None
     assert bench.wire.sent == [commands.publish("t", b"2")]
     bench.answer()
     assert outcomes(good) == [None]
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_the_threads_first_greenlet_publishes_in_this_turn_too(coalesce: bool) -> None:
+    bench = Bench(coalesce=coalesce)
+    if not coalesce:
+        loop_here().soon(bench.answer)  # before anything that the publish might leave to another callback
+    else:
+        gevent.spawn(lambda: (gevent.sleep(0), bench.answer()))
+    with gevent.Timeout(2):
+        assert bench.publish(b"1") is None
+    assert bench.producer.published == 1
