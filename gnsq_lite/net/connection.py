@@ -246,6 +246,11 @@ class Connection:
                 self.close_waited = True
             self.owner.on_response(self, body)
 
+    def read_at_least(self, size: int) -> None:
+        """Wait for *size* bytes, or a moment, before the next read; for any bytes again with 1, or where compressed."""
+        if self._stream is not None and self._codec is None:
+            self._stream.read_at_least(size)
+
     # -- writing
 
     def send(self, data: bytes) -> None:

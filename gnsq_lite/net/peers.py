@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.writer")
 
+#: With so many publishes unanswered, that many bytes of answers are waited for at once: nsqd answers one by one, and
+#: each answer has 10 bytes or more.  A poll and a read for each would cost as much as the publish.
+MANY = 32
+_AT_ONCE = 160
+
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
 STALE = 0.001
 
@@ -55,6 +60,8 @@ class Peer:
             self._gone()  # its greenlet will find out in a moment; the message need not be lost with it
             return False
         self.pending.append(publication)
+        if len(self.pending) == MANY:
+            connection.read_at_least(_AT_ONCE)
         publication.sent = True
         connection.send(publication.data)
         return True
@@ -66,6 +73,8 @@ class Peer:
         if not self.pending:
             raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
         publication = self.pending.popleft()
+        if len(self.pending) == MANY - 1:
+            connection.read_at_least(1)
         if body == OK:
             self.producer.succeed(publication, None)
         elif publication.request is not None:
@@ -78,7 +87,10 @@ class Peer:
         if not self.pending:
             log.warning("%s", error)
             return
-        self.producer.refused(self.pending.popleft(), error)
+        refused = self.pending.popleft()
+        if len(self.pending) == MANY - 1:
+            connection.read_at_least(1)
+        self.producer.refused(refused, error)
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         """Nobody subscribed."""

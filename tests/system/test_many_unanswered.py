@@ -1,0 +1,70 @@
+"""A Writer that waits for many answers at once still takes those that come alone, and answers heartbeats."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.net.peers import MANY
+from tests.conftest import MakeBroker
+from tests.system.http_stub import scripted
+from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake_hands
+from tests.system.test_reader import wait_for
+
+COUNT = MANY + 8
+
+
+def test_answers_of_an_nsqd_that_then_stalls_reach_their_callers() -> None:
+    def answer_five(connection: socket.socket) -> None:
+        shake_hands(connection)
+        for _ in range(COUNT):
+            read_command(connection)
+        connection.sendall(OK * 5)
+        drain(connection)
+
+    with scripted(answer_five) as server, Writer(server, publish_timeout=30.0) as writer:
+        sent = [writer.publish_nowait("t", b"x") for _ in range(COUNT)]
+        began = time.monotonic()
+        assert [publication.result(5.0) for publication in sent[:5]] == [None] * 5
+        assert time.monotonic() - began < 5.0
+        assert not any(publication.done() for publication in sent[5:])
+        writer.close(timeout=0.1)
+
+
+@pytest.mark.rule("HB-1")
+def test_a_heartbeat_is_answered_while_nothing_else_comes() -> None:
+    answered: list[bytes] = []
+
+    def beat(connection: socket.socket) -> None:
+        shake_hands(connection)
+        for _ in range(COUNT):
+            read_command(connection)
+        connection.sendall(frame(0, b"_heartbeat_"))
+        with suppress(OSError):
+            answered.append(read_command(connection))
+            drain(connection)
+
+    with scripted(beat) as server, Writer(server, publish_timeout=30.0) as writer:
+        for _ in range(COUNT):
+            writer.publish_nowait("t", b"x")
+        wait_for(lambda: bool(answered), 5.0)
+        writer.close(timeout=0.1)
+    assert answered[0].endswith(b"NOP\n")  # what is left of the last PUB may stand before it
+
+
+@pytest.mark.rule("PUB-1")
+@pytest.mark.parametrize("count", [MANY - 1, MANY, MANY + 1, 10 * MANY])
+def test_all_are_answered_however_many_they_are(make_broker: MakeBroker, topic: str, count: int) -> None:
+    broker = make_broker()
+    with Writer(broker.tcp_address) as writer:
+        for _ in range(3):
+            sent = [writer.publish_nowait(topic, b"%d" % n) for n in range(count)]
+            assert [publication.result(10.0) for publication in sent] == [None] * count
+        began = time.monotonic()
+        writer.publish(topic, b"alone")
+        assert time.monotonic() - began < 5.0
+    assert broker.stats(topic)["depth"] == 3 * count + 1
