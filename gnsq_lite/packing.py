@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -23,9 +24,12 @@ def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
     payload = 4 + 4 * len(bodies) + sum(map(len, bodies))
     if payload > _MOST_PAYLOAD:
         return None
-    parts = [head, payload.to_bytes(4, "big"), len(bodies).to_bytes(4, "big")]
-    parts += [len(body).to_bytes(4, "big") + body for body in bodies]
-    return b"".join(parts)
+    return head + payload.to_bytes(4, "big") + len(bodies).to_bytes(4, "big") + with_sizes(bodies)
+
+
+def with_sizes(bodies: Sequence[bytes]) -> bytes:
+    """Return *bodies* one after the other, each behind its size."""
+    return b"".join([len(body).to_bytes(4, "big") + body for body in bodies])
 
 
 _MOST_PAYLOAD = 2**31 - 1

@@ -156,4 +156,4 @@ if os.environ.get("GNSQ_LITE_PURE") != "1":
         pass  # it is built where a C compiler is at hand
     else:
         scan, skip_answered, know, is_accelerated = _scan, _skip_answered, _know, True
-        Fins, Runner = _Fins, _Runner  # type: ignore[assignment]
+        Fins, Runner = _Fins, _Runner

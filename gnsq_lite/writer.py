@@ -148,7 +148,8 @@ class Writer:
         """
         core = self._core
         plain = key is None and partition is None and trace_id is None and headers is None and not defer
-        if plain and timeout is None and core is not None and core.takes_plain:  # the most common way, made short
+        if plain and timeout is None and core is not None and not (core.routed or core.closing):
+            # The most common way, made short.
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 self._refuse(body)
             return core.publish_plain(topic, body, self._own.publish_timeout)
@@ -183,17 +184,15 @@ class Writer:
         are on the way.
         """
         core = self._core
-        head = commands.publish_head(topic) if core is None else core.head(topic)
+        commands.publish_head(topic) if core is None else core.head(topic)  # a bad name opens nothing
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             self._refuse(body)
         if core is None or core.closing:
             core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
-        deadline = core.clock.now() + seconds
         plain = key is None and partition is None and trace_id is None and headers is None
         if plain and not defer and not core.routed:
-            data = b"%b%b%b" % (head, len(body).to_bytes(4, "big"), body)
-            publication = Publication(core.loop, topic, data, 1, seconds, deadline)
+            publication = core.plain(topic, body, seconds)
         else:
             request = PublishRequest(
                 topic=topic,
@@ -204,8 +203,8 @@ class Writer:
                 trace_id=trace_id,
                 headers=headers,
             )
-            publication = self._requested(core, request, seconds, deadline)
-        publication.retries = self._own.retries
+            publication = self._requested(core, request, seconds, core.clock.now() + seconds)
+            publication.retries = self._own.retries
         if not _waits:
             core.reserve(publication, len(body))
         self._submit(core, publication)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gnsq_lite.errors import BadBodyError, BadMessageError
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.wire import commands
+
+#: What nsqd says to an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
+ONE_OF_MANY = (BadMessageError, BadBodyError)
 
 
 class Gathering(Publication):

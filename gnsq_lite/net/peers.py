@@ -72,9 +72,7 @@ class Peer:
         """An OK settles the oldest unanswered publish."""
         if not self.pending:
             raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
-        publication = self.pending.popleft()
-        if len(self.pending) == MANY - 1:
-            connection.read_at_least(1)
+        publication = self._answered(connection)
         if body == OK:
             self.producer.succeed(publication, None)
         elif publication.request is not None:
@@ -87,10 +85,14 @@ class Peer:
         if not self.pending:
             log.warning("%s", error)
             return
-        refused = self.pending.popleft()
+        self.producer.refused(self._answered(connection), error)
+
+    def _answered(self, connection: Connection) -> Publication:
+        """Take the oldest unanswered publish away."""
+        publication = self.pending.popleft()
         if len(self.pending) == MANY - 1:
             connection.read_at_least(1)
-        self.producer.refused(refused, error)
+        return publication
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         """Nobody subscribed."""

@@ -21,14 +21,12 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     BacklogFull,
-    BadBodyError,
-    BadMessageError,
     ClosedError,
     NotSent,
     NsqdError,
     OutcomeUnknown,
 )
-from gnsq_lite.net.coalescing import Gathering
+from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathering
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.peers import Peer
 from gnsq_lite.net.publication import Publication
@@ -42,8 +40,6 @@ _CHECK_EVERY = 1.0
 #: Topics whose PUB is kept ready.
 _MOST_HEADS = 10_000
 
-#: What nsqd says to an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
-ONE_OF_MANY = (BadMessageError, BadBodyError)
 _NEVER = float("inf")
 
 
@@ -75,9 +71,6 @@ class Producer:
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
-        #: Whether any nsqd may take a publish, and whether single messages wait for the end of the turn.
-        self.takes_plain = not self.routed
-        self.coalesces = settings.coalesce and not self.routed
         self.routes = Routes(self)
         self._discovery: Discovery | None = None
 
@@ -116,7 +109,7 @@ class Producer:
         """Route from now on where the dialect has found out that topics have leaders (YZ-14)."""
         if self.routed or not self.settings.dialect.needs_route(""):
             return
-        self.routed, self.takes_plain, self.coalesces = True, False, False
+        self.routed = True
         waiting, self.waiting = self.waiting, deque()
         for publication in waiting:
             self.submit(publication)
@@ -167,7 +160,8 @@ class Producer:
             return
         if publication.deadline < self._next_deadline:
             self._watch(publication.deadline)
-        if self.coalesces and publication.request is None and publication.data.startswith(b"PUB "):
+        coalesces = self.settings.coalesce and not self.routed
+        if coalesces and publication.request is None and publication.data.startswith(b"PUB "):
             body = publication.data[publication.data.index(b"\n") + 5 :]  # behind the topic and the size
             self._gathering(publication.topic, publication.timeout, len(body)).add(publication, body)
             return
@@ -185,15 +179,22 @@ class Producer:
             self._heads[topic] = head
         return head
 
+    def plain(self, topic: str, body: bytes, timeout: float) -> Publication:
+        """Return the publish of one message that any nsqd may take.  Raises InvalidName."""
+        data = b"%b%b%b" % (self._heads.get(topic) or self.head(topic), len(body).to_bytes(4, "big"), body)
+        publication = Publication(self.loop, topic, data, 1, timeout, self.clock.now() + timeout)
+        publication.retries = self.settings.retries
+        return publication
+
     def publish_plain(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message, whose body was checked, and wait; from any thread.
+        """Publish one message, whose body was checked, to whichever nsqd, and wait; from any thread.
 
         Raises InvalidName before anything is sent, and the publish's own error.
         """
         greenlet = getcurrent()
         # A greenlet below the hub, or the thread's first one above it; else it is another thread's, or a nested one.
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
-        if here and self.coalesces:
+        if here and self.settings.coalesce:
             gathering, size = self._open.get(topic), len(body)
             if gathering is None or gathering.room < size or gathering.timeout != timeout:
                 gathering = self._gathering(topic, timeout, size)
@@ -206,9 +207,7 @@ class Producer:
                 gathering.give_up(greenlet)
                 raise
             return gathering.raise_in(greenlet) if gathering.failed else None
-        data = b"%b%b%b" % (self._heads.get(topic) or self.head(topic), len(body).to_bytes(4, "big"), body)
-        publication = Publication(self.loop, topic, data, 1, timeout, self.clock.now() + timeout)
-        publication.retries = self.settings.retries
+        publication = self.plain(topic, body, timeout)
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)
@@ -399,7 +398,7 @@ class Producer:
         if self.closing:
             return
         self.drain(timeout)
-        self.closing, self.takes_plain, self.coalesces = True, False, False
+        self.closing = True
         for peer in self.peers.values():
             peer.close()
         for publication in list(self._everything()):
@@ -414,6 +413,6 @@ class Producer:
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
-        self.closing, self.takes_plain, self.coalesces = True, False, False
+        self.closing = True
         for peer in self.peers.values():
             peer.abandon()

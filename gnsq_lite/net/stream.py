@@ -277,12 +277,9 @@ class Stream:
         self.closed = reason
         if self._tls is not None and not self._chunks:
             self._say_goodbye()
-        self._readable.close()
-        self._writable.close()
-        self._impatience.close()
         self._chunks.clear()
         self.unsent = 0
-        self._sock.close()
+        self._release()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._loop.soon(waiting.switch)
@@ -314,10 +311,12 @@ class Stream:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
-            self._readable.close()
-            self._writable.close()
-            self._impatience.close()
-            self._sock.close()
+            self._release()
+
+    def _release(self) -> None:
+        for watcher in (self._readable, self._writable, self._impatience):
+            watcher.close()
+        self._sock.close()
 
 
 def tls_hint(error: Exception) -> str:

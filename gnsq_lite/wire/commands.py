@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, Final
 
 from gnsq_lite.errors import BodyTypeError, InvalidBody, MessageTooLarge, OptionError
-from gnsq_lite.packing import pack
+from gnsq_lite.packing import pack, with_sizes
 from gnsq_lite.wire.constants import MAX_DEFER, MAX_DURATION_MS, MAX_INT32, MESSAGE_ID_LENGTH
 from gnsq_lite.wire.names import check_channel, check_topic
 
@@ -91,7 +91,7 @@ def multipublish_body(bodies: Sequence[bytes]) -> bytes:
     size = 4 + 4 * len(bodies) + sum(map(len, bodies))
     if size > MAX_INT32:
         raise MessageTooLarge(size - 4, MAX_INT32 - 4)
-    return _size_and_count(size, len(bodies)) + b"".join([_size(len(body)) + body for body in bodies])
+    return _size_and_count(size, len(bodies)) + with_sizes(bodies)
 
 
 def multipublish_packed(head: bytes, bodies: list[Any], max_size: int = MAX_INT32) -> bytes:
