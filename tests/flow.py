@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import gevent
@@ -150,3 +151,16 @@ class Flow:
         while self._missing and time.monotonic() < limit:
             time.sleep(0.05)
         return len(self._missing)
+
+    def watch(self, result: Result, seconds: float, every: float) -> Iterator[float]:
+        """Yield the time, again and again, for *seconds*, and *every* so many take a sample; one more at the end."""
+        look = began = time.monotonic()
+        while (now := time.monotonic()) < began + seconds and not self.ended.is_set():
+            if now >= look:
+                found = sample(now - began, self.handled)
+                result.samples.append(found)
+                print(found, flush=True)
+                look += every
+            yield now
+            time.sleep(0.05)
+        result.samples.append(sample(time.monotonic() - began, self.handled))

@@ -188,7 +188,9 @@ class Load:
             with self._writer(watch, found) as writer:
                 publisher = threading.Thread(target=self._flow.publish, args=(writer,))
                 publisher.start()
-                self._watch(began)
+                for _ in self._flow.watch(self.result, self.chosen.minutes * 60, self.chosen.every):
+                    pass
+                self.result.seconds = time.monotonic() - began
                 self._flow.stop()
                 publisher.join()
                 self.result.lost = self._flow.settle(60.0)
@@ -205,18 +207,6 @@ class Load:
                 began = time.monotonic()
                 count = len(ask())
                 print(f"{what}: {count} in {time.monotonic() - began:.3f} s", flush=True)
-
-    def _watch(self, began: float) -> None:
-        look = began
-        while (now := time.monotonic()) < began + self.chosen.minutes * 60 and not self._flow.ended.is_set():
-            if now >= look:
-                found = flow.sample(now - began, self._flow.handled)
-                self.result.samples.append(found)
-                print(found, flush=True)
-                look += self.chosen.every
-            time.sleep(0.05)
-        self.result.seconds = time.monotonic() - began
-        self.result.samples.append(flow.sample(self.result.seconds, self._flow.handled))
 
 
 def main(arguments: list[str] | None = None) -> int:

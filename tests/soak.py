@@ -78,20 +78,12 @@ class Soak:
 
     def _watch(self, proxy: Proxy) -> None:
         rng = random.Random(1)
-        began = time.monotonic()
-        look, strike = began, began + rng.uniform(1, 5)
-        while (now := time.monotonic()) < began + self.seconds:
-            if now >= look:
-                found = flow.sample(now - began, self._flow.handled)
-                self.result.samples.append(found)
-                print(found, flush=True)
-                look += self.every
+        strike = time.monotonic() + rng.uniform(1, 5)
+        for now in self._flow.watch(self.result, self.seconds, self.every):
             if now >= strike:
                 proxy.reset()
                 self.result.resets += 1
                 strike = now + rng.uniform(1, 5)
-            time.sleep(0.05)
-        self.result.samples.append(flow.sample(time.monotonic() - began, self._flow.handled))
 
 
 def main(arguments: list[str] | None = None) -> int:
