@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket as patched_socket
 import struct
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from gevent import monkey
 
@@ -14,6 +15,16 @@ from gnsq_lite.net.runtime import native_lock, start_native_thread
 
 _socket: Any = monkey.get_original("socket", "socket")
 _sleep: Any = monkey.get_original("time", "sleep")
+
+
+class Tap(Protocol):
+    """Hears one connection, in native threads: what goes to nsqd, just before; what nsqd sent, passed on or not."""
+
+    def up(self, data: bytes) -> None:
+        """Take what goes to nsqd."""
+
+    def down(self, data: bytes) -> None:
+        """Take what comes from nsqd."""
 
 
 class Proxy:
@@ -40,8 +51,8 @@ class Proxy:
         self.chunk = 65536
         #: Close a connection after so many bytes from nsqd; None: never.
         self.cut_after: int | None = None
-        #: Called with what comes from nsqd, before it is passed on; in native threads.
-        self.watch: Callable[[bytes], None] | None = None
+        #: Makes the listener of each connection.
+        self.tap: Callable[[], Tap] | None = None
         self._losing = b""
         self._losses = 0
         self._pairs: list[tuple[Any, Any]] = []
@@ -71,10 +82,11 @@ class Proxy:
             with self._lock:
                 self.connections += 1
                 self._pairs.append((client, server))
-            start_native_thread("proxy-up", lambda a=client, b=server: self._pump(a, b, False))  # type: ignore[misc]
-            start_native_thread("proxy-down", lambda a=server, b=client: self._pump(a, b, True))  # type: ignore[misc]
+            tap = self.tap() if self.tap is not None else None
+            start_native_thread("proxy-up", partial(self._pump, client, server, False, tap))
+            start_native_thread("proxy-down", partial(self._pump, server, client, True, tap))
 
-    def _pump(self, source: Any, sink: Any, from_nsqd: bool) -> None:
+    def _pump(self, source: Any, sink: Any, from_nsqd: bool, tap: Tap | None) -> None:
         passed = 0
         swallowed = False  # from then on nothing passes: a stream of TCP has no gaps
         try:
@@ -82,14 +94,16 @@ class Proxy:
                 data = source.recv(65536)
                 if not data:
                     break
+                if tap is not None and from_nsqd:
+                    tap.down(data)
                 swallowed = swallowed or self.holding
                 if swallowed:
                     continue
-                if from_nsqd and self.watch is not None:
-                    self.watch(data)
                 if not from_nsqd and self._losses and self._losing in data:
                     self._losses -= 1
                     break
+                if tap is not None and not from_nsqd:
+                    tap.up(data)
                 if self.delay:
                     _sleep(self.delay)
                 limit = self.cut_after if from_nsqd else None

@@ -53,7 +53,8 @@ def summary(audits: list[Audit]) -> str:
     return (
         f"{len(audits)} seeds, {sum(a.messages for a in audits)} messages, {sum(a.faults for a in audits)} faults:"
         f" lost {sum(len(a.lost) for a in audits)}, left {sum(a.left for a in audits)},"
-        f" lost by nsqd itself {sum(a.lost_by_nsqd for a in audits)},"
+        f" lost by nsqd itself {sum(len(a.lost_by_nsqd) for a in audits)}, of them sent to a client"
+        f" {sum(a.lost_in_flight for a in audits)},"
         f" second copies {sum(a.copies for a in audits)}, sent again: {told or 'none'},"
         f" unexplained {sum(len(a.unexplained) for a in audits)}"
     )

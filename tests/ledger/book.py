@@ -8,7 +8,10 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
+
+from tests.ledger.wire import Witness
 
 #: Seconds around an event within which a machine under load may see it.
 SLACK = 1.5
@@ -99,7 +102,9 @@ class Audit:
     faults: int = 0
     lost: list[int] = field(default_factory=list)
     #: Confirmed messages that a real nsqd had in memory when it was killed: its loss, not the client's.
-    lost_by_nsqd: int = 0
+    lost_by_nsqd: list[int] = field(default_factory=list)
+    #: Those of them that it had sent to a client.
+    lost_in_flight: int = 0
     left: int = 0
     copies: int = 0
     redelivered: dict[str, int] = field(default_factory=dict)
@@ -115,12 +120,10 @@ class Audit:
 class Auditor:
     """Explains every handling after a message's first."""
 
-    def __init__(
-        self, events: Iterable[Event], aliases: dict[str, str], msg_timeout: float, longest_delay: float
-    ) -> None:
+    def __init__(self, events: Iterable[Event], aliases: dict[str, str], msg_timeout: float) -> None:
         self._aliases = aliases
         self._events: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-        self._msg_timeout, self._longest_delay = msg_timeout, longest_delay
+        self._msg_timeout = msg_timeout
         for event in events:
             self._events[event.kind, event.worker, self._real(event.what)].append(event.at)
 
@@ -172,15 +175,28 @@ class Auditor:
             if outcome.ok and number not in by_number:
                 result.lost.append(number)
 
-    def excuse(self, result: Audit, passed_at: dict[int, list[float]]) -> None:
-        """Move what a killed real nsqd had in memory to its own account: *passed_at* says when it took or gave each."""
-        downs = [at for (kind, _, _), times in self._events.items() if kind == "down" for at in times]
-        window = self._msg_timeout + self._longest_delay + SLACK
+    def hear(self, result: Audit, handled: list[Handled], sent: dict[int, Sent], witness: Witness) -> None:
+        """Compare what the clients say with what was on the wire, and move what a killed real nsqd lost to its account.
+
+        That nsqd said OK to it, was killed after that, and never got a FIN: what a client did cannot have lost it.
+        """
+        seen = {note.number for note in handled}
+        for number, outcome in sent.items():
+            if outcome.ok and number not in witness.confirmed:
+                result.unexplained.append(f"{number}: the Writer says OK, no nsqd did")
+        for number in sorted(witness.finished - seen):
+            result.unexplained.append(f"{number}: FIN was sent, no handler was called")
+        if result.server == "embedded":
+            return  # it loses nothing when it is killed
         theirs = [
-            n for n in result.lost if any(at - window <= t <= at + SLACK for at in downs for t in passed_at.get(n, ()))
+            number
+            for number in result.lost
+            if number not in witness.finished
+            and any(self._happened("down", "", nsqd, at, inf) for nsqd, at in witness.confirmed.get(number, ()))
         ]
-        result.lost = [n for n in result.lost if n not in theirs]
-        result.lost_by_nsqd = len(theirs)
+        result.lost = [number for number in result.lost if number not in theirs]
+        result.lost_by_nsqd = theirs
+        result.lost_in_flight = len(witness.given.intersection(theirs))
 
 
 def table(audits: Iterable[Audit]) -> Iterable[str]:
@@ -198,7 +214,7 @@ def table(audits: Iterable[Audit]) -> Iterable[str]:
             each.copies,
             sum(each.redelivered.values()),
             len(each.unexplained),
-            each.lost_by_nsqd,
+            len(each.lost_by_nsqd),
             round(each.seconds, 1),
         )
         yield " ".join(f"{value:>{len(head) + 2}}" for head, value in zip(heads, values, strict=True))

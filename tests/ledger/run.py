@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +17,8 @@ from tests import servers
 from tests.ledger import clock
 from tests.ledger.book import Audit, Auditor, Log, Sent, read_notes
 from tests.ledger.publisher import Publisher
-from tests.ledger.worker import LONGEST_DELAY, make_reader
+from tests.ledger.wire import Witness
+from tests.ledger.worker import make_reader
 from tests.proxy import Proxy
 
 MSG_TIMEOUT = 2.0
@@ -71,20 +70,6 @@ class WorkerProcess:
         except ChildProcessError:
             pass
         self.pid = None
-
-
-class Given:
-    """When nsqd handed over each number, as the proxies saw it; a number on the edge of a read may be missed."""
-
-    def __init__(self, seed: int) -> None:
-        self._body = re.compile(rb"%d:(\d+)" % seed)
-        self.at: dict[int, list[float]] = defaultdict(list)
-
-    def note(self, data: bytes) -> None:
-        """Note what is in a read."""
-        now = time.monotonic()
-        for number in self._body.findall(data):
-            self.at[int(number)].append(now)
 
 
 class Run:
@@ -223,10 +208,10 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
                 address_map=to_proxy,
             )
         )
-        given = Given(seed)
+        witness = Witness(seed)
         for proxy in proxies:
             proxy.lose(b"PUB ", SURE)
-            proxy.watch = given.note
+            witness.listen(proxy, aliases[proxy.address])
         faults = Run(seed, cluster, proxies, log, child)
         half = messages // 2
         publishers = [
@@ -249,17 +234,13 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
         if clock.jumps():
             clock.jump(0)
     sent: dict[int, Sent] = {}
-    passed = given.at
     for publisher in publishers:
         sent.update(publisher.sent)
-        for number, at in publisher.confirmed_at.items():
-            passed[number].append(at)
         result.unexplained += publisher.early
     handled, events = read_notes(notes)
-    auditor = Auditor(events, aliases, MSG_TIMEOUT, LONGEST_DELAY)
+    auditor = Auditor(events, aliases, MSG_TIMEOUT)
     auditor.audit(result, handled, sent)
-    if kind == "nsqd":
-        auditor.excuse(result, passed)
+    auditor.hear(result, handled, sent, witness)
     result.seconds = time.monotonic() - began
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 
@@ -10,6 +11,8 @@ from gevent import monkey
 
 from tests.ledger import book
 from tests.ledger.__main__ import main
+from tests.ledger.wire import Wire, Witness
+from tests.rawclient import dpub, identify, mpub, pub, sub
 
 # Any ten would do: each run begins with publishes that are lost on their way (run.SURE), so that a Writer that took
 # a lost connection for an OK lost 10 to 120 messages of 300 in each of these seeds.
@@ -36,7 +39,7 @@ def handled(number: int, at: float, id: str = "a", fate: str = "ok", worker: str
 
 def audited(notes: list[book.Handled], *events: book.Event, **sent: book.Sent) -> book.Audit:
     result = book.Audit(1, "embedded", 1)
-    auditor = book.Auditor(events, {"127.0.0.1:1": "127.0.0.1:2"}, 2.0, 0.5)
+    auditor = book.Auditor(events, {"127.0.0.1:1": "127.0.0.1:2"}, 2.0)
     auditor.audit(result, notes, {1: sent.get("sent", book.Sent(ok=1))})
     return result
 
@@ -81,15 +84,81 @@ def test_the_command_prints_a_line_for_each_seed(capsys: pytest.CaptureFixture[s
     assert lines[-1].startswith("1 seeds, 20 messages")
 
 
-def test_only_what_nsqd_took_or_gave_shortly_before_it_was_killed_is_its_own_loss() -> None:
-    def lost(*passed_at: float) -> tuple[list[int], int]:
-        result = book.Audit(1, "nsqd", 1, lost=[7])
-        auditor = book.Auditor([book.Event("", "down", "127.0.0.1:1", 100.0)], {}, 2.0, 0.5)
-        auditor.excuse(result, {7: list(passed_at)})
-        return result.lost, result.lost_by_nsqd
+NSQD = "127.0.0.1:2"
 
-    assert lost(99.0) == ([], 1)
-    assert lost(10.0, 98.0) == ([], 1)  # taken long before, given now
-    assert lost(10.0) == ([7], 0)
-    assert lost(103.0) == ([7], 0)
-    assert lost() == ([7], 0)
+
+def frame(kind: int, data: bytes) -> bytes:
+    return struct.pack(">II", 4 + len(data), kind) + data
+
+
+OK, HEARTBEAT = frame(0, b"OK"), frame(0, b"_heartbeat_")
+
+
+def wire(*passed: tuple[str, bytes], at_a_time: int = 1 << 16) -> Witness:
+    """Return the witness of a connection over which that passed, "up" or "down"."""
+    witness = Witness(9)
+    one = Wire(witness, NSQD)
+    for way, data in passed:
+        for at in range(0, len(data), at_a_time):
+            getattr(one, way)(data[at : at + at_a_time])
+    return witness
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 65536])
+def test_the_witness_matches_each_answer_with_its_command(at_a_time: int) -> None:
+    witness = wire(
+        ("up", b"  V2" + identify() + pub("t", b"9:1")),
+        ("down", frame(0, b"{}") + HEARTBEAT),
+        ("up", b"NOP\n" + mpub("t", b"9:2", b"9:3") + pub("t", b"9:4") + dpub("t", 5, b"9:5") + pub("t", b"9:6")),
+        ("down", OK + frame(1, b"E_MPUB_FAILED") + OK + HEARTBEAT + OK),
+        at_a_time=at_a_time,
+    )
+    assert sorted(witness.confirmed) == [1, 4, 5]
+    assert {nsqd for oks in witness.confirmed.values() for nsqd, _ in oks} == {NSQD}
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 65536])
+def test_the_witness_knows_what_was_given_and_finished(at_a_time: int) -> None:
+    first, second = b"a" * 16, b"b" * 16
+    witness = wire(
+        ("up", b"  V2" + identify() + sub("t", "ch") + b"RDY 2\n"),
+        ("down", frame(0, b"{}") + OK + frame(2, bytes(10) + first + b"9:1") + frame(2, bytes(10) + second + b"9:2")),
+        ("up", b"REQ " + second + b" 0\nFIN " + first + b"\nFIN " + b"c" * 16 + b"\n"),
+        ("down", frame(1, b"E_FIN_FAILED FIN " + b"c" * 16 + b" failed ID not in flight")),
+        at_a_time=at_a_time,
+    )
+    assert (witness.given, witness.finished, dict(witness.confirmed)) == ({1, 2}, {1}, {})
+
+
+def heard(notes: list[book.Handled], witness: Witness, *events: book.Event, server: str = "nsqd") -> book.Audit:
+    """Return the audit of number 1, which the Writer says is confirmed."""
+    result, sent = book.Audit(1, server, 1), {1: book.Sent(ok=1)}
+    auditor = book.Auditor(events, {}, 2.0)
+    auditor.audit(result, notes, sent)
+    auditor.hear(result, notes, sent, witness)
+    return result
+
+
+def test_only_what_nsqd_confirmed_and_nobody_finished_can_be_its_own_loss() -> None:
+    witness = wire(("up", b"  V2" + pub("t", b"9:1")), ("down", OK))
+    ((_, at),) = witness.confirmed[1]
+    killed = book.Event("", "down", NSQD, at + 60)
+    theirs = heard([], witness, killed)
+    assert (theirs.lost, theirs.lost_by_nsqd, theirs.lost_in_flight, theirs.good) == ([], [1], 0, True)
+    assert heard([], witness).lost == [1]  # nsqd was not killed
+    assert heard([], witness, book.Event("", "down", NSQD, at - 1)).lost == [1]  # before it said OK
+    assert heard([], witness, book.Event("", "down", "127.0.0.1:3", at + 60)).lost == [1]  # another nsqd
+    assert heard([], witness, killed, server="embedded").lost == [1]  # it keeps what it has
+    witness.given.add(1)
+    assert heard([], witness, killed).lost_in_flight == 1
+    witness.finished.add(1)
+    assert heard([], witness, killed).lost == [1]  # a client finished it
+
+
+def test_an_ok_and_a_fin_that_the_wire_denies_are_unexplained() -> None:
+    told = [handled(1, 5.0)]
+    assert heard(told, wire(("up", b"  V2" + pub("t", b"9:1")), ("down", OK))).good
+    assert heard(told, wire(("up", b"  V2" + pub("t", b"9:1")))).unexplained == ["1: the Writer says OK, no nsqd did"]
+    finished = wire(("up", b"  V2" + pub("t", b"9:1")), ("down", OK))
+    finished.finished.add(2)
+    assert heard(told, finished).unexplained == ["2: FIN was sent, no handler was called"]
