@@ -206,7 +206,7 @@ class Writer:
             publication = self._requested(core, request, seconds, core.clock.now() + seconds)
             publication.retries = self._own.retries
         if not _waits:
-            core.reserve(publication, len(body))
+            core.backlog.reserve(publication, len(body))
         self._submit(core, publication)
         return publication
 

@@ -19,19 +19,15 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import (
-    BacklogFull,
-    ClosedError,
-    NotSent,
-    NsqdError,
-    OutcomeUnknown,
-)
+from gnsq_lite.errors import ClosedError, NotSent, NsqdError, OutcomeUnknown
+from gnsq_lite.net.alarm import NEVER, Alarm
+from gnsq_lite.net.backlog import Backlog
 from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathering
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.peers import Peer
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.routes import Routes
-from gnsq_lite.net.runtime import Loop, native_lock
+from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
@@ -39,8 +35,6 @@ _CHECK_EVERY = 1.0
 
 #: Topics whose PUB is kept ready.
 _MOST_HEADS = 10_000
-
-_NEVER = float("inf")
 
 
 class Producer:
@@ -59,11 +53,9 @@ class Producer:
         self._number = 0
         self._hub = loop.hub
         self._heads: dict[str, bytes] = {}
-        self._next_deadline = _NEVER
-        self._timer: Any = loop.hub.loop.timer(0.0)
+        self._alarm = Alarm(loop, clock, self._expire)
         self._drained: list[Event] = []
-        self._backlog_lock = native_lock()
-        self._reserved = self._released = 0
+        self.backlog = Backlog(settings.max_pending)
         #: What this turn's publishes are gathered in: all of them, in order, and the last one of each topic.
         self._gathered: list[Gathering] = []
         self._open: dict[str, Gathering] = {}
@@ -158,8 +150,8 @@ class Producer:
         if self.closing:
             self.settle(publication, error=ClosedError("the Writer was closed"))
             return
-        if publication.deadline < self._next_deadline:
-            self._watch(publication.deadline)
+        if publication.deadline < self._alarm.at:
+            self._alarm.set(publication.deadline)
         coalesces = self.settings.coalesce and not self.routed
         if coalesces and publication.request is None and publication.data.startswith(b"PUB "):
             body = publication.data[publication.data.index(b"\n") + 5 :]  # behind the topic and the size
@@ -196,6 +188,7 @@ class Producer:
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
         if here and self.settings.coalesce:
             gathering, size = self._open.get(topic), len(body)
+            # What _gathering() asks first, without the call: most publishes join one that others opened.
             if gathering is None or gathering.room < size or gathering.timeout != timeout:
                 gathering = self._gathering(topic, timeout, size)
             gathering.bodies.append(body)
@@ -266,8 +259,8 @@ class Producer:
             deadline = self.clock.now() + timeout
             gathering = Gathering(self.loop, topic, timeout, deadline, self.settings.max_body_size)
             gathering.retries = self.settings.retries
-            if deadline < self._next_deadline:
-                self._watch(deadline)
+            if deadline < self._alarm.at:
+                self._alarm.set(deadline)
             if not self._gathered:
                 self.loop.soon(self._send_gathered)
             self._open[topic] = gathering
@@ -287,7 +280,8 @@ class Producer:
         """nsqd has it."""
         if publication.settle(receipt):
             self.published += publication.count
-            self._released += publication.cost
+            if publication.cost:
+                self.backlog.release(publication)
             if self._drained:
                 self._tell_drained()
 
@@ -295,7 +289,7 @@ class Producer:
         """Give a publish its outcome, once, and count it."""
         if not publication.settle(error=error):
             return
-        self._released += publication.cost
+        self.backlog.release(publication)
         if isinstance(error, OutcomeUnknown):
             self.unknown += publication.count
         else:
@@ -308,15 +302,6 @@ class Producer:
             for event in self._drained:
                 event.set()
 
-    def reserve(self, publication: Publication, size: int) -> None:
-        """Count a publish that nobody waits for against ``max_pending``; from any thread.  Raises BacklogFull."""
-        with self._backlog_lock:
-            if self._reserved - self._released + size > self.settings.max_pending:
-                most = self.settings.max_pending
-                raise BacklogFull(f"{most} bytes are on their way already (max_pending); nothing was sent")
-            self._reserved += size
-        publication.cost = size
-
     def fail_hopeless(self) -> None:
         """Fail what waits when no nsqd can be had, for a reason that waiting does not mend."""
         errors = [peer.error for peer in self.peers.values()]
@@ -327,13 +312,6 @@ class Producer:
             self.settle(publication, error=errors[0] or NotSent("no nsqd can be reached"))
 
     # -- deadlines
-
-    def _watch(self, deadline: float) -> None:
-        self._next_deadline = deadline
-        self._timer.stop()
-        self._timer.close()
-        self._timer = self.loop.hub.loop.timer(max(0.0, deadline - self.clock.now()))
-        self._timer.start(self._expire)
 
     def _everything(self) -> Iterable[Publication]:
         """Every publish that may have no outcome yet."""
@@ -346,7 +324,8 @@ class Producer:
 
     def _expire(self) -> None:
         now = self.clock.now()
-        self._next_deadline = soonest = _NEVER
+        self._alarm.set(NEVER)
+        soonest = NEVER
         for publication in list(self._everything()):
             if publication.done():
                 continue
@@ -358,8 +337,8 @@ class Producer:
         self.routes.forget(Publication.done)
         for peer in self.peers.values():
             peer.waiting = deque(p for p in peer.waiting if not p.done())
-        if soonest < _NEVER:
-            self._watch(soonest)
+        if soonest < self._alarm.at:  # unless something sooner was submitted meanwhile
+            self._alarm.set(soonest)
 
     def _why(self) -> str:
         """Say why no nsqd can be reached, as far as it is known."""
@@ -403,7 +382,7 @@ class Producer:
             peer.close()
         for publication in list(self._everything()):
             self.settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
-        self._timer.stop()
+        self._alarm.stop()
         self.routes.close()
         if self._discovery is not None:
             self._discovery.stop()

@@ -271,13 +271,13 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
     publications = []
     for _ in range(3):
         publication = Publication(loop_here(), "t", commands.publish("t", b"x" * 10), 1, 5.0, bench.clock.now() + 5)
-        bench.producer.reserve(publication, 10)
+        bench.producer.backlog.reserve(publication, 10)
         bench.producer.submit(publication)
         publications.append(publication)
     end_turn()
-    assert (bench.producer._reserved, bench.producer._released) == (30, 0)
+    assert bench.producer.backlog.size == 30
     bench.answer()
-    assert bench.producer._released == 30
+    assert bench.producer.backlog.size == 0
 
 
 @pytest.mark.rule("PUB-2")
@@ -376,3 +376,25 @@ def test_the_threads_first_greenlet_publishes_in_this_turn_too(coalesce: bool) -
     with gevent.Timeout(2):
         assert bench.publish(b"1") is None
     assert bench.producer.published == 1
+
+
+def test_a_deadline_set_while_others_expire_is_kept() -> None:
+    bench = Bench(coalesce=False)
+    first = Publication(loop_here(), "t", commands.publish("t", b"x"), 1, 5.0, bench.clock.now() + 5)
+    last = Publication(loop_here(), "t", commands.publish("t", b"x"), 1, 60.0, bench.clock.now() + 60)
+    again = Publication(loop_here(), "t", commands.publish("t", b"x"), 1, 8.0, bench.clock.now() + 8)
+    for publication in (first, last):
+        bench.producer.submit(publication)
+    settle = bench.producer.settle
+
+    def settle_and_submit(publication: Publication, *, error: BaseException) -> None:
+        settle(publication, error=error)
+        bench.producer.submit(again)
+
+    bench.producer.settle = settle_and_submit
+    bench.clock.advance(6)
+    bench.producer._expire()
+    with pytest.raises(errors.PublishTimeout):
+        first.result(0)
+    assert not last.done()
+    assert bench.producer._alarm.at == again.deadline

@@ -1,0 +1,38 @@
+"""One timer for many deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.net.runtime import Loop
+
+NEVER = float("inf")
+
+
+class Alarm:
+    """Calls *ring* once at ``at``, in seconds of *clock*, from the loop's hub: it must not block.
+
+    Who has a deadline before ``at`` sets it; the one called looks at all and sets the soonest that is left.
+    """
+
+    def __init__(self, loop: Loop, clock: Clock, ring: Callable[[], None]) -> None:
+        self.at = NEVER
+        self._loop, self._clock, self._ring = loop, clock, ring
+        self._timer: Any = None
+
+    def set(self, at: float) -> None:
+        """Ring then, and not when it was set before; infinity: not at all."""
+        self.at = at
+        self.stop()
+        if at < NEVER:
+            self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
+            self._timer.start(self._ring)
+
+    def stop(self) -> None:
+        """Ring no more."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
+            timer.close()

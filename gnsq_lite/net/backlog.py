@@ -1,0 +1,33 @@
+"""How much may be on its way that nobody waits for."""
+
+from __future__ import annotations
+
+from gnsq_lite.errors import BacklogFull
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.runtime import native_lock
+
+
+class Backlog:
+    """Bytes of publishes without an outcome that nobody waits for, at most *most* (``max_pending``)."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = native_lock()
+        self._reserved = self._released = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes on their way."""
+        return self._reserved - self._released
+
+    def reserve(self, publication: Publication, size: int) -> None:
+        """Count a publish; from any thread.  Raises BacklogFull."""
+        with self._lock:
+            if self._reserved - self._released + size > self._most:
+                raise BacklogFull(f"{self._most} bytes are on their way already (max_pending); nothing was sent")
+            self._reserved += size
+        publication.cost = size
+
+    def release(self, publication: Publication) -> None:
+        """It has its outcome; in the loop's thread, once."""
+        self._released += publication.cost
