@@ -249,12 +249,12 @@ class Reader:
     def pause(self) -> None:
         """Receive no more messages (RDY 0); connections stay, running handlers go on."""
         core = self._started()
-        core.loop.run(core.set_paused, True)
+        core.loop.run(core.flow.set_paused, True)
 
     def resume(self) -> None:
         """Receive again."""
         core = self._started()
-        core.loop.run(core.set_paused, False)
+        core.loop.run(core.flow.set_paused, False)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 pauses (RDY-8)."""
@@ -263,7 +263,7 @@ class Reader:
 
     def is_starved(self) -> bool:
         """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
-        return self._started().is_starved()
+        return self._started().flow.is_starved()
 
     def stats(self, timeout: float | None = None) -> ReaderStats:
         """Return counts and the state of each connection.

@@ -1,7 +1,6 @@
-"""A Reader's core in its loop: connections, handler pool and policies wired together.
+"""A Reader's core in its loop: connections, flow control and handler pool wired together.
 
-The policies decide (:mod:`gnsq_lite.policy`); what is here carries out.  Everything runs in the loop's thread but
-:meth:`Consumer.on_exception` and :meth:`Consumer.on_too_many_attempts`, which run where handlers run.
+Everything runs in the loop's thread; what runs where handlers run is in :mod:`gnsq_lite.net.outcomes`.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.net.flow import FlowControl
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
 from gnsq_lite.net.ordered import OrderedConnection
 from gnsq_lite.net.outcomes import HandlerOutcomes
@@ -42,10 +42,8 @@ from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.net.subscription import Subscription
 from gnsq_lite.policy.attempts import requeue_delay
-from gnsq_lite.policy.backoff import Backoff, Phase
+from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
-from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
-from gnsq_lite.wire import commands
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -60,9 +58,6 @@ MISCONFIGURED = (
     ProtocolError,
 )
 
-#: Seconds between two looks at silent connections and late messages.
-_CHECK_EVERY = 1.0
-
 
 class Consumer:
     """Runs one subscription over all its nsqds.  Made and used in the loop's thread."""
@@ -72,14 +67,7 @@ class Consumer:
         self.rng = random.Random()
         self.ended = Completion()
         self.connections: dict[Endpoint, Connection] = {}
-        self.allocator = ReadyAllocator(
-            settings.max_in_flight,
-            clock=clock,
-            rng=self.rng,
-            idle_timeout=settings.rdy_idle_timeout,
-            low_ready_timeout=settings.rdy_low_timeout,
-        )
-        self.backoff = Backoff(settings.backoff, clock=clock, rng=self.rng)
+        self.flow = FlowControl(self)
         make = make_batch_runner if settings.batch_size else make_runner
         self.outcomes = HandlerOutcomes(self)
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
@@ -88,7 +76,7 @@ class Consumer:
         self.pool = make_pool(settings.pool, loop, run, concurrency, self.outcomes.on_exit)
         self.batches = (
             BatchFeeder(
-                loop, Batcher(settings.batch_size, settings.batch_wait, clock), self.pool, clock, self.is_starved
+                loop, Batcher(settings.batch_size, settings.batch_wait, clock), self.pool, clock, self.flow.is_starved
             )
             if settings.batch_size
             else None
@@ -100,13 +88,9 @@ class Consumer:
         #: When closing ends, whatever still runs.
         self.close_by = float("inf")
         self.abandoned = 0
-        self._max_in_flight = settings.max_in_flight
-        self._paused = False
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self._stopped: set[Endpoint] = set()
         self._hopeless: dict[Endpoint, NSQError] = {}
-        self._wake_ticker = Event()
-        self._ticks_at = 0.0
         #: Set when something happened that the one who closes waits for.
         self.quiet = Event()
         self.discovery: Discovery | None = None
@@ -118,7 +102,7 @@ class Consumer:
         """Connect to the direct nsqds, ask the nsqlookupds, begin to tick."""
         settings = self.settings
         self.discovery = Discovery.for_reader(self.loop, settings, self.rng, self.clock, self._found)
-        self._greenlets.append(self.loop.spawn("ticker", self._tick))
+        self._greenlets.append(self.loop.spawn("ticker", self.flow.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:
@@ -148,14 +132,9 @@ class Consumer:
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self._hopeless.pop(endpoint, None)
-        negotiated = connection.negotiated
-        limit = negotiated.max_rdy_count if negotiated is not None else 2500
-        own = self.settings.dialect.ready_limit(self.settings.topic, endpoint)
-        counts_down = negotiated is not None and not negotiated.negotiated
         if self.discovery is not None:
             self.discovery.connected(endpoint)
-        self._apply(self.allocator.add(endpoint, limit if own is None else min(own, limit), counts_down=counts_down))
-        self._wake_ticker.set()
+        self.flow.joined(connection)
         topic, channel = self.settings.topic, self.settings.channel
         log.info("%s: connected, subscribed to %s/%s", endpoint, topic, channel, extra=self.fields(endpoint))
         self.call_hook("on_connected", connection.address)
@@ -166,9 +145,7 @@ class Consumer:
             del self.connections[connection.endpoint]
             self.received_before += connection.received
             self.expired_before += connection.expired
-            self._apply(self.allocator.remove(connection.endpoint))
-            if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
-                self._wake_ticker.set()
+            self.flow.parted(connection.endpoint)
         self.quiet.set()
 
     def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
@@ -224,7 +201,7 @@ class Consumer:
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         """Hand what a read brought to the pool."""
-        self._apply(self.allocator.received(connection.endpoint, len(messages)))
+        self.flow.received(connection.endpoint, len(messages))
         if self.closing:
             self.send_back(messages)
         elif isinstance(connection, OrderedConnection):
@@ -250,12 +227,10 @@ class Consumer:
             message._connection.skipped(message)
 
     def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None:
-        """Count what left; a success may end backoff (BACK-2)."""
+        """Count what left."""
         self.finished += finished
         self.requeued += requeued
-        self._apply(self.allocator.answered(connection.endpoint, finished + requeued + expired))
-        if finished and self.backoff.level:
-            self._outcome(True)
+        self.flow.answered(connection.endpoint, finished + requeued + expired, success=finished > 0)
         if self.closing:
             self.quiet.set()
 
@@ -273,90 +248,15 @@ class Consumer:
         """Return the seconds a failed message rests (MSG-1)."""
         return requeue_delay(self.settings.retry, message.attempts, self.rng)
 
-    # -- backoff
-
     def on_failure(self) -> None:
         """A message failed (BACK-1)."""
-        if self.settings.backoff.enabled:
-            self._outcome(False)
-
-    def _outcome(self, success: bool) -> None:
-        before = self.backoff.phase
-        after = self.backoff.record(success)
-        if self.backoff.strategy_error is not None:
-            log.error("the backoff strategy is not used: %s", self.backoff.strategy_error)
-        if after is before:
-            return
-        if after is Phase.PAUSED:
-            self._apply(self.allocator.pause())
-            resume_at = self.backoff.resume_at
-            pause = max(0.0, resume_at - self.clock.now()) if resume_at is not None else 0.0
-            log.warning("backing off for %.1f s (level %d)", pause, self.backoff.level, extra=self.fields())
-            self.call_hook("on_backoff", pause)
-            self._wake_ticker.set()
-        elif after is Phase.FLOWING:
-            log.info("backoff is over", extra=self.fields())
-            self._apply(self.allocator.resume())
-            self.call_hook("on_backoff", 0.0)
-
-    # -- ticking
-
-    def _tick(self) -> None:
-        while True:
-            now = self.clock.now()
-            due = [now + _CHECK_EVERY]
-            if self.allocator.next_tick is not None:
-                due.append(self.allocator.next_tick)
-            if self.backoff.phase is Phase.PAUSED and self.backoff.resume_at is not None:
-                due.append(self.backoff.resume_at)
-            self._ticks_at = min(due)
-            self._wake_ticker.wait(max(0.001, self._ticks_at - now))
-            self._wake_ticker.clear()
-            try:
-                self._tick_once()
-            except Exception:
-                log.exception("a tick failed")
-
-    def _tick_once(self) -> None:
-        now = self.clock.now()
-        for connection in list(self.connections.values()):
-            connection.check(now)
-        if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is Phase.PROBING:
-            self._apply(self.allocator.probe())
-        self._apply(self.allocator.tick())
-
-    def _apply(self, decisions: Iterable[SetReady]) -> None:
-        for decision in decisions:
-            connection = self.connections.get(decision.key)  # type: ignore[call-overload]
-            if connection is not None and not self.closing:
-                connection.send(commands.ready(decision.count))
-        next_tick = self.allocator.next_tick
-        if next_tick is not None and next_tick < self._ticks_at:
-            self._wake_ticker.set()
+        self.flow.failed()
 
     def set_max_in_flight(self, count: int) -> None:
         """Change it (RDY-8); the default concurrency follows."""
-        self._max_in_flight = count
-        if not self._paused:
-            self._apply(self.allocator.set_max_in_flight(count))
+        self.flow.set_max_in_flight(count)
         if not self._concurrency_given:
             self.pool.set_concurrency(default_concurrency(self.settings.pool, count))
-        self._wake_ticker.set()
-
-    def set_paused(self, paused: bool) -> None:
-        """RDY 0 everywhere, or back."""
-        self._paused = paused
-        self._apply(self.allocator.set_max_in_flight(0 if paused else self._max_in_flight))
-        self._wake_ticker.set()
-
-    def is_starved(self) -> bool:
-        """RDY-7."""
-        return self.allocator.is_starved()
-
-    @property
-    def max_in_flight(self) -> int:
-        """As it was set last, paused or not."""
-        return self._max_in_flight
 
     def queued(self) -> int:
         """Messages that wait for a handler."""
@@ -368,9 +268,9 @@ class Consumer:
             return "closed"
         if self.closing:
             return "closing"
-        if self._paused:
+        if self.flow.paused:
             return "paused"
-        if self.backoff.phase is not Phase.FLOWING:
+        if self.flow.backoff.phase is not Phase.FLOWING:
             return "backoff"
         return "connected" if self.connections else "connecting"
 

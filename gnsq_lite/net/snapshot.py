@@ -36,15 +36,15 @@ def reader_stats(core: Consumer) -> ReaderStats:
     """Return the state of a Reader."""
     now = core.clock.now()
     connections = list(core.connections.values())
-    resume_at = core.backoff.resume_at
+    resume_at = core.flow.backoff.resume_at
     return ReaderStats(
         topic=core.settings.topic,
         channel=core.settings.channel,
         state=core.state(),
-        connections=tuple(connection_stats(c, core.allocator.ready(c.endpoint), now) for c in connections),
-        max_in_flight=core.max_in_flight,
+        connections=tuple(connection_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
+        max_in_flight=core.flow.max_in_flight,
         in_flight=_total(len(c.in_flight) for c in connections),
-        ready=core.allocator.total_ready,
+        ready=core.flow.allocator.total_ready,
         received=core.received_before + _total(c.received for c in connections),
         finished=core.finished,
         requeued=core.requeued,
@@ -56,9 +56,9 @@ def reader_stats(core: Consumer) -> ReaderStats:
         queued=core.queued(),
         handlers_running=core.pool.busy(),
         handlers_abandoned=core.abandoned,
-        backoff_level=core.backoff.level,
+        backoff_level=core.flow.backoff.level,
         backoff_for=0.0 if resume_at is None else max(0.0, resume_at - now),
-        starved=core.is_starved(),
+        starved=core.flow.is_starved(),
         lookupds=core.discovery.health() if core.discovery is not None else {},
     )
 

@@ -1,0 +1,156 @@
+"""A Reader's flow control in its loop: the RDY of every connection, and backoff.
+
+The policies decide (:mod:`gnsq_lite.policy`); what is here tells them what happened and carries out what they say.
+Everything runs in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gevent.event import Event
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.net.connection import Connection
+from gnsq_lite.policy.backoff import Backoff, Phase
+from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
+from gnsq_lite.wire import commands
+
+if TYPE_CHECKING:
+    from gnsq_lite.net.consumer import Consumer
+
+log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds between two looks at silent connections and late messages.
+_CHECK_EVERY = 1.0
+#: RDY of an nsqd that did not say how much it takes: its default (``--max-rdy-count``).
+_DEFAULT_MAX_RDY = 2500
+
+
+class FlowControl:
+    """Flow control of one Consumer."""
+
+    def __init__(self, owner: Consumer) -> None:
+        settings, clock = owner.settings, owner.clock
+        self._owner, self._clock = owner, clock
+        self.allocator = ReadyAllocator(
+            settings.max_in_flight,
+            clock=clock,
+            rng=owner.rng,
+            idle_timeout=settings.rdy_idle_timeout,
+            low_ready_timeout=settings.rdy_low_timeout,
+        )
+        self.backoff = Backoff(settings.backoff, clock=clock, rng=owner.rng)
+        #: As it was set last, paused or not.
+        self.max_in_flight = settings.max_in_flight
+        self.paused = False
+        self._wake = Event()
+        self._ticks_at = 0.0
+
+    # -- what happened
+
+    def joined(self, connection: Connection) -> None:
+        """A connection is subscribed."""
+        settings, endpoint, negotiated = self._owner.settings, connection.endpoint, connection.negotiated
+        limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
+        own = settings.dialect.ready_limit(settings.topic, endpoint)
+        counts_down = negotiated is not None and not negotiated.negotiated
+        self._apply(self.allocator.add(endpoint, limit if own is None else min(own, limit), counts_down=counts_down))
+        self._wake.set()
+
+    def parted(self, endpoint: Endpoint) -> None:
+        """A connection is gone."""
+        self._apply(self.allocator.remove(endpoint))
+        if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
+            self._wake.set()
+
+    def received(self, endpoint: Endpoint, count: int) -> None:
+        """A read brought so many messages."""
+        self._apply(self.allocator.received(endpoint, count))
+
+    def answered(self, endpoint: Endpoint, count: int, *, success: bool) -> None:
+        """So many messages are in flight no more; a success may end backoff (BACK-2)."""
+        self._apply(self.allocator.answered(endpoint, count))
+        if success and self.backoff.level:
+            self._outcome(True)
+
+    def failed(self) -> None:
+        """A message failed (BACK-1)."""
+        if self._owner.settings.backoff.enabled:
+            self._outcome(False)
+
+    def _outcome(self, success: bool) -> None:
+        owner, before = self._owner, self.backoff.phase
+        after = self.backoff.record(success)
+        if self.backoff.strategy_error is not None:
+            log.error("the backoff strategy is not used: %s", self.backoff.strategy_error)
+        if after is before:
+            return
+        if after is Phase.PAUSED:
+            self._apply(self.allocator.pause())
+            resume_at = self.backoff.resume_at
+            pause = max(0.0, resume_at - self._clock.now()) if resume_at is not None else 0.0
+            log.warning("backing off for %.1f s (level %d)", pause, self.backoff.level, extra=owner.fields())
+            owner.call_hook("on_backoff", pause)
+            self._wake.set()
+        elif after is Phase.FLOWING:
+            log.info("backoff is over", extra=owner.fields())
+            self._apply(self.allocator.resume())
+            owner.call_hook("on_backoff", 0.0)
+
+    # -- what is wanted
+
+    def set_max_in_flight(self, count: int) -> None:
+        """Change it (RDY-8)."""
+        self.max_in_flight = count
+        if not self.paused:
+            self._apply(self.allocator.set_max_in_flight(count))
+        self._wake.set()
+
+    def set_paused(self, paused: bool) -> None:
+        """RDY 0 everywhere, or back."""
+        self.paused = paused
+        self._apply(self.allocator.set_max_in_flight(0 if paused else self.max_in_flight))
+        self._wake.set()
+
+    def is_starved(self) -> bool:
+        """RDY-7."""
+        return self.allocator.is_starved()
+
+    # -- ticking
+
+    def run(self) -> None:
+        """Tick until killed: redistribution, the end of a pause, silent connections, late messages."""
+        while True:
+            now = self._clock.now()
+            due = [now + _CHECK_EVERY]
+            if self.allocator.next_tick is not None:
+                due.append(self.allocator.next_tick)
+            if self.backoff.phase is Phase.PAUSED and self.backoff.resume_at is not None:
+                due.append(self.backoff.resume_at)
+            self._ticks_at = min(due)
+            self._wake.wait(max(0.001, self._ticks_at - now))
+            self._wake.clear()
+            try:
+                self._tick()
+            except Exception:
+                log.exception("a tick failed")
+
+    def _tick(self) -> None:
+        now = self._clock.now()
+        for connection in list(self._owner.connections.values()):
+            connection.check(now)
+        if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is Phase.PROBING:
+            self._apply(self.allocator.probe())
+        self._apply(self.allocator.tick())
+
+    def _apply(self, decisions: Iterable[SetReady]) -> None:
+        for decision in decisions:
+            connection = self._owner.connections.get(decision.key)  # type: ignore[call-overload]
+            if connection is not None and not self._owner.closing:
+                connection.send(commands.ready(decision.count))
+        next_tick = self.allocator.next_tick
+        if next_tick is not None and next_tick < self._ticks_at:
+            self._wake.set()
