@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, Literal
 
 from gnsq_lite.errors import InvalidBody, OptionError
-from gnsq_lite.wire.commands import check_bodies, check_body, multipublish_body
+from gnsq_lite.wire.commands import check_bodies, check_body, listed, multipublish_body, multipublish_packed
 from gnsq_lite.wire.names import check_channel, check_topic
 from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_PARTITIONS
 from gnsq_lite.youzan.headers import check_trace_id
@@ -133,7 +133,7 @@ def publish(topic: str, body: bytes, partition: int | None = None) -> bytes:
 
 def multipublish(topic: str, bodies: Iterable[bytes], partition: int | None = None) -> bytes:
     """MPUB to a partition (YZ-4); answered with OK.  Raises as :func:`publish`."""
-    return _head(b"MPUB", topic, partition) + multipublish_body(check_bodies(bodies))
+    return multipublish_packed(_head(b"MPUB", topic, partition), listed(bodies))
 
 
 def publish_trace(topic: str, body: bytes, partition: int | None = None, trace_id: int = 0) -> bytes:

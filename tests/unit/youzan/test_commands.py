@@ -217,5 +217,6 @@ def test_any_headers_are_encoded_or_refused_with_the_one_error(headers: dict[str
 
 def test_a_batch_too_large_for_its_size_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsq_lite.wire.commands.MAX_INT32", 100)
+    monkeypatch.setattr("gnsq_lite.wire.commands.pack", lambda head, bodies, most: None)  # as where it is too large
     with pytest.raises(MessageTooLarge):
         commands.multipublish("t", [b"x" * 97], 0)
