@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import servers
+from tests import servers, youzan_servers
 from tests.rawclient import RawClient
 
 MakeBroker = Callable[..., servers.ServerHandle]
@@ -49,6 +49,13 @@ def pytest_configure() -> None:
     """Take SIGINT again where a shell started the run in the background and had it ignored: children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of Youzan's cluster the time that it needs: it looks once a minute whether it is stable."""
+    for item in items:
+        if item.get_closest_marker("youzan"):
+            item.add_marker(pytest.mark.timeout(600))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -139,9 +146,20 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def youzan_lookupd() -> str:
-    """HTTP address of the lookupd of a running Youzan cluster (GNSQ_YOUZAN_LOOKUPD)."""
+def youzan_lookupd(request: pytest.FixtureRequest) -> str:
+    """HTTP address of the nsqlookupd of a Youzan cluster: of the one that runs, else of one started for this run."""
     address = os.environ.get("GNSQ_YOUZAN_LOOKUPD")
-    if not address:
-        _absent("Youzan cluster", "name its nsqlookupd's HTTP address in GNSQ_YOUZAN_LOOKUPD")
-    return str(address)
+    if not address and youzan_servers.programs() is None:
+        _absent(
+            "Youzan cluster",
+            "name its programs in GNSQ_YOUZAN_NSQD and GNSQ_YOUZAN_NSQLOOKUPD, and have etcd on PATH or in GNSQ_ETCD;"
+            " or name the nsqlookupd of one that runs in GNSQ_YOUZAN_LOOKUPD",
+        )
+    return address or str(request.getfixturevalue("started_youzan_cluster"))
+
+
+@pytest.fixture(scope="session")
+def started_youzan_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HTTP address of the nsqlookupd of a Youzan cluster that was started for this run."""
+    with youzan_servers.youzan_cluster(tmp_path_factory.mktemp("youzan")) as address:
+        yield address

@@ -1,8 +1,7 @@
 """Servers for tests: real nsqd and nsqlookupd, and the embedded broker, behind one handle.
 
-The programs come from PATH or from ``GNSQ_NSQD``, ``GNSQ_NSQLOOKUPD`` (Youzan's: ``GNSQ_YOUZAN_NSQD``,
-``GNSQ_YOUZAN_NSQLOOKUPD``).  They listen on ports of the system's choice, read back from their log.  Only processes
-started here are ever signalled.
+The programs come from PATH or from ``GNSQ_NSQD``, ``GNSQ_NSQLOOKUPD``; Youzan's are in :mod:`tests.youzan_servers`.
+They listen on ports of the system's choice, read back from their log.  Only processes started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -122,21 +121,14 @@ class Process:
 
     def start(self) -> None:
         """Start it and return when each of its ports listens; on the ports of last time, if there was one."""
-        assert self.pid is None, "it is running"
         offset = self.log.stat().st_size if self.log.exists() else 0
         again = [f"--{kind.lower()}-address=127.0.0.1:{port}" for kind, port in self.ports.items()]
         fresh = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
         if any(argument.startswith("--tls-cert=") for argument in self.arguments):
             fresh.append("--https-address=127.0.0.1:0")
         wanted = {argument.split("-address")[0].lstrip("-").upper() for argument in again or fresh}
-        create = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(self.log), create, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
         argv = [self.program, *self.arguments, *(again or fresh)]
-        self.pid = os.posix_spawn(self.program, argv, os.environ, file_actions=actions, setpgroup=0)
+        self.spawn(argv)
         limit = time.monotonic() + START_TIMEOUT
         while True:
             text = self.log.read_bytes()[offset:].decode("utf-8", "replace") if self.log.exists() else ""
@@ -148,6 +140,17 @@ class Process:
                 self.kill()
                 raise RuntimeError(f"{argv} does not listen:\n{text}")
             time.sleep(0.005)
+
+    def spawn(self, argv: list[str]) -> None:
+        """Start it, what it says appended to the log."""
+        assert self.pid is None, "it is running"
+        create = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.log), create, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        self.pid = os.posix_spawn(self.program, argv, os.environ, file_actions=actions, setpgroup=0)
 
     def is_running(self) -> bool:
         """Whether the process lives; one that ended is reaped."""

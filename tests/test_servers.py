@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
+from tests import servers, youzan_servers
 
 ROOT = Path(__file__).parent.parent
 ONE_TEST = "tests/contract/test_subscribe.py::test_nop_is_not_answered"
@@ -100,3 +100,28 @@ def test_stop_and_kill_end_the_process_and_only_it(tmp_path: Path) -> None:
         assert (process.address("TCP"), process.address("HTTP")) == ("127.0.0.1:1", "127.0.0.1:2")
         getattr(process, end)()
         assert not process.is_running()
+
+
+def test_a_cluster_of_youzans_needs_three_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {name: tmp_path / name for name in ("nsqd", "nsqlookupd", "etcd")}
+    for program in made.values():
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("GNSQ_ETCD", raising=False)
+    monkeypatch.delenv("GNSQ_YOUZAN_NSQLOOKUPD", raising=False)
+    monkeypatch.setenv("GNSQ_YOUZAN_NSQD", str(made["nsqd"]))
+    assert youzan_servers.programs() is None  # the nsqlookupd on PATH is plain NSQ's
+    monkeypatch.setenv("GNSQ_YOUZAN_NSQLOOKUPD", str(made["nsqlookupd"]))
+    assert youzan_servers.programs() == tuple(map(str, made.values()))
+    monkeypatch.setenv("GNSQ_ETCD", str(tmp_path / "absent"))
+    assert youzan_servers.programs() is None
+
+
+def test_a_server_that_ends_at_once_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "nsqd"
+    program.write_text("#!/bin/sh\necho file limit is too low\nexit 1\n")
+    program.chmod(0o700)
+    node = youzan_servers.Node(str(program), [], tmp_path / "log", "127.0.0.1:1", "/ping")
+    with pytest.raises(AssertionError, match="file limit is too low"):
+        node.start()

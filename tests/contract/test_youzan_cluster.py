@@ -1,4 +1,4 @@
-"""Reader and Writer on a cluster of Youzan's kind: the embedded one, and a real one that GNSQ_YOUZAN_LOOKUPD names."""
+"""Reader and Writer on a cluster of Youzan's kind: the embedded one, and a real one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Cluster:
         source = self.leaders(topic)[partition]
         target = next(iter(known - {source}))
         query = f"topic={topic}&partition={partition}&move_leader=true&move_from={source}&move_to={target}"
-        until(lambda: self.try_post(f"/topic/partition/move?{query}"), 90.0)
+        until(lambda: self.try_post(f"/topic/partition/move?{query}"), 300.0)
         until(lambda: self.leaders(topic).get(partition) == target, 60.0)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP clients on a cluster of Youzan's kind: the embedded one, and a real one that GNSQ_YOUZAN_LOOKUPD names."""
+"""The HTTP clients on a cluster of Youzan's kind: the embedded one, and a real one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def real(youzan_lookupd: str) -> Iterator[LookupdClient]:
         yield client
 
 
-def until(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     limit = time.monotonic() + seconds
     while True:
         try:
