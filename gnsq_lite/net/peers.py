@@ -72,13 +72,15 @@ class Peer:
         """An OK settles the oldest unanswered publish."""
         if not self.pending:
             raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
-        publication = self._answered(connection)
-        if body == OK:
-            self.producer.succeed(publication, None)
-        elif publication.request is not None:
-            self.producer.succeed(publication, self.producer.settings.dialect.receipt(publication.request, body))
-        else:
+        # An answer that nobody understands leaves the publish unanswered: the end of the connection settles it.
+        receipt = None if body == OK else self._receipt(self.pending[0], body)
+        self.producer.succeed(self._answered(connection), receipt)
+
+    def _receipt(self, publication: Publication, body: bytes) -> Any:
+        """Return what an answer other than OK tells.  Raises ProtocolError."""
+        if publication.request is None:
             raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
+        return self.producer.settings.dialect.receipt(publication.request, body)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A refusal that leaves the connection open settles the oldest unanswered publish."""

@@ -272,3 +272,18 @@ def test_an_nsqd_that_takes_no_bytes_stops_neither_close_nor_others() -> None:
             with pytest.raises(errors.OutcomeUnknown):
                 publication.result()
         assert time.monotonic() - began < 6.0
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("dialect", ["nsq", "youzan"])
+def test_a_publish_whose_answer_nobody_understands_has_an_unknown_outcome(dialect: str) -> None:
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_command(connection)
+        connection.sendall(frame(0, b"JUNK"))
+        drain(connection)
+
+    with hostile(speak) as (address, _), closing(Writer(address, dialect=dialect, **WARY)) as writer:  # type: ignore[arg-type]
+        publication = writer.publish_nowait("t", b"x", timeout=20.0)
+        with pytest.raises(errors.OutcomeUnknown, match="JUNK"):
+            publication.result(10.0)
