@@ -58,6 +58,9 @@ MISCONFIGURED = (
     ProtocolError,
 )
 
+#: Longest pause, seconds, between two lookups for the leader of a partition that was lost; up to 30 % more by chance.
+_LONGEST_PAUSE = 8.0
+
 
 class Consumer:
     """Runs one subscription over all its nsqds.  Made and used in the loop's thread."""
@@ -91,6 +94,8 @@ class Consumer:
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self._stopped: set[Endpoint] = set()
         self._hopeless: dict[Endpoint, NSQError] = {}
+        #: The search for the leader of each partition that was lost.
+        self._searches: dict[int | None, Any] = {}
         #: Set when something happened that the one who closes waits for.
         self.quiet = Event()
         self.discovery: Discovery | None = None
@@ -159,8 +164,7 @@ class Consumer:
         self.call_hook("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
         if after is not None and self.settings.lookupds:
-            self._greenlets = [g for g in self._greenlets if not g.dead]
-            self._greenlets.append(self.loop.spawn("look up", self._look_up, after))
+            self._search(endpoint, after)
         if isinstance(reason, MISCONFIGURED):
             # No nsqd it knows can ever be had: asking on would only hide the mistake.
             self._hopeless[endpoint] = reason
@@ -168,10 +172,25 @@ class Consumer:
             if not self.settings.lookupds and not self.connections and known <= set(self._hopeless):
                 self.fail(reason)
 
-    def _look_up(self, after: float) -> None:
-        gevent.sleep(after)
-        if self.discovery is not None:
+    def _search(self, lost: Endpoint, after: float) -> None:
+        """Look for the leader of a partition that was lost; one search at a time for each."""
+        before = self._searches.pop(lost.partition, None)
+        if before is not None:
+            before.kill(block=False)
+        self._greenlets = [g for g in self._greenlets if not g.dead]
+        search = self._searches[lost.partition] = self.loop.spawn("look up", self._look_up, lost, after)
+        self._greenlets.append(search)
+
+    def _look_up(self, lost: Endpoint, pause: float) -> None:
+        """Ask, and ask again until a nsqlookupd lists a leader: there may be none for many seconds (YZ-12)."""
+        while self.discovery is not None:
+            gevent.sleep(pause)
+            if any(endpoint.partition == lost.partition for endpoint in self._subscriptions):
+                return  # should that one fail, it is looked for anew
             self.discovery.poke()
+            if lost.partition is None or lost in self._stopped:
+                return
+            pause = min(max(1.0, 2.0 * pause), _LONGEST_PAUSE) * (1.0 + 0.3 * self.rng.random())
 
     def stop_partition(self, message: Message) -> None:
         """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""

@@ -16,6 +16,7 @@ import pytest
 from gnsq_lite import Reader, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import OptionError, PartitionUnavailable
+from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
@@ -355,6 +356,34 @@ def test_a_leader_that_dies_is_followed_to_the_replica_and_nothing_is_lost(how: 
             until(lambda: len(set(got)) == 200)
         seen = list(dict.fromkeys(got))
     assert seen == [b"%d" % number for number in range(200)]
+
+
+@pytest.mark.rule("YZ-12")
+def test_a_partition_that_had_no_leader_for_a_while_is_read_again_long_before_the_next_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+    poke = Discovery.poke
+
+    def counted(discovery: Discovery) -> None:
+        asked.append(time.monotonic())
+        poke(discovery)
+
+    monkeypatch.setattr(Discovery, "poke", counted)
+    with Broker(youzan=True, nsqds=2) as broker:
+        broker.youzan.create_topic("t", 2)
+        cluster, got = Cluster(broker.lookupd_http_address, broker), []
+        with a_reader(cluster, "t", lambda m: got.append(m.body)) as reader:
+            subscribed(reader, 2)
+            asked.clear()
+            node = broker.nodes[broker.youzan.leader("t", 0) or 0]
+            node.kill()
+            until(lambda: len(asked) >= 3)  # the first ones find no leader, and the next poll is a minute away
+            node.restart()
+            until(lambda: len(reader.stats().connections) == 2)
+            with a_writer(cluster) as writer:
+                writer.publish("t", b"after", partition=0)
+            until(lambda: got)
 
 
 @pytest.mark.rule("YZ-15")
