@@ -95,6 +95,8 @@ class Writer:
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
+        #: Bytes that each body of a batch takes beside its own; plain NSQ has none.
+        self._extra: int = getattr(self._dialect, "batch_extra", 0)
         self._own: WriterOptions = own
         self._settings = ProducerSettings(
             dialect=self._dialect,
@@ -234,9 +236,10 @@ class Writer:
             core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
         deadline = core.clock.now() + seconds
-        whole = len(data) - len(head) - 4 <= self._own.max_body_size
+        extra = self._extra
+        whole = len(data) - len(head) - 4 + len(batch) * extra <= self._own.max_body_size
         publications = []
-        for part in [batch] if whole else parts(batch, self._own.max_body_size):
+        for part in [batch] if whole else parts(batch, self._own.max_body_size, extra):
             if core.routed or key is not None or partition is not None:
                 request = PublishRequest(topic=topic, bodies=part, batch=True, key=_key(key), partition=partition)
                 publication = self._requested(core, request, seconds, deadline)
@@ -338,16 +341,16 @@ class Writer:
 NOWHERE = Endpoint("", 0)
 
 
-def parts(bodies: list[bytes], most: int) -> Iterable[list[bytes]]:
-    """Yield *bodies* in lists whose MPUB has at most *most* bytes."""
+def parts(bodies: list[bytes], most: int, extra: int) -> Iterable[list[bytes]]:
+    """Yield *bodies*, each *extra* bytes longer in it, in lists whose MPUB has at most *most* bytes."""
     part: list[bytes] = []
-    size = 4
+    size, extra = 4, 4 + extra
     for body in bodies:
-        if part and size + 4 + len(body) > most:
+        if part and size + extra + len(body) > most:
             yield part
             part, size = [], 4
         part.append(body)
-        size += 4 + len(body)
+        size += extra + len(body)
     yield part
 
 
@@ -361,5 +364,8 @@ def _key(key: Any) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            raise OptionError("key", key, "must be text that can be written as UTF-8") from None
     raise OptionError("key", key, "must be str or bytes")

@@ -16,6 +16,7 @@ from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError
 from gnsq_lite.options import Address
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
+from gnsq_lite.youzan.constants import TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.lookupds import LookupSet
@@ -161,6 +162,11 @@ class YouzanDialect:
         return "stop" if self.is_ordered(topic) and not has_callback else "drop"
 
     # -- publishing
+
+    @property
+    def batch_extra(self) -> int:
+        """Bytes that each body of a batch takes beside its own: those of a trace id."""
+        return TRACE_ID_LENGTH if self.options.trace else 0
 
     def needs_route(self, topic: str) -> bool:
         """Always: a publish goes to the leader of a partition."""

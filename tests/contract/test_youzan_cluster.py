@@ -167,6 +167,22 @@ def test_a_traced_publish_returns_where_it_went_and_the_message_carries_it(clust
     assert (traced.queue_offset, traced.raw_size) == (receipt.queue_offset, receipt.raw_size)
 
 
+@pytest.mark.rule("YZ-9")
+@pytest.mark.rule("WIRE-8")
+def test_a_traced_batch_is_split_with_its_trace_ids_counted(cluster: Cluster) -> None:
+    topic = cluster.topic(1)
+    with a_writer(cluster, trace=True) as writer:
+        first = writer.publish(topic, b"first")
+        writer.multipublish(topic, [b"x" * 96] * 50_000)  # 5,000,004 bytes, and 400,000 of trace ids
+        last = writer.publish(topic, b"last")
+    assert last.internal_id - first.internal_id == 50_001
+
+
+def test_a_key_that_is_no_utf8_text_is_refused_before_anything_is_sent(cluster: Cluster) -> None:
+    with a_writer(cluster) as writer, pytest.raises(OptionError, match="UTF-8"):
+        writer.publish("t", b"x", key="\ud800")
+
+
 @pytest.mark.rule("YZ-15")
 def test_headers_of_an_ext_topic_are_on_the_message(cluster: Cluster) -> None:
     topic, got = cluster.topic(1, extend="true"), []
