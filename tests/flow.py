@@ -36,6 +36,8 @@ class Sample:
     greenlets: int
     #: Blocks that Python's allocator has given out: what lives, where resident memory also has what malloc keeps.
     blocks: int
+    #: Handlers' threads, which are not among the others: they come when there is work for them.
+    handlers: int = 0
 
 
 @dataclass
@@ -47,6 +49,8 @@ class Result:
     lost: int = 0
     #: Seconds of the slowest publish.
     slowest: float = 0.0
+    #: Threads that the handlers of all Readers may have.
+    handlers: int = 0
 
     @property
     def settled(self) -> Sample:
@@ -63,6 +67,8 @@ class Result:
             found.append(f"descriptors rose from {settled.descriptors} to {last.descriptors}")
         if last.threads > settled.threads + 5:
             found.append(f"threads rose from {settled.threads} to {last.threads}")
+        if last.handlers > self.handlers:
+            found.append(f"{last.handlers} threads run handlers, where there may be {self.handlers}")
         if last.rss > settled.rss + MOST_GROWTH:
             found.append(f"resident memory rose from {settled.rss} to {last.rss} KiB")
         if last.blocks > settled.blocks + MOST_BLOCKS:
@@ -84,7 +90,9 @@ def sample(at: float, handled: int) -> Sample:
     gc.collect()
     greenlets = sum(1 for each in gc.get_objects() if type(each) is gevent.Greenlet and not each.ready())
     files = len(os.listdir("/proc/self/fd"))
-    return Sample(at, handled, rss, files, threading.active_count(), greenlets, sys.getallocatedblocks())
+    threads = [each.name for each in threading.enumerate()]
+    handlers = sum(1 for name in threads if name.startswith("gnsq_lite-handler"))
+    return Sample(at, handled, rss, files, len(threads) - handlers, greenlets, sys.getallocatedblocks(), handlers)
 
 
 class Flow:

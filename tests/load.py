@@ -131,7 +131,7 @@ class Load:
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.chosen = chosen
-        self.result = Result(interval=chosen.heartbeat, patience=chosen.patience)
+        self.result = Result(handlers=chosen.connections, interval=chosen.heartbeat, patience=chosen.patience)
         window = min(flow.WINDOW, max(1, ON_THE_WAY // max(1, chosen.body)))
         batch = min(50, max(1, IN_ONE // max(1, chosen.body)))
         self._flow = flow.Flow(TOPIC, chosen.body, batch, window, chosen.messages)

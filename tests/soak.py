@@ -25,6 +25,9 @@ from tests import flow, servers
 from tests.ledger.worker import QUICK
 from tests.proxy import Proxy
 
+#: Handlers that each Reader may run at once.
+THREADS = 8
+
 
 @dataclass
 class Result(flow.Result):
@@ -50,12 +53,12 @@ class Soak:
     def __init__(self, seconds: float, connections: int, every: float, pause: float, server: str) -> None:
         self.seconds, self.connections, self.every, self.pause = seconds, connections, every, pause
         self.server = server
-        self.result = Result()
+        self.result = Result(handlers=connections * THREADS)
         self._flow = flow.Flow("soak")
 
     def run(self) -> Result:
         """Run, and return what it came to."""
-        options: dict[str, Any] = {"max_in_flight": 200, "max_attempts": 0, **QUICK}
+        options: dict[str, Any] = {"max_in_flight": 200, "concurrency": THREADS, "max_attempts": 0, **QUICK}
         with nsqd_of(self.server) as broker, Proxy(broker.tcp_address) as proxy:
             broker.prepare("soak", "ch")
             readers = [

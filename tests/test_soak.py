@@ -23,6 +23,7 @@ def test_growth_and_losses_are_faults() -> None:
     assert grown() == []
     assert "descriptors" in grown(descriptors=31)[0]
     assert "threads" in grown(threads=11)[0]
+    assert "1 threads run handlers" in grown(handlers=1)[0]
     assert "memory" in grown(rss=80_000)[0]
     assert "blocks" in grown(blocks=40_010)[0]
     assert "lost" in Result([Sample(0.0, 1, 1, 1, 1, 1, 1)], lost=1).faults()[0]

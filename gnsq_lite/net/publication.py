@@ -21,6 +21,7 @@ class Publication(Completion):
     __slots__ = (
         "_greenlet",
         "_loop",
+        "again_at",
         "cost",
         "count",
         "data",
@@ -52,9 +53,11 @@ class Publication(Completion):
         self.retries = 0
         #: Bytes counted against max_pending; 0 where somebody waits.
         self.cost = 0
-        #: Order among routed publishes, how often its leader was looked for, and what it met last.
+        #: Order among routed publishes, how many pauses its leader was looked for, when the last one ends, and what it
+        #: met last.
         self.number = 0
         self.moves = 0
+        self.again_at = 0.0
         self.last_error: NSQError | None = None
         self.sent = False
 

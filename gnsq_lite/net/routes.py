@@ -1,7 +1,8 @@
 """Where publishes go in a dialect that gives each topic leaders (YZ-4, YZ-5, YZ-8, YZ-12).
 
 Publishes to one topic keep their order: while its route is looked up again they wait in one queue, those that a lost
-leader refused in front.  None goes to another partition than its own.
+leader refused in front.  Those of a partition that has no leader are held apart, and the others go on.  None goes to
+another partition than its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
-from gnsq_lite.errors import NotSent, NsqdError, NSQError
+from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.publication import Publication
 
@@ -24,7 +25,8 @@ log = logging.getLogger("gnsq_lite.writer")
 #: Seconds between two lookups of a topic while publishes wait for its leaders.
 _LOOK_AGAIN = 0.25
 
-#: How often one publish follows a leader that moved, and the longest pause between two tries.
+#: How many pauses, each twice the one before, one publish follows a leader for, and the longest of them, seconds.
+#: Tries are not counted: there is one for every answer of a nsqlookupd, and there may be several of those.
 _MOST_MOVES = 8
 _LONGEST_PAUSE = 2.0
 
@@ -34,7 +36,9 @@ class Topic:
 
     def __init__(self) -> None:
         self.lookup: Lookup | None = None
+        #: Those that wait for a fresh lookup, and those whose partition has no leader in the last one; in their order.
         self.waiting: deque[Publication] = deque()
+        self.held: deque[Publication] = deque()
         self.discovery: Discovery | None = None
         #: Nothing is placed before this moment: a fresh lookup is under way.
         self.fresh = False
@@ -95,7 +99,9 @@ class Routes:
             self._look_again(topic, _LOOK_AGAIN)
 
     def _place_waiting(self, topic: Topic) -> None:
-        waiting, topic.waiting = topic.waiting, deque()
+        # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.
+        waiting = deque(sorted((*topic.held, *topic.waiting), key=lambda publication: publication.number))
+        topic.held, topic.waiting = deque(), deque()
         while waiting and topic.fresh:
             publication = waiting.popleft()
             if not publication.done():
@@ -115,7 +121,9 @@ class Routes:
             endpoint = self._dialect.choose(request, tuple(endpoints), topic.lookup)
             publication.data = self._dialect.encode(request, endpoint, topic.lookup)
         except NotSent as error:  # no leader now: look again, within the publish's own limits
-            self.retry(publication, error)
+            if self._may_retry(topic, publication, error):
+                _insert(topic.held, publication)
+                self._look_again(topic, publication.again_at - producer.clock.now())
         except NSQError as error:
             producer.settle(publication, error=error)
         else:
@@ -124,17 +132,23 @@ class Routes:
     # -- leaders that moved
 
     def retry(self, publication: Publication, error: NSQError) -> None:
-        """Look the topic up again at once and send the publish to the new leader, a bounded number of times."""
+        """nsqd refused it: look the topic up again at once and send it to the new leader, for a bounded time."""
         topic = self._topic(publication.topic)
-        publication.moves += 1
-        moved = isinstance(error, (NsqdError, NotSent))
-        if publication.moves > _MOST_MOVES or not moved or topic.discovery is None:
+        if self._may_retry(topic, publication, error):
+            self._put_back(topic, publication)
+            self._look_again(topic, publication.again_at - self._producer.clock.now())
+
+    def _may_retry(self, topic: Topic, publication: Publication, error: NSQError) -> bool:
+        """Whether to follow the leader once more; where not, the publish is settled."""
+        now = self._producer.clock.now()
+        if now >= publication.again_at:
+            moves = publication.moves = publication.moves + 1
+            publication.again_at = now + (min(0.05 * 2.0 ** (moves - 1), _LONGEST_PAUSE) if moves > 1 else 0.0)
+        if publication.moves > _MOST_MOVES or topic.discovery is None:
             self._producer.settle(publication, error=error)
-            return
+            return False
         publication.last_error = error
-        pause = min(0.05 * 2.0 ** (publication.moves - 1), _LONGEST_PAUSE) if publication.moves > 1 else 0.0
-        self._put_back(topic, publication)
-        self._look_again(topic, pause)
+        return True
 
     def put_back(self, publications: Iterable[Publication]) -> None:
         """Queue what a lost connection had not taken, in its order, in front; look the topics up again."""
@@ -145,16 +159,13 @@ class Routes:
 
     def _put_back(self, topic: Topic, publication: Publication) -> None:
         publication.sent = False
-        at = 0  # in front of all that was published after it
-        while at < len(topic.waiting) and topic.waiting[at].number < publication.number:
-            at += 1
-        topic.waiting.insert(at, publication)
+        topic.fresh = topic.discovery is None
+        _insert(topic.waiting, publication)
 
     def _look_again(self, topic: Topic, pause: float) -> None:
-        topic.fresh = topic.discovery is None
         if topic.timer is not None or topic.discovery is None:
             return
-        topic.timer = self._producer.loop.hub.loop.timer(pause)
+        topic.timer = self._producer.loop.hub.loop.timer(min(max(0.0, pause), _LOOK_AGAIN))
         topic.timer.start(lambda: self._ask(topic))
 
     def _ask(self, topic: Topic) -> None:
@@ -163,20 +174,22 @@ class Routes:
         if topic.discovery is None or self._producer.closing:
             return
         topic.discovery.poke()
-        if topic.waiting:
+        if topic.waiting or topic.held:
             self._look_again(topic, _LOOK_AGAIN)
 
     # -- the producer's view
 
     def waiting(self) -> Iterable[Publication]:
         """Every publish that waits for a route."""
-        return [publication for topic in self._topics.values() for publication in topic.waiting]
+        return [publication for topic in self._topics.values() for publication in (*topic.held, *topic.waiting)]
 
     def forget(self, is_done: Callable[[Publication], bool]) -> None:
         """Drop what has an outcome."""
         for topic in self._topics.values():
             if topic.waiting:
                 topic.waiting = deque(p for p in topic.waiting if not is_done(p))
+            if topic.held:
+                topic.held = deque(p for p in topic.held if not is_done(p))
 
     def close(self) -> None:
         """Stop looking up."""
@@ -185,6 +198,14 @@ class Routes:
                 topic.discovery.stop()
             if topic.timer is not None:
                 topic.timer.close()
+
+
+def _insert(queue: deque[Publication], publication: Publication) -> None:
+    """Put it behind all that was published before it, and in front of all that was published after."""
+    at = len(queue)
+    while at and queue[at - 1].number > publication.number:
+        at -= 1
+    queue.insert(at, publication)
 
 
 def plain_request(topic: str, data: bytes) -> PublishRequest:

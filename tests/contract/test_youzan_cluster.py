@@ -298,6 +298,25 @@ def test_a_key_whose_partition_takes_no_writes_fails_typed_and_goes_nowhere_else
         assert [broker.youzan.bodies("t", number) for number in (0, 1)] == [[], []]
 
 
+@pytest.mark.rule("YZ-5")
+@pytest.mark.rule("YZ-8")
+def test_a_partition_without_a_leader_holds_up_its_own_publishes_alone() -> None:
+    with Broker(youzan=True, nsqds=2) as broker:
+        broker.youzan.create_topic("t", 2)
+        broker.youzan.set_writable("t", 1, False)
+        with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
+            held = [writer.publish_nowait("t", b"%d" % number, partition=1) for number in range(3)]
+            for _ in range(50):
+                writer.publish("t", b"x", partition=0)
+            held.append(writer.publish_nowait("t", b"3", partition=1))
+            assert not any(publication.done() for publication in held)
+            broker.youzan.set_writable("t", 1, True)
+            for publication in held:
+                publication.result(20.0)
+        assert broker.youzan.bodies("t", 0) == [b"x"] * 50
+        assert broker.youzan.bodies("t", 1) == [b"0", b"1", b"2", b"3"]
+
+
 @pytest.mark.rule("YZ-13")
 def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() -> None:
     with Broker(youzan=True, nsqds=2) as broker:
