@@ -96,6 +96,9 @@ class Consumer:
         self._hopeless: dict[Endpoint, NSQError] = {}
         #: The search for the leader of each partition that was lost.
         self._searches: dict[int | None, Any] = {}
+        #: How often each was lost since it was last subscribed, and what each nsqd was lost by since then.
+        self._misses: dict[int | None, int] = {}
+        self._lost_by: dict[Endpoint, str] = {}
         #: Set when something happened that the one who closes waits for.
         self.quiet = Event()
         self.discovery: Discovery | None = None
@@ -137,6 +140,8 @@ class Consumer:
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self._hopeless.pop(endpoint, None)
+        self._lost_by.pop(endpoint, None)
+        self._misses.pop(endpoint.partition, None)
         if self.discovery is not None:
             self.discovery.connected(endpoint)
         self.flow.joined(connection)
@@ -156,15 +161,17 @@ class Consumer:
     def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing can be had."""
         endpoint = subscription.endpoint
-        again = subscription.lost_by == str(reason)  # an nsqd that stays away is told of once
-        subscription.lost_by = str(reason)
+        again = self._lost_by.get(endpoint) == str(reason)  # an nsqd that stays away is told of once
+        self._lost_by[endpoint] = str(reason)
         level = logging.DEBUG if again else logging.WARNING
         log.log(level, "%s", reason, extra=self.fields(endpoint))
         self.call_hook("on_disconnected", str(endpoint), reason)
         self.call_hook("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
         if after is not None and self.settings.lookupds:
-            self._search(endpoint, after)
+            # A nsqlookupd may list for a minute a leader that says it is none.
+            misses = self._misses[endpoint.partition] = self._misses.get(endpoint.partition, 0) + 1
+            self._search(endpoint, min(after * 2.0 ** max(0, misses - 3), _LONGEST_PAUSE))
         if isinstance(reason, MISCONFIGURED):
             # No nsqd it knows can ever be had: asking on would only hide the mistake.
             self._hopeless[endpoint] = reason

@@ -96,6 +96,10 @@ class Routes:
         if topic.fresh:
             self._place_waiting(topic)
         else:
+            for publication in topic.waiting:
+                publication.last_error = publication.last_error or NotSent(
+                    f"{publication.topic}: no nsqlookupd lists a partition of it that takes writes; does it exist?"
+                )
             self._look_again(topic, _LOOK_AGAIN)
 
     def _place_waiting(self, topic: Topic) -> None:

@@ -26,8 +26,6 @@ class Subscription:
     def __init__(self, core: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
         self.core, self.endpoint, self.direct = core, endpoint, direct
         self.task: Any = None
-        #: What it was lost by last.
-        self.lost_by = ""
         #: Which of the dialect's ways to subscribe is tried.
         self._way = 0
 

@@ -194,9 +194,9 @@ class YouzanDialect:
         self._check(request)
         topic, partition, trace_id = request.topic, endpoint.partition, self._trace_id(request)
         if request.headers is not None:
-            self._check_takes_headers(request, route)
             headers = encode_headers(request.headers, trace_id)
             if request.batch:
+                self._check_takes_headers(request, route)
                 return commands.multipublish_ext(topic, request.bodies, [headers] * len(request.bodies), partition)
             return commands.publish_ext(topic, request.bodies[0], headers, partition)
         if trace_id is None:

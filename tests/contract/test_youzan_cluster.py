@@ -15,7 +15,9 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.errors import OptionError, PartitionUnavailable
+from gnsq_lite.errors import ExtNotSupportedError, NotLeaderError, NotSent, OptionError, PartitionUnavailable
+from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
@@ -419,6 +421,49 @@ def test_a_partition_that_had_no_leader_for_a_while_is_read_again_long_before_th
             with a_writer(cluster) as writer:
                 writer.publish("t", b"after", partition=0)
             until(lambda: got)
+
+
+@pytest.mark.rule("YZ-12")
+def test_a_leader_that_says_it_is_none_is_asked_more_and_more_seldom_and_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    look_up = Consumer._look_up
+
+    def at_once(core: Consumer, lost: Any, pause: float) -> None:
+        pauses.append(pause)
+        look_up(core, lost, 0.01)
+
+    def refuse(connection: Connection) -> None:
+        raise NotLeaderError("E_FAILED_ON_NOT_LEADER")
+
+    monkeypatch.setattr(Consumer, "_look_up", at_once)
+    monkeypatch.setattr(Connection, "open", refuse)
+    with Broker(youzan=True) as broker:
+        broker.youzan.create_topic("t", 1)
+        with a_reader(Cluster(broker.lookupd_http_address, broker), "t", print):
+            until(lambda: len(pauses) >= 9)
+    assert pauses[:9] == [0.2, 0.2, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0]
+    told = [record for record in caplog.records if "NOT_LEADER" in record.getMessage()]
+    assert [record.levelname for record in told if record.levelname != "DEBUG"] == ["WARNING"]
+
+
+@pytest.mark.rule("YZ-15")
+@pytest.mark.rule("PUB-1")
+def test_a_topic_that_became_ext_takes_headers_before_the_writer_has_looked_again() -> None:
+    with Broker(youzan=True) as broker:
+        broker.youzan.create_topic("t", 1)
+        with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
+            with pytest.raises(ExtNotSupportedError):
+                writer.publish("t", b"x", headers={"a": 1})
+            broker.youzan.upgrade_to_ext("t")
+            writer.publish("t", b"y", headers={"a": 1})
+        assert broker.youzan.bodies("t", 0) == [b"y"]
+
+
+def test_a_topic_that_is_not_there_is_named_as_the_reason(cluster: Cluster) -> None:
+    with a_writer(cluster) as writer, pytest.raises(NotSent, match=r"nosuch: no nsqlookupd lists a partition"):
+        writer.publish("nosuch", b"x", timeout=1.0)
 
 
 @pytest.mark.rule("YZ-15")

@@ -262,10 +262,11 @@ def test_unknown_or_doubled_options_are_refused() -> None:
 
 
 @pytest.mark.rule("YZ-15")
-@pytest.mark.parametrize("batch", [False, True])
-def test_headers_are_not_sent_to_a_topic_that_takes_none(batch: bool) -> None:
+def test_a_batch_with_headers_is_not_sent_to_a_topic_that_takes_none() -> None:
     dialect, at = YouzanDialect(), Endpoint("10.0.0.1", 4150, 0)
-    asked = request(headers={"a": 1}, batch=batch)
+    batch, one = request(headers={"a": 1}, batch=True), request(headers={"a": 1})
     with pytest.raises(OptionError, match="no ext topic"):
-        dialect.encode(asked, at, said(dialect, [A]))
-    assert b'{"a":1}' in dialect.encode(asked, at, said(dialect, [A], extend_support=True))
+        dialect.encode(batch, at, said(dialect, [A]))
+    assert b'{"a":1}' in dialect.encode(batch, at, said(dialect, [A], extend_support=True))
+    # nsqd refuses one message in order; what nsqlookupd said may be older than the topic's upgrade
+    assert b'{"a":1}' in dialect.encode(one, at, said(dialect, [A]))
