@@ -11,7 +11,6 @@ from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest, resolve
 from gnsq_lite.errors import (
     AuthFirstError,
     ClosedError,
-    MessageTooLarge,
     OptionError,
     ProtocolError,
     TLSError,
@@ -153,7 +152,7 @@ class Writer:
         if plain and timeout is None and core is not None and not (core.routed or core.closing):
             # The most common way, made short.
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
-                self._refuse(body)
+                body = self._checked(body)
             return core.publish_plain(topic, body, self._own.publish_timeout)
         return self.publish_nowait(
             topic,
@@ -188,7 +187,7 @@ class Writer:
         core = self._core
         commands.publish_head(topic) if core is None else core.head(topic)  # a bad name opens nothing
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
-            self._refuse(body)
+            body = self._checked(body)
         if core is None or core.closing:
             core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
@@ -262,10 +261,10 @@ class Writer:
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0) -> None:
-        """Wait for the outcome of what was published, at most *timeout* seconds, and disconnect."""
+        """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect."""
         with self._lock:
             core, self._closed = self._core, True
-        if core is not None and not core.closing:
+        if core is not None and not core.ended:
             core.loop.run(core.close, timeout)
 
     @property
@@ -322,9 +321,10 @@ class Writer:
         publication.request = request
         return publication
 
-    def _refuse(self, body: Any) -> None:
+    def _checked(self, body: Any) -> bytes:
+        """Return the bytes of a subclass of bytes, numpy's for one; raise for all else that came here."""
         commands.check_body(body, self._own.max_msg_size)
-        raise MessageTooLarge(len(body), self._own.max_msg_size)
+        return bytes(memoryview(body))
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone and begin anew."""

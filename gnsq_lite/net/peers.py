@@ -21,6 +21,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.connection import Connection, Target
 from gnsq_lite.net.publication import Publication
+from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.wire.constants import OK
 
@@ -119,9 +120,9 @@ class Peer:
         """Keep connected until the Writer closes; waits.  No exception but that ends it."""
         producer = self.producer
         retry = Reconnect(producer.settings.reconnect, rng=producer.rng)
-        while not producer.closing:
+        while not producer.ended:
             error = self._once(retry)
-            if producer.closing:
+            if producer.ended:
                 return
             again = str(error) == str(self.error)  # an nsqd that stays away is told of once
             self.error = error
@@ -133,13 +134,9 @@ class Peer:
 
     def _once(self, retry: Reconnect) -> NSQError:
         producer = self.producer
-        target = Target(
-            endpoint=self.endpoint,
-            identify_extra=producer.settings.dialect.identify_extra("", self.endpoint),
-            connect_to=mapped(producer.settings.address_map, self.endpoint),
-        )
-        connection = Connection(producer.loop, target, producer.settings.connection, self, producer.clock)
+        connection: Connection | None = None
         try:
+            connection = self._make()
             connection.open()
             retry.succeeded()
             self.connection, self.error = connection, None
@@ -149,11 +146,22 @@ class Peer:
             return error
         except Exception as error:
             log.exception("%s: the connection failed in an unforeseen way", self.endpoint)
-            return ConnectionLost(connection.address, f"{type(error).__name__}: {error}")
+            return ConnectionLost(format_address(self.endpoint.address), f"{type(error).__name__}: {error}")
         finally:
-            connection.close(ConnectionLost(connection.address, "closed"))
+            if connection is not None:
+                connection.close(ConnectionLost(connection.address, "closed"))
             self._gone()
         raise ClosedError("a connection ended without a reason")
+
+    def _make(self) -> Connection:
+        """Raises what the user's address map does."""
+        producer = self.producer
+        target = Target(
+            endpoint=self.endpoint,
+            identify_extra=producer.settings.dialect.identify_extra("", self.endpoint),
+            connect_to=mapped(producer.settings.address_map, self.endpoint),
+        )
+        return Connection(producer.loop, target, producer.settings.connection, self, producer.clock)
 
     def _gone(self) -> None:
         self.connection = None

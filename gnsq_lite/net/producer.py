@@ -47,7 +47,10 @@ class Producer:
         #: Peers whose handshake is done, in a list for round robin.
         self.ready: list[Peer] = []
         self.waiting: deque[Publication] = deque()
+        #: Nothing more is taken; what was taken may still have its outcome to come.
         self.closing = False
+        #: Disconnected for good.
+        self.ended = False
         self.published = self.failed = self.unknown = self.reconnects = 0
         self._turn = 0
         self._number = 0
@@ -104,7 +107,7 @@ class Producer:
         self.routed = True
         waiting, self.waiting = self.waiting, deque()
         for publication in waiting:
-            self.submit(publication)
+            self._dispatch(publication)
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:
@@ -373,11 +376,12 @@ class Producer:
         return True
 
     def close(self, timeout: float) -> None:
-        """Wait for outcomes, at most *timeout* seconds, and disconnect; what has none then is settled as unknown."""
-        if self.closing:
-            return
+        """Take nothing more, wait for outcomes, at most *timeout* seconds, and disconnect; what has none is unknown."""
+        self.closing = True  # before the wait: callers that go on publishing would make it last
         self.drain(timeout)
-        self.closing = True
+        if self.ended:
+            return  # closed by somebody else meanwhile
+        self.ended = True
         for peer in self.peers.values():
             peer.close()
         for publication in list(self._everything()):
@@ -392,6 +396,6 @@ class Producer:
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
-        self.closing = True
+        self.closing = self.ended = True
         for peer in self.peers.values():
             peer.abandon()

@@ -175,7 +175,7 @@ class Routes:
     def _ask(self, topic: Topic) -> None:
         topic.timer.close()
         topic.timer = None
-        if topic.discovery is None or self._producer.closing:
+        if topic.discovery is None or self._producer.ended:
             return
         topic.discovery.poke()
         if topic.waiting or topic.held:

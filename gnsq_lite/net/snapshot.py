@@ -72,7 +72,7 @@ def writer_stats(core: Producer) -> WriterStats:
     now = core.clock.now()
     connections = [peer.connection for peer in core.ready if peer.connection is not None]
     return WriterStats(
-        state="closed" if core.closing else "connected" if connections else "connecting",
+        state="closed" if core.ended else "connected" if connections else "connecting",
         connections=tuple(connection_stats(c, 0, now) for c in connections),
         pending=core.unsettled(),
         published=core.published,

@@ -328,6 +328,58 @@ def test_close_waits_for_outcomes_and_then_refuses(broker: ServerHandle, topic: 
         writer.publish(topic, b"late")
 
 
+@pytest.mark.rule("PUB-1")
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_close_does_not_wait_for_those_who_go_on_publishing(broker: ServerHandle, topic: str, coalesce: bool) -> None:
+    writer = Writer(broker.tcp_address, coalesce=coalesce)
+    ends: list[Exception] = []
+
+    def publish() -> None:
+        try:
+            while True:
+                writer.publish(topic, b"x")
+        except errors.NSQError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=publish) for _ in range(6)]
+    for each in threads:
+        each.start()
+    wait_for(lambda: writer.stats().published > 100)
+    begun = time.monotonic()
+    writer.close(20.0)
+    assert time.monotonic() - begun < 10.0
+    for each in threads:
+        each.join()
+    assert [type(error) for error in ends] == [errors.ClosedError] * 6
+    assert writer.stats().published == depth(broker, topic)
+
+
+def test_an_address_map_that_fails_once_costs_one_attempt(broker: ServerHandle, topic: str) -> None:
+    calls: list[str] = []
+
+    def resolve(host: str, port: int) -> None:
+        calls.append(host)
+        if len(calls) == 1:
+            raise OSError("the resolver rests")
+
+    with Writer(broker.tcp_address, address_map=resolve, **QUICK) as writer:
+        writer.publish(topic, b"x", timeout=10.0)
+    assert len(calls) == 2
+
+
+def test_a_subclass_of_bytes_is_a_body(broker: ServerHandle, topic: str) -> None:
+    class Text(bytes):  # numpy has one
+        pass
+
+    with Writer(broker.tcp_address) as writer:
+        writer.publish(topic, Text(b"1"))
+        writer.publish(topic, Text(b"2"))  # connected: another way
+        writer.publish_nowait(topic, Text(b"3")).result()
+        with pytest.raises(errors.InvalidBody):
+            writer.publish(topic, Text())
+    assert depth(broker, topic) == 3
+
+
 def test_what_cannot_be_sent_by_the_close_is_settled_not_lost() -> None:
     writer = Writer("127.0.0.1:1", **QUICK)
     publication = writer.publish_nowait("t", b"x")
