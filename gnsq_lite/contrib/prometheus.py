@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gnsq_lite.errors import MissingExtra
+from gnsq_lite.errors import ClosedError, MissingExtra
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats, WriterStats
 from gnsq_lite.worker import Handler, Middleware, Worker
@@ -138,7 +138,7 @@ class Collector:
             return None, True  # asking would connect it
         try:
             stats = self._last[source] = source.stats(TIMEOUT)
-        except TimeoutError:
+        except (TimeoutError, ClosedError):  # not started yet, or of the process this one was forked from
             return self._last.get(source), False
         return stats, True
 

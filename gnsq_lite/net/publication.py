@@ -7,7 +7,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from gnsq_lite.dialect import PublishRequest
-from gnsq_lite.errors import NotSent, NSQError, PublishTimeout
+from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.runtime import Completion, Loop
 
 
@@ -71,6 +71,8 @@ class Publication(Completion):
             TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
         """
         loop = self._loop
+        if loop.gone and not self._done:
+            raise OutcomeUnknown("it was published by the parent process, which alone learns of the outcome")
         if timeout is None and not self._done and loop.is_here():
             greenlet = getcurrent()
             if greenlet is not loop.hub:

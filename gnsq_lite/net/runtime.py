@@ -76,6 +76,8 @@ class Loop:
         self.hub = hub
         self.ident = native_ident()
         self.pid = os.getpid()
+        #: Whether its thread is the parent's: in a forked child nobody turns it any more.
+        self.gone = False
         self.soon: Callable[..., Any] = hub.loop.run_callback
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
@@ -154,7 +156,12 @@ class Loop:
         return task
 
     def run(self, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Run *run* in a greenlet of this loop and return its result; from any thread or greenlet."""
+        """Run *run* in a greenlet of this loop and return its result; from any thread or greenlet.
+
+        Raises ClosedError in a forked child, where the loop's thread is missing.
+        """
+        if self.gone:
+            raise ClosedError("this belongs to the parent process; make one in the child")
         if self.is_here() and getcurrent() is not self.hub:
             return run(*args)
         outcome = Completion()
@@ -357,6 +364,8 @@ def forget_on_fork(thing: Any) -> None:
 
 def _in_child() -> None:
     global _own, _own_lock
+    if _own is not None:
+        _own.gone = True
     _own, _own_lock = None, _native_lock()
     for thing in list(_after_fork):
         thing.after_fork()

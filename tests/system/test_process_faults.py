@@ -133,6 +133,50 @@ def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(broke
     assert int(broker.stats(topic)["depth"]) == parent + 5
 
 
+PARENTS = """
+import os, signal, sys
+from gnsq_lite import Reader, Writer, errors
+address, topic = sys.argv[1:]
+seen = []
+reader = Reader(topic, "ch", lambda message: seen.append(message.body), nsqd_tcp_addresses=address)
+reader.start(block=False)
+unreachable = Writer("127.0.0.1:1", publish_timeout=60)
+publication = unreachable.publish_nowait(topic, b"x")
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    for call in (reader.stats, reader.pause, reader.resume, lambda: reader.set_max_in_flight(2), reader.join):
+        try:
+            call()
+        except errors.ClosedError as error:
+            print("ClosedError", "parent" in str(error))
+    try:
+        publication.result()
+    except errors.OutcomeUnknown as error:
+        print("OutcomeUnknown", "parent" in str(error))
+    reader.close()
+    sys.stdout.flush()
+    os._exit(0)
+code = os.waitpid(pid, 0)[1]
+with Writer(address) as writer:
+    writer.publish(topic, b"x")
+while not seen:
+    reader.join(0.01)
+reader.close()
+unreachable.close(0)
+sys.exit(code)
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_forked_child_is_told_what_belongs_to_its_parent_and_never_waits_for_it(
+    broker: ServerHandle, topic: str
+) -> None:
+    done = python(PARENTS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    assert done.stdout == b"ClosedError True\n" * 5 + b"OutcomeUnknown True\n", done
+
+
 IMPORTS = """
 import sys
 from gnsq_lite import Reader, Writer

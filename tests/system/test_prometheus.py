@@ -33,6 +33,12 @@ def value(registry: Any, name: str, **labels: str) -> Any:
     return registry.get_sample_value(name, labels)
 
 
+def test_a_reader_that_was_not_started_breaks_no_scrape() -> None:
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Collector(Reader("t", "ch", print)))
+    assert value(registry, "gnsq_loop_up", topic="t", channel="ch") == 0
+
+
 def test_counts_of_readers_and_writers_are_those_of_stats(nsqd: Broker) -> None:
     registry = prometheus_client.CollectorRegistry()
 
