@@ -24,7 +24,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.closing import close
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
-from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop
+from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
 from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks
 from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.snapshot import reader_stats
@@ -144,12 +144,13 @@ class Reader:
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self.topic, self.channel = topic, channel
         self._handle_signals = handle_signals
+        chosen = resolve(dialect, **_given(partitions=partitions, ordered=ordered or None))
         self._settings = ConsumerSettings(
             topic=topic,
             channel=channel,
             handler=handler,
-            dialect=resolve(dialect, **_given(partitions=partitions, ordered=ordered or None)),
-            endpoints=[Endpoint(host, port) for host, port in endpoints],
+            dialect=chosen,
+            endpoints=_named(chosen, [Endpoint(host, port) for host, port in endpoints]),
             lookupds=url_list(lookupds),
             max_in_flight=_whole("max_in_flight", max_in_flight, 0),
             concurrency=None if concurrency is None else _whole("concurrency", concurrency, 1),
@@ -172,6 +173,7 @@ class Reader:
         self._check_pairs(batch_wait)
         self._core: Consumer | None = None
         self._loop: Loop | None = None
+        self._lock = native_lock()
 
     def _check_pairs(self, batch_wait: float | None) -> None:
         settings = self._settings
@@ -200,10 +202,14 @@ class Reader:
             ClosedError: it was started before.
             NSQError: with ``block=True``, the error that ended the Reader: TLS that nsqd does not grant, for one.
         """
-        if self._core is not None:
-            raise ClosedError("a Reader is started once; make a new one")
-        loop = self._loop = io_loop()
-        core = self._core = loop.run(Consumer, loop, self._settings)
+        loop = core = None
+        if self._core is None:
+            loop = io_loop()
+            core = loop.run(Consumer, loop, self._settings)  # which opens nothing
+        with self._lock:  # of those who start at once one does, and a close() meanwhile wins
+            if self._core is not None or loop is None or core is None:
+                raise ClosedError("a Reader is started once; make a new one")
+            self._core, self._loop = core, loop
         forget_on_fork(self)
         loop.run(core.start)
         if block:
@@ -215,11 +221,11 @@ class Reader:
         Waits at most *timeout* seconds for handlers; what they have not answered by then goes back to nsqd at once.
         A second call can shorten that time, 0 to none; one before start() keeps it from starting.
         """
-        core, loop = self._core, self._loop
-        if core is None or loop is None:
-            self._core = self._core or _NEVER
-            return
-        if isinstance(core, Consumer) and not core.ended.done():
+        with self._lock:
+            if self._core is None:
+                self._core = _NEVER
+            core, loop = self._core, self._loop
+        if loop is not None and core is not None and not core.ended.done():
             loop.run(close, core, timeout)
             core.ended.wait(timeout + 5.0)
 
@@ -269,7 +275,7 @@ class Reader:
         """Return counts and the state of each connection.
 
         Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
-        when some greenlet holds up all others.
+        when some greenlet holds up all others.  ClosedError: it was not started, or belongs to the parent of a fork.
         """
         core = self._started()
         stats: ReaderStats = core.loop.run(reader_stats, core, timeout=timeout)
@@ -277,6 +283,7 @@ class Reader:
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
+        self._lock = native_lock()
         if isinstance(self._core, Consumer):
             self._core.abandon()
 
@@ -294,6 +301,12 @@ _NEVER: Any = object()
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _named(dialect: Dialect, nsqds: list[Endpoint]) -> list[Endpoint]:
+    """Return an endpoint for each partition that is to be read of *nsqds*; plain NSQ has no partitions."""
+    name = getattr(dialect, "named_endpoints", None)
+    return nsqds if name is None else list(name(nsqds))
 
 
 def _whole(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds nsqd has, beyond the time limit, to read what was sent last and to close.
+#: Seconds nsqd has, beyond the time limit, to answer CLS, to read what was sent last and to close.
 _LINGER = 1.0
 
 
@@ -44,6 +44,9 @@ def _close(core: Consumer) -> None:
             connection.send_close()
         core.send_back(_queued(core))
         _wait_until(core, lambda: _is_quiet(core, connections), lambda: core.close_by)
+        # What nsqd sent before it read CLS is still to come, and goes back when it does, even where no time was given.
+        lingers = core.clock.now() + _LINGER
+        _wait_until(core, lambda: all(c.close_waited or not c.is_open() for c in connections), lambda: lingers)
         left = core.abandoned = core.pool.busy()
         if left:
             log.warning("%d handlers still run when the time is over; their messages go back to nsqd", left)
@@ -51,12 +54,14 @@ def _close(core: Consumer) -> None:
             if isinstance(connection, OrderedConnection):
                 connection.give_back()
             core.send_back(connection.in_flight.unanswered())
+        # An answer that a handler's thread gave just now is on its way here.
+        _wait_until(core, lambda: not any(c.is_open() and c.in_flight for c in connections), lambda: lingers)
+        for connection in connections:
             connection.shut_down()
-        lingers = core.clock.now() + _LINGER
         _wait_until(core, lambda: not any(c.is_open() for c in connections), lambda: lingers)
     finally:
         core.stop_all()
-        core.ended.settle()
+        core.ended.settle(error=core.error)
 
 
 def _queued(core: Consumer) -> list[Message]:

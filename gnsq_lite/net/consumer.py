@@ -32,6 +32,7 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder
+from gnsq_lite.net.closing import close
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.flow import FlowControl
@@ -88,6 +89,8 @@ class Consumer:
         #: Counts of connections that are gone.
         self.received_before = self.expired_before = 0
         self.closing = False
+        #: What it ends with, if not an orderly close.
+        self.error: BaseException | None = None
         #: When closing ends, whatever still runs.
         self.close_by = float("inf")
         self.abandoned = 0
@@ -108,6 +111,8 @@ class Consumer:
 
     def start(self) -> None:
         """Connect to the direct nsqds, ask the nsqlookupds, begin to tick."""
+        if self.closing:
+            return  # close() was quicker
         settings = self.settings
         self.discovery = Discovery.for_reader(self.loop, settings, self.rng, self.clock, self._found)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run))
@@ -213,15 +218,12 @@ class Consumer:
                     subscription.direct = False
 
     def fail(self, error: BaseException) -> None:
-        """End the Reader with *error*, which start() or join() raises."""
+        """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
         topic, channel = self.settings.topic, self.settings.channel
         log.error("the Reader of %s/%s ends: %s", topic, channel, error, extra=self.fields())
-        self.closing = True
-        self.loop.spawn("closing", self._end_with, error)
-
-    def _end_with(self, error: BaseException) -> None:
-        self.stop_all()
-        self.ended.settle(error=error)
+        self.error = self.error or error
+        if not self.closing:
+            close(self, 0.0)
 
     # -- messages
 

@@ -79,6 +79,7 @@ class ThreadPool:
         queue, runner = self._queue, self._runner
         parked = native_lock()
         parked.acquire()
+        failure: BaseException | None = None
         try:
             while True:
                 self._wake_next()
@@ -89,11 +90,13 @@ class ThreadPool:
                     runner.drain(queue)
                 parked.acquire()
         except BaseException as error:
-            self._on_exit(error)
+            failure = error
         finally:
             with self._lock:
                 self._workers -= 1
                 self._count()
+            if failure is not None:
+                self._on_exit(failure)  # nor does it count as a running handler any more
             if queue and not self._closed:
                 self._loop.call_soon(lambda: self.submit([]))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import BackoffOptions, Message, Reader, Requeue, errors
+from gnsq_lite import BackoffOptions, Message, Reader, Requeue, Writer, errors
 from gnsq_lite.broker import Broker
 from gnsq_lite.net.runtime import is_patched, start_native_thread
 from tests.conftest import MakeBroker, MakeCluster
@@ -791,6 +791,53 @@ def test_a_handler_that_asks_to_exit_ends_the_reader(
     with pytest.raises(error):
         reader_on(broker, topic, handler).start()
     wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_handler_that_asks_to_exit_sends_back_at_once_what_nobody_has_handled(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
+    def handler(message: Message) -> None:
+        raise SystemExit(3)
+
+    reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=20, backoff=False)
+    reader.start(block=False)
+    wait_for(lambda: [c.ready for c in reader.stats().connections] == [20])
+    with Writer(broker.tcp_address) as writer:
+        writer.multipublish(topic, [b"%d" % n for n in range(20)])
+    with pytest.raises(SystemExit):
+        reader.join(10)
+    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0, 5.0)  # a time-out of nsqd's would be a minute
+    found = channel(broker, topic)
+    assert found["depth"] + found["deferred_count"] == 20
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_of_many_who_start_a_reader_at_once_one_does_and_close_ends_it(broker: ServerHandle, topic: str) -> None:
+    broker.publish(topic, b"x")  # the channel is there to be asked for
+    for _ in range(10):
+        reader = reader_on(broker, topic, print)
+        refused: list[Exception] = []
+        begin = threading.Barrier(4)
+
+        def start(
+            reader: Reader = reader, begin: threading.Barrier = begin, refused: list[Exception] = refused
+        ) -> None:
+            begin.wait(10)
+            try:
+                reader.start(block=False)
+            except errors.ClosedError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        reader.close()
+        assert len(refused) == 3
+    wait_for(lambda: channel(broker, topic).get("client_count", 0) == 0, 5.0)
 
 
 # -- bad input
