@@ -26,8 +26,8 @@ class Subscription:
     def __init__(self, core: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
         self.core, self.endpoint, self.direct = core, endpoint, direct
         self.task: Any = None
-        #: Which of the dialect's ways to subscribe is tried.
-        self._way = 0
+        #: Which of the dialect's ways to subscribe is tried, and how many there are.
+        self._way, self._ways = 0, 1
 
     def serve(self) -> None:
         """Run until the Reader ends or, where the nsqd was found, until it is lost; waits."""
@@ -35,9 +35,12 @@ class Subscription:
         retry = Reconnect(core.settings.reconnect, rng=core.rng)
         try:
             while not core.closing:
+                way = self._way
                 reason = self._once(retry)
                 if core.closing:
                     return
+                if self._way != way and self._way % self._ways:
+                    continue  # at once: the server may know another name for it
                 core.on_lost(self, reason)
                 if not self.direct or isinstance(reason, OptionError):
                     return
@@ -63,7 +66,7 @@ class Subscription:
         except NSQError as error:
             refused = connection is not None and connection.opened_at is None and isinstance(error, InvalidError)
             if refused and "invalid command" in str(error):
-                self._way += 1  # the server knows another name for it
+                self._way += 1
             return error
         except Exception as error:
             log.exception("%s: the connection failed in an unforeseen way", self.endpoint)
@@ -78,7 +81,8 @@ class Subscription:
         core, settings, dialect = self.core, self.core.settings, self.core.settings.dialect
         topic = settings.topic
         ways = dialect.subscribe(topic, settings.channel, self.endpoint)
-        way = self._way % len(ways)
+        self._ways = len(ways)
+        way = self._way % self._ways
         target = Target(
             endpoint=self.endpoint,
             topic=topic,

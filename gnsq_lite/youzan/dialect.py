@@ -69,7 +69,14 @@ class YouzanDialect:
     def _chosen(self, layout: TopicLayout, chosen: Any) -> list[Endpoint]:
         if layout.has_meta or layout.partitions:
             return [layout.partitions[number] for number in sorted(set(chosen)) if number in layout.partitions]
-        return [Endpoint(e.host, e.port, number) for e in layout.producers for number in sorted(set(chosen))]
+        return self.named_endpoints(layout.producers)
+
+    def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
+        """Return the partitions to read of nsqds that nobody lists partitions of; as they are where none is named."""
+        chosen = self.options.partitions
+        if chosen is None:
+            return list(nsqds)
+        return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
 
     def lookupds_path(self) -> str | None:
         """``/listlookup``: the other nsqlookupds of the cluster (YZ-1)."""

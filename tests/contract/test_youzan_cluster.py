@@ -15,6 +15,7 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.broker import Broker
+from gnsq_lite.broker.youzan_session import YouzanSession
 from gnsq_lite.errors import ExtNotSupportedError, NotLeaderError, NotSent, OptionError, PartitionUnavailable
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.consumer import Consumer
@@ -139,6 +140,27 @@ def test_every_partition_is_written_in_turn_and_read_on_a_connection_of_its_own(
     assert [sum(1 for p, _ in set(got) if p == n) for n in (0, 1)] == [10, 10]
 
 
+@pytest.mark.rule("YZ-3")
+def test_the_named_partitions_alone_are_read_of_an_nsqd_that_is_given() -> None:
+    got: list[tuple[int, bytes]] = []
+    with Broker(youzan=True, nsqds=1) as broker:
+        broker.youzan.create_topic("t", 4)
+        reader = Reader(
+            "t",
+            "c",
+            lambda m: got.append((m.partition, m.body)),
+            nsqd_tcp_addresses=broker.nsqd_tcp_address,
+            partitions=[1, 2],
+            max_in_flight=4,
+        )
+        with reader, a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
+            subscribed(reader, 2)
+            for number in (0, 3, 1, 2):
+                writer.publish("t", b"%d" % number, partition=number)
+            until(lambda: len(got) >= 2)
+    assert sorted(got) == [(1, b"1"), (2, b"2")]
+
+
 @pytest.mark.rule("YZ-5")
 def test_a_key_always_goes_to_the_partition_the_go_client_would_choose(cluster: Cluster) -> None:
     topic, got = cluster.topic(2), []
@@ -228,6 +250,17 @@ def test_a_failed_ordered_message_is_handled_again_before_any_later_one(cluster:
         until(lambda: len(order) == 7)
     assert [body for _, body, _ in order] == [b"0", b"1", b"2", b"2", b"3", b"4", b"5"]
     assert 0.25 <= times[1] - times[0] < 5.0  # held here for requeue_delay: the server ignores REQ with a delay
+
+
+@pytest.mark.rule("YZ-6")
+def test_a_server_that_knows_only_the_older_name_of_the_ordered_sub_is_subscribed_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(YouzanSession.verbs, b"SUB_ORDERED")
+    with Broker(youzan=True, nsqds=2) as broker:
+        broker.youzan.create_topic("t", 2, ordered=True)
+        with a_reader(Cluster(broker.lookupd_http_address, broker), "t", print, ordered=True) as reader:
+            subscribed(reader, 2)
 
 
 @pytest.mark.timeout(300)  # a real cluster refuses to move a leader until it counts as stable
