@@ -146,6 +146,12 @@ def test_the_error_of_an_ordered_topic_says_what_to_change() -> None:
     assert "ordered=True" in str(error_for(b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"))
 
 
+@pytest.mark.rule("YZ-15")
+@pytest.mark.parametrize("code", [b"E_SUB_EXTEND_NEED", b"E_SUB_EXTEND_FORBIDDON"])
+def test_the_errors_of_a_topic_with_or_without_headers_say_what_to_change(code: bytes) -> None:
+    assert "extend_support" in str(error_for(code + b" this topic is what you did not say"))
+
+
 @pytest.mark.rule("ERR-3")
 @pytest.mark.parametrize(
     ("body", "code", "text"),
