@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+import gevent
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from gnsq_lite.message import EXPIRED, NEW, Message
@@ -132,6 +133,23 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
     return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
 
 
+def after_io(hub: Any, act: Callable[[], Any]) -> None:
+    """Have *act* called in the hub once it has looked after its sockets and timers; never before."""
+    timer = hub.loop.timer(0.0)
+
+    def run() -> None:
+        timer.close()
+        act()
+
+    timer.start(run)
+
+
+def let_io(hub: Any) -> None:
+    """Wait, in a greenlet, until the hub has looked after its sockets and timers."""
+    with hub.loop.timer(0.0) as timer:
+        hub.wait(timer)
+
+
 class Pool(Protocol):
     """Runs jobs: messages, or lists of them."""
 
@@ -161,6 +179,8 @@ class GreenletPool:
         self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
         self._queue: deque[Any] = deque()
         self._idle: list[Any] = []
+        #: Workers whose turn was over before the queue was empty.
+        self._gave_way: deque[Any] = deque()
         self._workers = 0
         self._pump_due = False
         self._closed = False
@@ -175,6 +195,12 @@ class GreenletPool:
             self._pump_due = True
             self._loop.soon(self._pump)
 
+    def _pump_later(self) -> None:
+        """Pump when the loop has looked after its sockets: it runs many callbacks of ``soon()`` before it does."""
+        if not self._pump_due:
+            self._pump_due = True
+            after_io(self._loop.hub, self._pump)
+
     def _pump(self) -> None:
         """In the hub: have one worker after the other work until it waits for something or the queue is empty.
 
@@ -183,8 +209,10 @@ class GreenletPool:
         self._pump_due = False
         self._runner.begin_turn(SLICE)
         ends = time.monotonic() + SLICE
-        while self._queue:
-            if self._idle:
+        while self._queue or self._gave_way:
+            if self._gave_way:
+                self._gave_way.popleft().switch()
+            elif self._idle:
                 self._idle.pop().switch()
             elif self._workers < self._concurrency and not self._closed:
                 self._workers += 1
@@ -192,18 +220,18 @@ class GreenletPool:
             else:
                 return  # whoever is done first takes the next
             if time.monotonic() > ends:
-                self._pump_soon()
+                self._pump_later()
                 return
 
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
-        me, hub, soon = getcurrent(), self._loop.hub, self._loop.soon
+        me, hub = getcurrent(), self._loop.hub
         try:
             while True:
                 if runner.drain(queue) == TURN_OVER:
-                    soon(me.switch)
+                    self._gave_way.append(me)
+                    self._pump_later()
                     hub.switch()
-                    runner.begin_turn(SLICE)
                 elif self._closed or self._workers > self._concurrency:
                     return
                 else:
@@ -232,7 +260,7 @@ class GreenletPool:
 
     def busy(self) -> int:
         """Handlers running."""
-        return self._workers - len(self._idle)
+        return self._workers - len(self._idle) - len(self._gave_way)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the limit; surplus workers end with their job."""
@@ -249,7 +277,11 @@ class GreenletPool:
 
 
 class InlinePool:
-    """Handlers in the reading greenlet itself: nothing else happens on the connection until they return."""
+    """Handlers in the reading greenlet itself: nothing is read until they return.
+
+    Between two of them the loop has its turn where they take long: answers go out, and what was not answered in time
+    is found.
+    """
 
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
         self._runner, self._on_exit = runner, on_exit
@@ -266,7 +298,9 @@ class InlinePool:
         try:
             while queue:
                 try:
-                    self._runner.drain(queue)
+                    self._runner.begin_turn(SLICE)
+                    if self._runner.drain(queue) == TURN_OVER:
+                        let_io(gevent.get_hub())
                 except (KeyboardInterrupt, SystemExit, GreenletExit) as error:
                     self._on_exit(error)
                     return  # this greenlet is to end, with the Reader or without

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 import threading
 import traceback
@@ -20,7 +21,8 @@ from hypothesis import strategies as st
 from gnsq_lite import speed
 from gnsq_lite.message import EXPIRED, Message, Requeue
 from gnsq_lite.net import handlers
-from gnsq_lite.net.handlers import InlinePool, make_batch_runner, make_runner
+from gnsq_lite.net.handlers import GreenletPool, InlinePool, make_batch_runner, make_runner
+from gnsq_lite.net.runtime import loop_here
 from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, TURN_OVER, Fins, PureFins, PureRunner, Runner
 
 BOTH = pytest.mark.parametrize(("runner", "fins"), [(Runner, Fins), (PureRunner, PureFins)], ids=["fast", "pure"])
@@ -410,3 +412,46 @@ def test_an_inline_handler_that_times_out_leaves_no_message_behind(
     assert [type(each) for each in told] == [error]
     assert len(calls) == handled
     assert (pool.queued(), pool.busy()) == (3 - handled, 0)
+
+
+@BOTH
+def test_between_two_slow_inline_handlers_the_loop_has_its_turn(
+    runner: Any, fins: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "SLICE", -1.0)  # each takes longer
+    seen: list[Any] = []
+    gevent.get_hub().loop.run_callback(seen.append, "answers go out")
+    pool = InlinePool(a_runner(runner, lambda message: seen.append(message.id)), seen.append)
+    pool.submit(list(queue_of(FakeConnection(fins), 3)))
+    assert seen.index("answers go out") == 1
+    assert len(seen) == 4
+
+
+@BOTH
+@pytest.mark.rule("HB-1")
+@pytest.mark.parametrize("kind", ["greenlet", "inline"])
+def test_after_each_slow_handler_the_loop_looks_after_its_sockets(
+    runner: Any, fins: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls fifty callbacks in a row before it does: fifty computing handlers may last longer than nsqd waits."""
+    monkeypatch.setattr(handlers, "SLICE", -1.0)  # each takes longer
+    seen: list[Any] = []
+    here, there = socket.socketpair()
+    with here, there, gevent.get_hub().loop.io(here.fileno(), 1) as watcher:
+
+        def heard() -> None:
+            watcher.stop()
+            seen.append("heartbeat")
+
+        watcher.start(heard)
+        there.send(b"x")
+        made = a_runner(runner, lambda message: seen.append(message.id))
+        pool: Any = InlinePool(made, seen.append)
+        if kind == "greenlet":
+            pool = GreenletPool(loop_here(), made, 3, seen.append)
+        pool.submit(list(queue_of(FakeConnection(fins), 9)))
+        while len(seen) < 10:
+            gevent.sleep(0)
+    assert seen.index("heartbeat") <= 2
+    assert pool.busy() == 0
+    pool.close()
