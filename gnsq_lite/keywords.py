@@ -127,14 +127,26 @@ def url_list(given: Addresses | None) -> list[str]:
         given = [part for part in given.replace(",", " ").split() if part]
     elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
         given = [given]
+    if not isinstance(given, Iterable):
+        raise OptionError(option, given, "must be 'host:port', a URL, or a list of such")
     found: dict[str, None] = {}
     for one in given:
         if isinstance(one, str) and one.startswith(("http://", "https://")):
+            if not one.partition("//")[2].strip("/"):
+                raise OptionError(option, one, "must name a host")
             found[one.rstrip("/")] = None
         else:
             host, port = parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option)
             found[f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] = None
     return list(found)
+
+
+def check_callables(**given: Any) -> None:
+    """Raise OptionError for what is neither None nor callable; an ``address_map`` may be a mapping."""
+    for name, value in given.items():
+        if value is None or callable(value) or (name == "address_map" and isinstance(value, Mapping)):
+            continue
+        raise OptionError(name, value, f"must be a function{' or a dict' if name == 'address_map' else ''}")
 
 
 def with_environment(

@@ -34,8 +34,8 @@ class Requeue(Exception):
 
 
 def checked_delay(delay: float | None) -> float | None:
-    """Return *delay*; raise OptionError for a negative or endless one (WIRE-8)."""
-    if delay is not None and not 0 <= delay < float("inf"):
+    """Return *delay*; raise OptionError for a negative or endless one, or no number (WIRE-8)."""
+    if delay is not None and not (isinstance(delay, (int, float)) and 0 <= delay < float("inf")):
         raise OptionError("delay", delay, "must be None or at least 0 seconds")
     return delay
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import warnings
@@ -15,6 +16,7 @@ from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
     Addresses,
     address_list,
+    check_callables,
     normalized_tls,
     split,
     url_list,
@@ -133,6 +135,9 @@ class Reader:
         check_channel(channel)
         if not callable(handler):
             raise OptionError("handler", handler, "must be callable with one argument, the message")
+        hooks = Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff)
+        check_callables(on_give_up=on_give_up, address_map=address_map, allowed_addresses=allowed_addresses)
+        check_callables(**{field.name: getattr(hooks, field.name) for field in dataclasses.fields(hooks)})
         known: dict[str, Any] = dict(options)
         known["tls"] = normalized_tls(known.get("tls"))
         connection, retry, reconnect, lookup = split(
@@ -166,7 +171,7 @@ class Reader:
             lookup=lookup,
             on_give_up=on_give_up or log_give_up,
             gives_up_by_callback=on_give_up is not None,
-            hooks=Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff),
+            hooks=hooks,
             address_map=address_map,
             allowed_addresses=allowed_addresses,
         )

@@ -20,6 +20,7 @@ from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
     Addresses,
     address_list,
+    check_callables,
     normalized_tls,
     split,
     url_list,
@@ -84,6 +85,7 @@ class Writer:
         allowed_addresses: Callable[[str, int], bool] | None = None,
         **options: Unpack[WriterKeywords],
     ) -> None:
+        check_callables(address_map=address_map, allowed_addresses=allowed_addresses)
         known: dict[str, Any] = dict(options)
         known["tls"] = normalized_tls(known.get("tls"))
         own, connection, lookup, reconnect = split(

@@ -346,6 +346,8 @@ class Producer:
     def _why(self) -> str:
         """Say why no nsqd can be reached, as far as it is known."""
         known = [str(peer.error) for peer in self.peers.values() if peer.error is not None]
+        if not known and self._discovery is not None:
+            known = [str(each.error) for each in self._discovery.health().values() if each.error is not None]
         return f": {'; '.join(known[:3])}" if known else ""
 
     def _tick(self) -> None:

@@ -872,6 +872,12 @@ def test_of_many_who_start_a_reader_at_once_one_does_and_close_ends_it(broker: S
         {"ordered": True, "dialect": "nsq"},
         {"nsqd_tcp_addresses": "host:port"},
         {"lookupd_http_addresses": ["ftp://x"]},
+        {"lookupd_http_addresses": 4161},
+        {"lookupd_http_addresses": "http://"},
+        {"on_give_up": "log"},
+        {"on_error": "log"},
+        {"address_map": "127.0.0.1"},
+        {"allowed_addresses": ["127.0.0.1"]},
     ],
     ids=str,
 )
@@ -888,6 +894,8 @@ def test_bad_names_and_handlers_fail_at_construction() -> None:
         Reader("t", "ch ", print)
     with pytest.raises(errors.OptionError, match="callable"):
         Reader("t", "ch", None)  # type: ignore[arg-type]
+    with pytest.raises(errors.OptionError, match="delay"):
+        Requeue("5")  # type: ignore[arg-type]
 
 
 def test_concurrency_that_max_in_flight_cannot_feed_is_warned_of() -> None:

@@ -116,6 +116,9 @@ def test_bad_options_fail_at_construction() -> None:
             Writer("127.0.0.1:4150", **wrong)  # type: ignore[arg-type]
     with pytest.raises(errors.OptionError, match="did you mean 'retries'"):
         Writer("127.0.0.1:4150", retrys=1)  # type: ignore[call-arg]
+    for wrong in ({"address_map": "host"}, {"allowed_addresses": True}, {"lookupd_http_addresses": 4161}):
+        with pytest.raises(errors.OptionError):
+            Writer(**wrong)  # type: ignore[arg-type]
     for address in ("127.0.0.1:0", "127.0.0.1:65536", "http://127.0.0.1:4150", ":", "a@b:1"):
         with pytest.raises(errors.OptionError):
             Writer(address)
@@ -139,6 +142,13 @@ def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
             with pytest.raises(errors.NotSent, match=r"within 0\.3 s"):
                 writer.publish("t", b"x", timeout=0.3)
             assert 0.25 < time.monotonic() - began < 3
+
+
+@pytest.mark.rule("DISC-6")
+def test_when_no_nsqlookupd_answers_the_error_says_so() -> None:
+    refused = pytest.raises(errors.NotSent, match=r"127\.0\.0\.1:1/\S+ no connection: Connection refused")
+    with Writer(lookupd_http_addresses="127.0.0.1:1", publish_timeout=1.0) as writer, refused:
+        writer.publish("t", b"x")
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:
