@@ -7,6 +7,7 @@ follow from that and not from the messages.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
 from gnsq_lite.youzan.partitions import MOVED, PartitionChooser, should_reroute
+
+log = logging.getLogger("gnsq_lite.reader")
 
 
 class YouzanDialect:
@@ -46,6 +49,8 @@ class YouzanDialect:
         self._clock = clock
         self._chooser = PartitionChooser(self.options.key_mapping)
         self._layouts: dict[str, TopicLayout] = {}
+        #: Topics of which it was said that they lack partitions that are to be read.
+        self._told: set[str] = set()
         # Ids of one Writer follow each other; those of two start as far apart as their starts, in nanoseconds.
         self._trace_ids = itertools.count(int(clock.wall() * 1_000_000_000))
 
@@ -64,12 +69,20 @@ class YouzanDialect:
         chosen = self.options.partitions
         if role == "read" and chosen is not None:
             endpoints = tuple(self._chosen(layout, chosen))
+            self._tell_of_absent(topic, layout.partition_num, chosen)
         return Lookup(endpoints, layout)
 
     def _chosen(self, layout: TopicLayout, chosen: Any) -> list[Endpoint]:
         if layout.has_meta or layout.partitions:
             return [layout.partitions[number] for number in sorted(set(chosen)) if number in layout.partitions]
         return self.named_endpoints(layout.producers)
+
+    def _tell_of_absent(self, topic: str, count: int, chosen: Any) -> None:
+        """Say once which partitions a topic of *count* does not have; they are read when it has grown (YZ-3)."""
+        absent = sorted({number for number in chosen if number >= count})
+        if count and absent and topic not in self._told:
+            self._told.add(topic)
+            log.warning("%s has %d partitions, and none of the numbers %s yet (partitions=)", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
         """Return the partitions to read of nsqds that nobody lists partitions of; as they are where none is named."""

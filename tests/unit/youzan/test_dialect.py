@@ -63,6 +63,20 @@ def test_a_reader_connects_to_each_partition_or_to_the_named_ones() -> None:
     assert [e.partition for e in said(some, [A, B, A], role="write").endpoints] == [0, 1, 2]
 
 
+@pytest.mark.rule("YZ-3")
+def test_a_partition_that_the_topic_does_not_have_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    dialect = YouzanDialect(partitions=[1, 5, 7])
+    said(dialect, [A, None], role="read")  # 1 has no leader now, and is one of the topic's
+    said(dialect, [A, B], role="read")
+    assert [record.getMessage() for record in caplog.records] == [
+        "t has 2 partitions, and none of the numbers [5, 7] yet (partitions=)"
+    ]
+    caplog.clear()
+    said(YouzanDialect(partitions=[0, 1]), [A, B], role="read")
+    YouzanDialect(partitions=[5]).parse_lookup("t", "read", {"producers": [node(A)]})
+    assert not caplog.records
+
+
 def test_named_partitions_of_a_server_alone_are_all_there() -> None:
     lookup = YouzanDialect(partitions=[0, 1]).parse_lookup("t", "read", {"producers": [node(A)]})
     assert lookup.endpoints == (Endpoint("10.0.0.1", 4150, 0), Endpoint("10.0.0.1", 4150, 1))
