@@ -5,7 +5,12 @@ import os
 SECRET_KEY = "for tests"
 INSTALLED_APPS = ["gnsq_lite.contrib.django", "shop"]
 DATABASES = {
-    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["SHOP_DATABASE"], "CONN_MAX_AGE": 0}
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ["SHOP_DATABASE"],
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {"timeout": 60},  # seconds a handler waits for another's write
+    }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True

@@ -12,7 +12,9 @@ def bill(message):
     if number == "slow":
         print("begun slow", flush=True)
         time.sleep(1.5)
-    Order.objects.update_or_create(number=number, defaults={"billed": True})
+    # One statement: in SQLite two transactions that read before they write lock each other out.
+    paid = [Order(number=number, billed=True)]
+    Order.objects.bulk_create(paid, update_conflicts=True, unique_fields=["number"], update_fields=["billed"])
     print("billed", number, flush=True)
 
 
