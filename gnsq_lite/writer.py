@@ -302,8 +302,10 @@ class Writer:
             if core is not None:
                 return core
             loop = self._loop = io_loop()
-        core = loop.run(Producer, loop, self._settings)
+        core = loop.run(Producer, loop, self._settings)  # which opens nothing
         with self._lock:
+            if self._closed:  # meanwhile
+                raise ClosedError("the Writer was closed")
             if self._core is None:
                 self._core = core
             core = self._core

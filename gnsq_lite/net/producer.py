@@ -71,7 +71,7 @@ class Producer:
 
     def start(self) -> None:
         """Begin to connect."""
-        if self._started:
+        if self._started or self.closing:
             return
         self._started = True
         if not self.routed:

@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import gevent
 import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.broker import Broker
+from gnsq_lite.net.producer import Producer
 from tests.conftest import MakeBroker
 from tests.servers import ServerHandle
 
@@ -336,6 +338,25 @@ def test_close_waits_for_outcomes_and_then_refuses(broker: ServerHandle, topic: 
     assert [p.result() for p in sent] == [None] * 100
     with pytest.raises(errors.ClosedError):
         writer.publish(topic, b"late")
+
+
+@pytest.mark.parametrize("moment", ["__init__", "start"])
+def test_a_close_in_the_middle_of_the_first_publish_wins(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    writer, cores = Writer("127.0.0.1:1", lookupd_http_addresses="127.0.0.1:1", **QUICK), []
+    begin = getattr(Producer, moment)
+
+    def closed_meanwhile(core: Producer, *args: Any) -> None:
+        cores.append(core)
+        if moment == "start":
+            writer.close(0)
+        begin(core, *args)
+        writer.close(0)
+
+    monkeypatch.setattr(Producer, moment, closed_meanwhile)
+    for _ in range(2):
+        with pytest.raises(errors.ClosedError):
+            writer.publish("t", b"x")
+    assert [(core.peers, core._greenlets) for core in cores] == [({}, [])]
 
 
 @pytest.mark.rule("PUB-1")
