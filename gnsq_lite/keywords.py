@@ -94,7 +94,8 @@ def split(known: Mapping[str, Any], *kinds: type[Any]) -> list[Any]:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise OptionError(name, "<hidden>" if "secret" in name else value, f"there is no such option{hint}")
+            shown = value if value is None or isinstance(value, (int, float)) else "<hidden>"  # it may be a secret
+            raise OptionError(name, shown, f"there is no such option{hint}")
     return [kind(**{n: v for n, v in known.items() if names[n] is kind}) for kind in kinds]
 
 

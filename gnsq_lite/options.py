@@ -8,6 +8,7 @@ no default is written twice.
 from __future__ import annotations
 
 import dataclasses
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -210,6 +211,14 @@ class TLSOptions:
             raise OptionError("minimum_version", self.minimum_version, "must be 'TLSv1.2' or 'TLSv1.3'")
         if self.key_file is not None and self.cert_file is None:
             raise OptionError("key_file", self.key_file, "needs cert_file")
+        for name in ("ca_file", "cert_file", "key_file"):
+            path = getattr(self, name)
+            if path is not None and (not isinstance(path, (str, os.PathLike)) or not os.fspath(path)):
+                raise OptionError(name, path, "must be the name of a file, or None")
+        if not isinstance(self.verify, bool):  # None must not turn it off
+            raise OptionError("verify", self.verify, "must be True or False")
+        if self.server_hostname is not None and not _is_host_name(self.server_hostname):
+            raise OptionError("server_hostname", self.server_hostname, "must be a host name or an IP address")
 
     def context(self) -> ssl.SSLContext:
         """Return a new client-side context made of these options.
@@ -232,8 +241,30 @@ class TLSOptions:
                 # Without a password callback OpenSSL would ask on the terminal for that of an encrypted key.
                 context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
             except (OSError, ValueError) as error:
-                raise OptionError("cert_file", self.cert_file, f"cannot be loaded: {error}") from error
+                raise self._unloaded(error) from error
         return context
+
+    def _unloaded(self, error: Exception) -> OptionError:
+        """Return the error for a client certificate that cannot be loaded; it names the file that is at fault."""
+        why = f"cannot be loaded: {error}"
+        if self.key_file is None:
+            hint = "; without key_file it must hold the key too" if isinstance(error, ssl.SSLError) else ""
+            return OptionError("cert_file", self.cert_file, why + hint)
+        if isinstance(error, ssl.SSLError):
+            return OptionError("cert_file", self.cert_file, f"{why}; key_file={self.key_file!r} must hold its key")
+        missing = isinstance(error, OSError) and not os.access(self.cert_file or "", os.R_OK)
+        name = "cert_file" if missing else "key_file"
+        return OptionError(name, getattr(self, name), why)
+
+
+def _is_host_name(name: object) -> bool:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        return False
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _no_password() -> str:
@@ -328,6 +359,8 @@ class ConnectionOptions:
             raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
         if self.auth_secret is not None and (not isinstance(self.auth_secret, (str, bytes)) or not self.auth_secret):
             raise OptionError("auth_secret", "<hidden>", "must be str or bytes and not empty; None: no AUTH")
+        if isinstance(self.auth_secret, str) and any("\ud800" <= c <= "\udfff" for c in self.auth_secret):
+            raise OptionError("auth_secret", "<hidden>", "is no text that UTF-8 can hold; give bytes")
         for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
             text = getattr(self, name)
             if not isinstance(text, str) and (text is not None or name == "user_agent"):
@@ -336,22 +369,27 @@ class ConnectionOptions:
             raise OptionError("extra_identify", self.extra_identify, "must be a dict with keys of str")
 
 
+def _shown(address: object) -> object:
+    """Return *address* for an error: what may hold a password is hidden."""
+    return "<hidden>" if isinstance(address, str) and "@" in address else address
+
+
 def parse_address(text: str | Address, *, default_port: int, option: str) -> Address:
     """Return (host, port) of ``"host"``, ``"host:port"``, ``"[v6]:port"`` or a pair.  Raises OptionError."""
     if isinstance(text, tuple) and len(text) == 2:
         host, port = text
         if not isinstance(host, str) or isinstance(port, bool) or not isinstance(port, int):
-            raise OptionError(option, text, "must be (host, port)")
+            raise OptionError(option, _shown(text), "must be (host, port)")
     elif isinstance(text, str):
         host, port = _split(text, default_port, option)
     else:
-        raise OptionError(option, text, "must be 'host:port' or (host, port)")
+        raise OptionError(option, _shown(text), "must be 'host:port' or (host, port)")
     if "," in host:
-        raise OptionError(option, text, "is several addresses in one text; give a list")
+        raise OptionError(option, _shown(text), "is several addresses in one text; give a list")
     if not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host):
-        raise OptionError(option, text, "must name a host as 'host:port', without a scheme or spaces")
+        raise OptionError(option, _shown(text), "must name a host as 'host:port', without a scheme or spaces")
     if not 1 <= port <= 65535:
-        raise OptionError(option, text, "the port must be between 1 and 65535")
+        raise OptionError(option, _shown(text), "the port must be between 1 and 65535")
     return host, port
 
 
@@ -359,7 +397,7 @@ def _split(text: str, default_port: int, option: str) -> Address:
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
-            raise OptionError(option, text, "must be '[v6]:port'")
+            raise OptionError(option, _shown(text), "must be '[v6]:port'")
         port_text = rest[1:]
     elif text.count(":") > 1:
         host, port_text = text, ""  # a bare IPv6 address
@@ -368,7 +406,7 @@ def _split(text: str, default_port: int, option: str) -> Address:
     if not port_text:
         return host, default_port
     if not port_text.isascii() or not port_text.isdigit() or len(port_text) > 5:
-        raise OptionError(option, text, "the port must be a number between 1 and 65535")
+        raise OptionError(option, _shown(text), "the port must be a number between 1 and 65535")
     return host, int(port_text)
 
 

@@ -27,7 +27,7 @@ from gnsq_lite.net.closing import close
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
 from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
-from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks
+from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection
 from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.snapshot import reader_stats
 from gnsq_lite.options import (
@@ -38,7 +38,6 @@ from gnsq_lite.options import (
     LookupOptions,
     ReconnectOptions,
     RetryOptions,
-    TLSOptions,
 )
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -143,8 +142,7 @@ class Reader:
         connection, retry, reconnect, lookup = split(
             known, ConnectionOptions, RetryOptions, ReconnectOptions, LookupOptions
         )
-        if isinstance(connection.tls, TLSOptions):
-            connection.tls.context()  # a file that cannot be read shows now, not at the first connection
+        check_connection(connection)
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self.topic, self.channel = topic, channel

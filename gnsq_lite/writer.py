@@ -29,13 +29,12 @@ from gnsq_lite.keywords import (
 from gnsq_lite.net.producer import Producer
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
-from gnsq_lite.net.settings import AddressMap, ProducerSettings
+from gnsq_lite.net.settings import AddressMap, ProducerSettings, check_connection
 from gnsq_lite.net.snapshot import writer_stats
 from gnsq_lite.options import (
     ConnectionOptions,
     DialectName,
     LookupOptions,
-    TLSOptions,
     WriterOptions,
     WriterReconnectOptions,
 )
@@ -91,8 +90,7 @@ class Writer:
         own, connection, lookup, reconnect = split(
             known, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
         )
-        if isinstance(connection.tls, TLSOptions):
-            connection.tls.context()  # a file that cannot be read shows now, not at the first connection
+        check_connection(connection)
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))

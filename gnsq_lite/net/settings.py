@@ -16,10 +16,22 @@ from gnsq_lite.options import (
     LookupOptions,
     ReconnectOptions,
     RetryOptions,
+    TLSOptions,
 )
+from gnsq_lite.wire.identify import build_identify
 
 #: Maps the (host, port) that nsqlookupd announces to the one to connect to.
 AddressMap = Callable[[str, int], Address] | Mapping[str, str]
+
+
+def check_connection(options: ConnectionOptions) -> None:
+    """Raise OptionError, at construction and not at the first connection, for what only shows when it is used.
+
+    That is a file that cannot be read, and what ``extra_identify`` may not hold.
+    """
+    if isinstance(options.tls, TLSOptions):
+        options.tls.context()
+    build_identify(options, hostname_default="")
 
 
 @dataclass(frozen=True, slots=True)

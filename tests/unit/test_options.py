@@ -3,15 +3,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import ssl
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite import options
+from gnsq_lite import Reader, Writer, options
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions, ConnectionOptions, TLSOptions, format_address, parse_address
+from tests.certs import Certificates
 
 CLASSES = sorted(
     (
@@ -104,6 +108,17 @@ def test_a_count_must_be_whole(cls: Any, spec: Any) -> None:
         (options.ReconnectOptions, {"reconnect_delay": 10.0, "max_reconnect_delay": 9.9}, "reconnect_delay"),
         (TLSOptions, {"minimum_version": "TLSv1.1"}, "minimum_version"),
         (TLSOptions, {"key_file": "key.pem"}, "key_file"),
+        (TLSOptions, {"ca_file": 7}, "ca_file"),
+        (TLSOptions, {"ca_file": ""}, "ca_file"),
+        (TLSOptions, {"cert_file": b"cert.pem"}, "cert_file"),
+        (TLSOptions, {"cert_file": "cert.pem", "key_file": 7}, "key_file"),
+        (TLSOptions, {"verify": None}, "verify"),
+        (TLSOptions, {"verify": "no"}, "verify"),
+        (TLSOptions, {"server_hostname": 5}, "server_hostname"),
+        (TLSOptions, {"server_hostname": ""}, "server_hostname"),
+        (TLSOptions, {"server_hostname": "a\0b"}, "server_hostname"),
+        (TLSOptions, {"server_hostname": ".example"}, "server_hostname"),
+        (TLSOptions, {"server_hostname": "a" * 64}, "server_hostname"),
         (ConnectionOptions, {"compression": "gzip"}, "compression"),
         (ConnectionOptions, {"compression": ["snappy"]}, "compression"),
         (ConnectionOptions, {"heartbeat_interval": -1}, "heartbeat_interval"),
@@ -120,6 +135,7 @@ def test_a_count_must_be_whole(cls: Any, spec: Any) -> None:
         (ConnectionOptions, {"auth_secret": 5}, "auth_secret"),
         (ConnectionOptions, {"auth_secret": ""}, "auth_secret"),
         (ConnectionOptions, {"auth_secret": b""}, "auth_secret"),
+        (ConnectionOptions, {"auth_secret": "hu\udcffsh"}, "auth_secret"),
         (ConnectionOptions, {"client_id": b"me"}, "client_id"),
         (ConnectionOptions, {"hostname": 5}, "hostname"),
         (ConnectionOptions, {"user_agent": None}, "user_agent"),
@@ -162,6 +178,61 @@ def test_the_secret_is_in_no_repr_and_no_error() -> None:
     with pytest.raises(OptionError) as caught:
         ConnectionOptions(auth_secret=["hush"])  # type: ignore[arg-type]
     assert "hush" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: Writer(auth_secert="hush"),
+        lambda: Reader("t", "ch", print, lookupd_tokn="hush"),
+        lambda: Writer("user:hush@nsqd7:4150"),
+        lambda: Writer(lookupd_http_addresses="user:hush@lookup:4161"),
+        lambda: Writer(lookupd_http_addresses="ftp://user:hush@lookup"),
+    ],
+)
+def test_what_may_hold_a_secret_in_the_wrong_place_is_not_shown(refused: Callable[[], Any]) -> None:
+    with pytest.raises(OptionError) as caught:
+        refused()
+    assert "hush" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.rule("SEC-1")
+@pytest.mark.parametrize("name", ["nsqd.example", "127.0.0.1", "::1", "fe80::1%eth0", "b\u00fccher.example", "nsqd_7"])
+def test_a_host_name_or_an_ip_address_may_be_verified(name: str) -> None:
+    assert TLSOptions(server_hostname=name).server_hostname == name
+
+
+@pytest.mark.rule("SEC-1")
+def test_the_file_of_a_client_certificate_that_is_at_fault_is_named(certs: Certificates, tmp_path: Path) -> None:
+    client, missing = certs.client, str(tmp_path / "missing.key")
+    locked = tmp_path / "locked.key"
+    key = serialization.load_pem_private_key(Path(client.key).read_bytes(), None)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"hush"),
+        )
+    )
+    for cert, key_file, name, why in (
+        (missing, client.key, "cert_file", "No such file"),
+        (client.cert, missing, "key_file", "No such file"),
+        (client.cert, str(locked), "key_file", "the key is encrypted"),
+        (client.cert, None, "cert_file", "without key_file it must hold the key too"),
+        (client.cert, certs.server.key, "cert_file", "must hold its key"),
+    ):
+        with pytest.raises(OptionError, match=why) as caught:
+            TLSOptions(cert_file=cert, key_file=key_file).context()
+        assert caught.value.name == name
+
+
+@pytest.mark.rule("CFG-1")
+@pytest.mark.parametrize("extra", [{"x": b"bytes"}, {"x": math.nan}, {"sample_rate": 5}], ids=str)
+def test_extra_keys_that_cannot_be_sent_are_refused_at_construction(extra: dict[str, Any]) -> None:
+    for make in (lambda: Writer(extra_identify=extra), lambda: Reader("t", "ch", print, extra_identify=extra)):
+        with pytest.raises(OptionError, match="extra_identify"):
+            make()
 
 
 @pytest.mark.rule("BACK-5")
