@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import ssl
 from collections import deque
@@ -37,6 +38,10 @@ _socket: Any = monkey.get_original("socket", "socket")
 READ_SIZE = 64 * 1024
 #: Seconds after which a read that waits for more takes what is there.
 PATIENCE = 0.01
+
+_HANGUP = getattr(select, "POLLRDHUP", 0)
+#: gevent's own would turn the loop.
+_poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
 
 _READ, _WRITE = 1, 2
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
@@ -135,12 +140,15 @@ class Stream:
             self._on_readable()
 
     def has_ended(self) -> bool:
-        """Look, without waiting, whether the peer has closed; then this side closes too."""
+        """Look, without waiting, whether the peer has closed; then this side closes too.
+
+        Where something came before the end, a heartbeat for one, it is left to the reader, who closes.
+        """
         if self.closed is not None:
             return True
         try:
             if self._sock.recv(1, socket.MSG_PEEK):
-                return False
+                return self._peer_has_closed()
             error = ConnectionLost(self.address, "connection closed by nsqd")
         except (BlockingIOError, InterruptedError):
             return False
@@ -148,6 +156,14 @@ class Stream:
             error = lost(self.address, failed)
         self.close(error)
         return True
+
+    def _peer_has_closed(self) -> bool:
+        """Look past what is there to be read; a system without POLLRDHUP cannot."""
+        if _poll is None:
+            return False
+        poll = _poll()
+        poll.register(self._sock.fileno(), _HANGUP)
+        return bool(poll.poll(0))
 
     # -- writing
 
