@@ -39,8 +39,7 @@ def translated(url: str, error: BaseException) -> HTTPError:
     """Return the error of ours for what a call to *url* raised.  Total."""
     cause = _innermost(error)
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
-        why = f"the certificate does not verify: {_reason(cause)}; name its CA in TLSOptions(ca_file=...)"
-        return HTTPCertificateError(url, why)
+        return HTTPCertificateError(url, f"the certificate does not verify: {_reason(cause)}{_remedy(cause)}")
     for theirs, ours, why in _TABLE:
         if isinstance(error, theirs) or isinstance(cause, theirs):
             return ours(url, f"{why}: {_reason(cause)}")
@@ -56,6 +55,15 @@ def _innermost(error: BaseException) -> BaseException:
             break
         error = inner
     return error
+
+
+def _remedy(cause: BaseException) -> str:
+    said = str(cause)
+    if "ostname mismatch" in said or "IP address mismatch" in said:
+        return "; set TLSOptions(server_hostname=...) to the name it is for"
+    if "expired" in said or "not yet valid" in said:
+        return ""
+    return "; name its CA in TLSOptions(ca_file=...)"
 
 
 def _reason(cause: BaseException) -> str:

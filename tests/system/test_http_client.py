@@ -59,7 +59,10 @@ def test_https_works_with_an_own_ca_and_verifies_by_default(certs: Certificates)
     assert len(server.requests) == 4
 
 
-@pytest.mark.parametrize(("pair", "why"), [("wrong_host", "not valid for '127.0.0.1'"), ("expired", "expired")])
+@pytest.mark.parametrize(
+    ("pair", "why"),
+    [("wrong_host", r"not valid for '127.0.0.1'.*TLSOptions\(server_hostname="), ("expired", "has expired$")],
+)
 @pytest.mark.rule("SEC-1")
 def test_a_certificate_for_another_host_or_another_day_is_refused(certs: Certificates, pair: str, why: str) -> None:
     with stub(server_context(certs, getattr(certs, pair))) as server:
