@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from gnsq_lite.errors import OptionError
 
@@ -39,8 +39,9 @@ class Layout:
             raise OptionError(
                 "filename_format", self.filename_format, "must have <REV>, or files could not be told apart"
             )
-        if "/" in self.filename_format.replace("<DATETIME>", "").replace("<TOPIC>", ""):
-            raise OptionError("filename_format", self.filename_format, "must name a file, not a path")
+        for option in ("filename_format", "datetime_format", "host_identifier"):
+            if "/" in getattr(self, option):
+                raise OptionError(option, getattr(self, option), "must name a file, not a path")
 
     def name(self, topic: str, now: float, revision: int) -> str:
         """Return the file's name."""
@@ -63,30 +64,44 @@ class TopicFile:
 
     def __init__(self, layout: Layout, topic: str, now: Callable[[], float] = time.time) -> None:
         self._layout, self._topic, self._now = layout, topic, now
-        self._file: Any = None
-        self._gzip: Any = None
+        self._file: BinaryIO | None = None
         self._path = Path()
         self._final = Path()
         self._opened = 0.0
-        self._written = 0
+        self._written = self._synced = 0
         for folder in (layout.output_dir, layout.work_dir):
             folder.mkdir(parents=True, exist_ok=True)
+        if _device(layout.output_dir) != _device(layout.work_dir):
+            raise OptionError("work_dir", str(layout.work_dir), "must be on the file system of the output directory")
         recover(layout)
 
     def write(self, bodies: list[bytes]) -> None:
-        """Write each body and a newline, and sync: when it returns they survive a power cut."""
+        """Write each body and a newline, and sync: when it returns they survive a power cut.
+
+        Raises OSError where the disk is full, for one; the file is then as it was, and the bodies may be written again.
+        """
         self._rotate_if_due()
-        if self._file is None:
-            self._open()
+        file = self._file or self._open()
         data = b"".join(body + b"\n" for body in bodies)
-        if self._layout.gzip:
-            # A whole gzip member for each sync: what was synced can be read whatever comes after it.
-            self._file.write(gzip.compress(data, self._layout.gzip_level))
-        else:
-            self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        # A whole gzip member for each sync: what was synced can be read whatever comes after it.
+        packed = gzip.compress(data, self._layout.gzip_level) if self._layout.gzip else data
+        try:
+            _write_all(file, packed)
+            os.fsync(file.fileno())
+        except BaseException:
+            self._cut_back(file)
+            raise
+        self._synced += len(packed)
         self._written += len(data)
+
+    def _cut_back(self, file: BinaryIO) -> None:
+        """Cut off what was not synced: half a line would spoil the next one, half a gzip member all that follow."""
+        try:
+            file.truncate(self._synced)
+            file.seek(self._synced)
+        except OSError:  # the next write begins a new file, and recover() cuts this one
+            self._file = None
+            file.close()
 
     def _rotate_if_due(self) -> None:
         if self._file is None:
@@ -98,28 +113,54 @@ class TopicFile:
         if moved_on or too_large or too_old:
             self.close()
 
-    def _open(self) -> None:
-        self._opened, self._written = self._now(), 0
+    def _open(self) -> BinaryIO:
+        self._opened, self._written, self._synced = self._now(), 0, 0
         for revision in range(1_000_000):
             name = self._layout.name(self._topic, self._opened, revision)
             self._path, self._final = self._layout.work_dir / (name + PART), self._layout.output_dir / name
             if self._final.exists():
                 continue
             try:
-                self._file = open(self._path, "xb")  # noqa: SIM115 - kept open until the next rotation
+                # Not buffered: what a full disk did not take must not be written later, by a close() for one.
+                file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - kept open until the next rotation
             except FileExistsError:
                 continue
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _take(file, self._path):  # recover() of another process found it before it was locked
+                file.close()
+                continue
             _sync_folder(self._layout.work_dir)
-            return
+            self._file = file
+            return file
         raise OSError(f"every revision of {name} is taken")
 
     def close(self) -> None:
         """Give the file its final name."""
         if self._file is not None:
             file, self._file = self._file, None
-            _publish(self._path, self._final)
-            file.close()
+            with file:
+                if self._synced:
+                    _publish(self._path, self._final)
+                else:
+                    os.unlink(self._path)
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _take(file: BinaryIO, path: Path) -> bool:
+    """Lock *file* and return whether it is this process's own now; not so where *path* names it no longer."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _device(folder: Path) -> int:
+    return os.stat(folder).st_dev
 
 
 def _publish(part: Path, final: Path) -> None:
@@ -150,11 +191,13 @@ def recover(layout: Layout) -> list[Path]:
     """
     finished = []
     for part in sorted(layout.work_dir.glob("*" + PART)):
-        with open(part, "r+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue  # somebody writes to it
+        try:
+            file = open(part, "r+b")  # noqa: SIM115 - closed by the next line
+        except FileNotFoundError:
+            continue  # its process has just finished it
+        with file:
+            if not _take(file, part):
+                continue  # somebody writes to it, or has finished it
             whole = _whole_gzip(file.read()) if part.name.endswith(".gz" + PART) else _whole_lines(file.read())
             file.truncate(whole)
             file.flush()
