@@ -42,7 +42,7 @@ def _close(core: Consumer) -> None:
         connections = list(core.connections.values())
         for connection in connections:
             connection.send_close()
-        core.send_back(_queued(core))
+        core.send_back(take_queued(core))
         _wait_until(core, lambda: _is_quiet(core, connections), lambda: core.close_by)
         # What nsqd sent before it read CLS is still to come, and goes back when it does, even where no time was given.
         lingers = core.clock.now() + _LINGER
@@ -64,7 +64,8 @@ def _close(core: Consumer) -> None:
         core.ended.settle(error=core.error)
 
 
-def _queued(core: Consumer) -> list[Message]:
+def take_queued(core: Consumer) -> list[Message]:
+    """Remove and return the messages that no handler has begun."""
     jobs = core.pool.take_queued() + (core.batches.take() if core.batches is not None else [])
     return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
 

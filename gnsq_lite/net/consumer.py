@@ -32,7 +32,7 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder
-from gnsq_lite.net.closing import close
+from gnsq_lite.net.closing import close, take_queued
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.flow import FlowControl
@@ -317,16 +317,19 @@ class Consumer:
         self.pool.close()
         for connection in list(self.connections.values()):
             connection.close(ConnectionLost(connection.address, "the Reader was closed"))
-        me = gevent.getcurrent()
-        for task in (*(s.task for s in self._subscriptions.values()), *self._greenlets):
-            if task is not me:
-                task.kill(block=False)
+        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
 
     def abandon(self) -> None:
         """In a forked child: everything is the parent's."""
         self.closing = True
-        for connection in self.connections.values():
-            connection.abandon()
+        for subscription in self._subscriptions.values():
+            if subscription.connection is not None:
+                subscription.connection.abandon()
+        if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets and what is queued
+            take_queued(self)
+            if self.discovery is not None:
+                self.discovery.abandon()
+            self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
 
     def fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:

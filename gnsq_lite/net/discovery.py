@@ -123,6 +123,11 @@ class Discovery:
         self._wake.set()
         self._lookupds.close()
 
+    def abandon(self) -> None:
+        """In a forked child: the questions under way are the parent's; the caller ends :meth:`run`."""
+        self._stopped = True
+        self._lookupds.abandon()
+
     # -- answers
 
     def _answered(self, address: str, lookup: Lookup | None, error: NSQError | None) -> None:

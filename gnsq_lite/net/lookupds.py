@@ -171,13 +171,17 @@ class Lookupds:
 
     def close(self) -> None:
         """Ask no more; answers that still come are dropped."""
+        self.abandon()
+        for client in self._clients.values():
+            client.close()
+
+    def abandon(self) -> None:
+        """In a forked child: ask no more, and leave the clients alone: their locks may be held."""
         self._closed = True
         here = gevent.getcurrent()
         for greenlet in self._busy.values():
             if greenlet is not None and greenlet is not here:
                 greenlet.kill(block=False)
-        for client in self._clients.values():
-            client.close()
 
 
 def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:

@@ -46,6 +46,8 @@ class Peer:
         self.producer, self.endpoint = producer, endpoint
         #: The connection, once its handshake is done; None before and after.
         self.connection: Any = None
+        #: The one that is tried or used.
+        self.tried: Connection | None = None
         self.pending: deque[Publication] = deque()
         #: Routed publishes, which may go nowhere else, until the connection is there.
         self.waiting: deque[Publication] = deque()
@@ -136,7 +138,7 @@ class Peer:
         producer = self.producer
         connection: Connection | None = None
         try:
-            connection = self._make()
+            connection = self.tried = self._make()
             connection.open()
             retry.succeeded()
             self.connection, self.error = connection, None
@@ -201,6 +203,6 @@ class Peer:
             self.task.kill(block=False)
 
     def abandon(self) -> None:
-        """In a forked child: the connection is the parent's."""
-        if self.connection is not None:
-            self.connection.abandon()
+        """In a forked child: the connection is the parent's, whether its handshake is done or not."""
+        if self.tried is not None:
+            self.tried.abandon()

@@ -392,12 +392,15 @@ class Producer:
         self.routes.close()
         if self._discovery is not None:
             self._discovery.stop()
-        for greenlet in self._greenlets:
-            if greenlet is not gevent.getcurrent():
-                greenlet.kill(block=False)
+        self.loop.kill(self._greenlets)
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
         self.closing = self.ended = True
         for peer in self.peers.values():
             peer.abandon()
+        if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
+            self.routes.abandon()
+            if self._discovery is not None:
+                self._discovery.abandon()
+            self.loop.kill((*(peer.task for peer in self.peers.values()), *self._greenlets))

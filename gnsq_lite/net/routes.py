@@ -195,6 +195,12 @@ class Routes:
             if topic.held:
                 topic.held = deque(p for p in topic.held if not is_done(p))
 
+    def abandon(self) -> None:
+        """In a forked child: look nothing up."""
+        for topic in self._topics.values():
+            if topic.discovery is not None:
+                topic.discovery.abandon()
+
     def close(self) -> None:
         """Stop looking up."""
         for topic in self._topics.values():

@@ -155,6 +155,13 @@ class Loop:
         task.start()
         return task
 
+    def kill(self, greenlets: Iterable[Any]) -> None:
+        """End *greenlets* of this loop, but for the caller's own and any that is None; returns at once."""
+        me = getcurrent()
+        for greenlet in greenlets:
+            if greenlet is not None and greenlet is not me:
+                greenlet.kill(block=False)
+
     def run(self, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Run *run* in a greenlet of this loop and return its result; from any thread or greenlet.
 

@@ -26,6 +26,8 @@ class Subscription:
     def __init__(self, core: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
         self.core, self.endpoint, self.direct = core, endpoint, direct
         self.task: Any = None
+        #: The one that is tried or served.
+        self.connection: Connection | None = None
         #: Which of the dialect's ways to subscribe is tried, and how many there are.
         self._way, self._ways = 0, 1
 
@@ -56,7 +58,7 @@ class Subscription:
         core = self.core
         connection: Connection | None = None
         try:
-            connection = self._make()
+            connection = self.connection = self._make()
             connection.open()
             if core.closing:
                 connection.close(ConnectionLost(connection.address, "the Reader was closed"))
