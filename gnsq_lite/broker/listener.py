@@ -25,6 +25,9 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
         listener.bind((host, port))
         listener.listen(backlog)
         listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
     except BaseException:
         listener.close()
         raise

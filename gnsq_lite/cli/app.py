@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.version import __version__
 
 #: Command -> (module, or module:name, of a click.Command; one line of help).
@@ -48,6 +48,17 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; 0 where the reader of our output has gone, which is no failure of ours but is to click."""
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return result
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -75,13 +86,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except OptionError as error:
+    except (OptionError, InvalidName) as error:
         print(f"gnsq-lite: {error}", file=sys.stderr)
         return USAGE
     except NSQError as error:
         print(f"gnsq-lite: {error}", file=sys.stderr)
         return FAILED
-    except BrokenPipeError:  # the reader of our output has gone; that is no failure of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:  # a directory that cannot be written, a port that is taken
+        print(f"gnsq-lite: {error}", file=sys.stderr)
+        return FAILED
     return result if isinstance(result, int) else 0

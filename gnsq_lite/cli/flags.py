@@ -64,6 +64,8 @@ def uses_lookupd(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> bool:
 def secured(options: dict[str, Any]) -> dict[str, Any]:
     """Take the security flags out of *options* and return them as keywords of a Reader or Writer."""
     ca, cert, key = (options.pop(name) for name in ("tls_root_ca_file", "tls_cert", "tls_key"))
+    if key and not cert:
+        raise click.UsageError("--tls-key needs --tls-cert")
     tls = options.pop("tls") or bool(ca or cert)
     secret = options.pop("auth_secret") or os.environ.get("NSQ_AUTH_SECRET")
     return {

@@ -15,6 +15,7 @@ from gnsq_lite import Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.output import Progress, errors
 from gnsq_lite.errors import NSQError
+from gnsq_lite.wire.names import check_topic
 
 _READ = 64 * 1024
 
@@ -81,6 +82,16 @@ def batches(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
         yield batch
 
 
+def _separator(delimiter: str) -> bytes:
+    try:
+        separator = delimiter.encode().decode("unicode_escape").encode("latin-1")
+    except UnicodeError as error:
+        raise click.UsageError(f"--delimiter {delimiter!r} cannot be understood: {error}") from error
+    if not separator:
+        raise click.UsageError("--delimiter must not be empty")
+    return separator
+
+
 @click.command("pub")
 @click.argument("files", type=click.File("rb"), nargs=-1)
 @click.option("--topic", required=True, help="Topic to publish to.")
@@ -108,14 +119,15 @@ def command(
     **options: Any,
 ) -> int:
     """Publish the lines of FILES, or of standard input; each is confirmed by nsqd before the command ends."""
-    separator = delimiter.encode().decode("unicode_escape").encode("latin-1")
-    if not separator:
-        raise click.UsageError("--delimiter must not be empty")
+    check_topic(topic)
+    separator = _separator(delimiter)
     if defer and batch > 1:
         raise click.UsageError("--defer needs --batch 1: nsqd has no deferred MPUB")
     sent = 0
     limit = Rate(rate)
     writer = Writer(**flags.where(nsqds, lookupds), **flags.secured(options), publish_timeout=timeout)
+    if not files and sys.stdin is None:
+        raise click.UsageError("standard input is closed; name FILES")
     sources = files or (sys.stdin.buffer,)
     count = Read(sources)
     with writer, Progress("published") as progress:

@@ -14,6 +14,7 @@ from gnsq_lite import Message, Reader, Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.output import errors
 from gnsq_lite.cli.serving import serve
+from gnsq_lite.wire.names import check_topic
 
 
 def weighted(addresses: Sequence[str]) -> tuple[list[str], list[float]]:
@@ -113,6 +114,8 @@ def command(
     """Read topics and publish them elsewhere; a message is finished after the destination said OK."""
     if value is not None and field is None:
         raise click.UsageError("--require-json-value needs --require-json-field")
+    if destination_topic is not None:
+        check_topic(destination_topic)
     names, weights = weighted(destinations)
     security = flags.secured(options)
     with ExitStack() as stack:

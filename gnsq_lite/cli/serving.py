@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from gnsq_lite import Reader
@@ -10,17 +11,27 @@ from gnsq_lite.net.signals import until_signal
 
 
 def serve(readers: Sequence[Reader], *, drain: float, ended: Completion | None = None) -> None:
-    """Start *readers*, wait for a signal or for *ended*, and close them within *drain* seconds each.
+    """Start *readers*, wait for a signal, for *ended*, or for one that ends; close them within *drain* seconds each.
 
-    Raises what *ended* was settled with.
+    Raises what *ended* was settled with, or what ended a Reader and no retry can mend: TLS that nsqd does not offer.
     """
     done = ended if ended is not None else Completion()
     try:
         for reader in readers:
             reader.start(block=False)
+            threading.Thread(target=_tell_of_its_end, args=(reader, done), daemon=True).start()
         until_signal(done, lambda timeout=0.0: done.settle())
     except KeyboardInterrupt:
         pass
     finally:
         for reader in readers:
             reader.close(drain)
+
+
+def _tell_of_its_end(reader: Reader, done: Completion) -> None:
+    try:
+        reader.join()
+    except BaseException as error:
+        done.settle(error=error)
+    else:
+        done.settle()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +24,9 @@ BARS = "▁▂▃▄▅▆▇█"
 
 #: Samples a sparkline shows.
 WIDTH = 16
+
+#: Characters a line may have off a terminal; the longest names fit.
+_WIDE = 1000
 
 
 @dataclass
@@ -186,5 +189,7 @@ def _draw(rows: list[Row], failed: list[str], history: History, live: Live | Non
     drawn = Group(table(rows, history), *(Text(f"cannot ask {why}", style="red") for why in failed))
     if live is not None:
         live.update(drawn, refresh=True)
-    else:
+    elif console.is_terminal:
         console.print(drawn)
+    else:
+        Console(width=_WIDE, highlight=False).print(drawn)  # for a program: no name is cut off

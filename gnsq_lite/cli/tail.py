@@ -12,8 +12,8 @@ import click
 
 from gnsq_lite import Message, Reader
 from gnsq_lite.cli import flags
+from gnsq_lite.cli.serving import serve
 from gnsq_lite.net.runtime import Completion
-from gnsq_lite.net.signals import until_signal
 
 
 class Printer:
@@ -36,8 +36,9 @@ class Printer:
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
             except BrokenPipeError as error:
+                message.requeue(0.0, backoff=False)
                 self._done.settle(error=error)
-                raise
+                return
             if self._count == self._most:
                 self._done.settle()
 
@@ -80,13 +81,5 @@ def command(
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
     keywords = {**flags.where(nsqds, lookupds), **flags.secured(options), "max_in_flight": max_in_flight}
     readers = [Reader(topic, channel, printer, concurrency=1, backoff=False, **keywords) for topic in topics]
-    try:
-        for reader in readers:
-            reader.start(block=False)
-        until_signal(done, lambda timeout=0.0: done.settle())
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for reader in readers:
-            reader.close(2.0)
+    serve(readers, drain=2.0, ended=done)
     return 0

@@ -9,9 +9,8 @@ import click
 from gnsq_lite import Reader
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.output import errors
+from gnsq_lite.cli.serving import serve
 from gnsq_lite.http.hook import Caller
-from gnsq_lite.net.runtime import Completion
-from gnsq_lite.net.signals import until_signal
 from gnsq_lite.version import __version__
 
 
@@ -86,13 +85,8 @@ def command(
         **flags.where(nsqds, lookupds),
         **flags.secured(options),
     )
-    ended = Completion()
     try:
-        reader.start(block=False)
-        until_signal(ended, lambda timeout=0.0: ended.settle())
-    except KeyboardInterrupt:
-        pass
+        serve([reader], drain=http_client_request_timeout)
     finally:
-        reader.close(http_client_request_timeout)
         errors.print(f"{caller.sent} messages sent, {caller.skipped} sampled out", markup=False)
     return 0

@@ -1,0 +1,108 @@
+"""The command line's tools when something is wrong: they end, with one line and an exit code, and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.cli.programs import command, environment
+from tests.cli.programs import run as program
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tail",),
+        ("to-file", "--output-dir", "."),
+        ("to-http", "--post", f"http://{NOWHERE}/"),
+        ("relay", "--destination-nsqd-tcp-address", NOWHERE),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_tool_whose_reader_cannot_go_on_ends_and_says_why(arguments: tuple[str, ...]) -> None:
+    with Broker(lookupd=False) as broker:  # it offers no TLS
+        done = program(*arguments, "--topic", "t", "--tls", "--nsqd-tcp-address", broker.nsqd_tcp_address)
+    assert done.returncode == 1
+    assert b"TLS was asked for" in done.stderr.splitlines()[-1]
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pub", "--topic", "t", "--delimiter", "\\"), b"--delimiter"),
+        (("pub", "--topic", "t", "--delimiter", "\\u1234"), b"--delimiter"),
+        (("pub", "--topic", "a b"), b"'a b'"),
+        (("pub", "--topic", "t", "--tls-key", "key.pem"), b"--tls-cert"),
+        (("tail", "--topic", "a b"), b"'a b'"),
+        (
+            ("relay", "--topic", "t", "--destination-topic", "a b", "--destination-nsqd-tcp-address", NOWHERE),
+            b"'a b'",
+        ),
+        (("to-file", "--topic", "t", "--datetime-format", "%Y/%m"), b"datetime_format"),
+    ],
+)
+def test_what_can_be_seen_to_be_wrong_is_refused_at_once(arguments: tuple[str, ...], said: bytes) -> None:
+    done = program(*arguments, timeout=20.0)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_closed_standard_input_is_wrong_usage() -> None:
+    line = subprocess.list2cmdline(command("pub", "--topic", "t"))
+    done = subprocess.run(
+        ["sh", "-c", f"exec {line} <&-"], check=False, capture_output=True, timeout=20, env=environment()
+    )
+    assert done.returncode == 2
+    assert b"standard input is closed" in done.stderr
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = program("to-file", "--topic", "t", "--output-dir", str(tmp_path / "file" / "out"))
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_broker_whose_port_is_taken_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = program("broker", "--tcp-address", address, "--http-address", "127.0.0.1:0", "--no-lookupd")
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    assert address.encode() in done.stderr
+
+
+def test_a_reader_of_the_output_that_goes_is_no_failure_and_its_message_goes_back() -> None:
+    with Broker(lookupd=False) as broker:
+        on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
+        assert program("pub", "--topic", "t", *on, stdin=b"one\ntwo\n").returncode == 0
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "wb") as nobody:
+            arguments = command("tail", "--topic", "t", "--channel", "c", *on)
+            done = subprocess.run(
+                arguments, stdout=nobody, stderr=subprocess.PIPE, check=False, timeout=30, env=environment()
+            )
+        assert (done.returncode, done.stderr) == (0, b"")
+        (channel,) = broker.node.stats()["topics"][0]["channels"]
+        assert channel["depth"] == 2
+
+
+def test_stat_cuts_no_name_off_where_a_program_reads_it() -> None:
+    topic = "a-topic-with-quite-a-long-name." + "x" * 33
+    with Broker(lookupd=False) as broker:
+        on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
+        assert program("pub", "--topic", topic, *on, stdin=b"one\n").returncode == 0
+        at = broker.node.http_address
+        done = program("stat", "--once", "--nsqd-http-address", at, COLUMNS="80")
+    assert topic.encode() in done.stdout
+    assert b"in flight" in done.stdout
