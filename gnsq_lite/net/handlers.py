@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import gevent
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import getcurrent, greenlet
 
 from gnsq_lite.message import EXPIRED, NEW, Message
 from gnsq_lite.net.runtime import Loop, is_patched
@@ -287,6 +287,7 @@ class InlinePool:
         self._runner, self._on_exit = runner, on_exit
         self._queue: deque[Any] = deque()
         self._busy = 0
+        self._closed = False
 
     def submit(self, jobs: list[Any]) -> None:
         """Run *jobs* now, one after the other."""
@@ -299,13 +300,17 @@ class InlinePool:
             while queue:
                 try:
                     self._runner.begin_turn(SLICE)
-                    if self._runner.drain(queue) == TURN_OVER:
-                        let_io(gevent.get_hub())
-                except (KeyboardInterrupt, SystemExit, GreenletExit) as error:
+                    why = self._runner.drain(queue)
+                except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
-                    return  # this greenlet is to end, with the Reader or without
+                    return  # the Reader ends, and sends back what is queued
                 except BaseException as error:
-                    self._on_exit(error)
+                    self._on_exit(error)  # a kill at the Reader's end comes after close()
+                    if self._closed:
+                        return
+                else:
+                    if why == TURN_OVER:
+                        let_io(gevent.get_hub())
         finally:
             self._busy = 0
 
@@ -327,7 +332,8 @@ class InlinePool:
         """There is always one."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Begin no more."""
+        self._closed = True
 
 
 def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:

@@ -394,11 +394,11 @@ def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("error", "handled"), [(gevent.Timeout, 3), (KeyboardInterrupt, 1), (GreenletExit, 1)])
-def test_an_inline_handler_that_times_out_leaves_no_message_behind(
+@pytest.mark.parametrize(("error", "handled"), [(gevent.Timeout, 3), (GreenletExit, 3), (KeyboardInterrupt, 1)])
+def test_an_inline_handler_that_times_out_or_exits_leaves_no_message_behind(
     runner: Any, fins: Any, error: type[BaseException], handled: int
 ) -> None:
-    """gevent.Timeout ends one handler; what ends the greenlet or the Reader begins no other."""
+    """They end one handler; what ends the Reader begins no other."""
     told: list[BaseException] = []
     calls: list[Any] = []
 
@@ -412,6 +412,21 @@ def test_an_inline_handler_that_times_out_leaves_no_message_behind(
     assert [type(each) for each in told] == [error]
     assert len(calls) == handled
     assert (pool.queued(), pool.busy()) == (3 - handled, 0)
+
+
+@BOTH
+def test_an_inline_handler_that_is_killed_at_the_end_is_the_last(runner: Any, fins: Any) -> None:
+    told: list[BaseException] = []
+    calls: list[Any] = []
+
+    def handler(message: Message) -> None:
+        calls.append(message)
+        pool.close()
+        raise GreenletExit
+
+    pool = InlinePool(a_runner(runner, handler), told.append)
+    pool.submit(list(queue_of(FakeConnection(fins), 3)))
+    assert (len(told), len(calls), pool.queued(), pool.busy()) == (1, 1, 2, 0)
 
 
 @BOTH
