@@ -12,6 +12,7 @@ import os
 import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
+from urllib.parse import urlsplit
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import Address, Compression, TLSOptions, parse_address
@@ -133,13 +134,24 @@ def url_list(given: Addresses | None) -> list[str]:
     found: dict[str, None] = {}
     for one in given:
         if isinstance(one, str) and one.startswith(("http://", "https://")):
-            if not one.partition("//")[2].strip("/"):
-                raise OptionError(option, one, "must name a host")
+            _check_url(one, option)
             found[one.rstrip("/")] = None
         else:
             host, port = parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option)
             found[f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] = None
     return list(found)
+
+
+def _check_url(text: str, option: str) -> None:
+    """Raise OptionError for what is no URL of a server; what is shown of it holds no password."""
+    shown = "<hidden>" if "@" in text else text
+    try:
+        url = urlsplit(text)
+        named = bool(url.hostname) and url.port != 0
+    except ValueError:
+        raise OptionError(option, shown, "is no URL") from None
+    if not named or url.query or url.fragment or not text.isprintable() or " " in text:
+        raise OptionError(option, shown, "must be a URL that names a host, without a query, a fragment or spaces")
 
 
 def check_callables(**given: Any) -> None:

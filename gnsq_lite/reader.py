@@ -27,7 +27,7 @@ from gnsq_lite.net.closing import close
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
 from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
-from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection
+from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.snapshot import reader_stats
 from gnsq_lite.options import (
@@ -143,6 +143,7 @@ class Reader:
             known, ConnectionOptions, RetryOptions, ReconnectOptions, LookupOptions
         )
         check_connection(connection)
+        check_lookup(lookup)
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self.topic, self.channel = topic, channel

@@ -26,10 +26,11 @@ from gnsq_lite.keywords import (
     url_list,
     with_environment,
 )
+from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.producer import Producer
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
-from gnsq_lite.net.settings import AddressMap, ProducerSettings, check_connection
+from gnsq_lite.net.settings import AddressMap, ProducerSettings, check_connection, check_lookup
 from gnsq_lite.net.snapshot import writer_stats
 from gnsq_lite.options import (
     ConnectionOptions,
@@ -91,6 +92,7 @@ class Writer:
             known, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
         )
         check_connection(connection)
+        check_lookup(lookup)
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
@@ -336,7 +338,8 @@ class Writer:
             core.abandon()
 
     def __repr__(self) -> str:
-        return f"<Writer {', '.join(str(e) for e in self._settings.endpoints) or self._settings.lookupds}>"
+        shown = [str(e) for e in self._settings.endpoints] or map(without_credentials, self._settings.lookupds)
+        return f"<Writer {', '.join(shown)}>"
 
 
 #: The endpoint of a publish that any nsqd may take.

@@ -22,3 +22,12 @@ def mapped(address_map: Any, endpoint: Endpoint) -> Address | None:
     if found is None:
         return None
     return parse_address(found, default_port=endpoint.port, option="address_map")
+
+
+def without_credentials(address: str) -> str:
+    """Return nsqlookupd's *address*, ``host:port`` or a URL, without ``user:password@``: as it may be shown."""
+    scheme, mark, rest = address.partition("://")
+    if not mark:
+        return address
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

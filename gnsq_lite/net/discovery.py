@@ -16,7 +16,7 @@ from gevent.event import Event
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.errors import NSQError
-from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.lookupds import Fetch, Lookupds, Members
 from gnsq_lite.options import LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng
@@ -62,7 +62,9 @@ class Discovery:
     ) -> None:
         seeds = tuple(dict.fromkeys(lookupds))
         make_members = getattr(dialect, "lookupd_members", None)  # plain NSQ has none
-        members: Members | None = make_members(seeds, clock) if make_members is not None else None
+        members: Members | None = None
+        if make_members is not None:
+            members = make_members(tuple(without_credentials(seed) for seed in seeds), clock)
         self._lookupds = Lookupds(seeds, options, fetch, members)
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0

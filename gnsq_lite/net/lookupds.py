@@ -20,6 +20,7 @@ import gevent
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
+from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.offload import call_cooperatively
 from gnsq_lite.options import LookupOptions, TLSOptions
 
@@ -63,18 +64,19 @@ class Lookupds:
         members: Members | None = None,
     ) -> None:
         self._options, self._members = options, members
-        self._busy: dict[str, Any] = dict.fromkeys(addresses)
+        given = {without_credentials(address): address for address in addresses}
+        self._busy: dict[str, Any] = dict.fromkeys(given)
         self._same = {_server(address): address for address in self._busy}
         self.may_grow = members is not None and not any(a.startswith("https://") for a in self._busy)
         self._own_fetch = fetch
         # Made now, not when they are needed: a CA file that cannot be read is an error at once.
-        self._clients = {} if fetch else {address: open_client(address, options) for address in self._busy}
+        self._clients = {} if fetch else {name: open_client(address, options) for name, address in given.items()}
         self._unknown: set[str] = set()
         self._closed = False
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The nsqlookupds that are known, the configured ones first."""
+        """The nsqlookupds that are known, the configured ones first, without their credentials."""
         return tuple(self._busy)
 
     def add(self, addresses: Iterable[str]) -> bool:

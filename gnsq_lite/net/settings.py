@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gnsq_lite.dialect import Dialect, Endpoint
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.options import (
     Address,
     BackoffOptions,
     ConnectionOptions,
+    HTTPOptions,
     LookupOptions,
     ReconnectOptions,
     RetryOptions,
@@ -32,6 +33,18 @@ def check_connection(options: ConnectionOptions) -> None:
     if isinstance(options.tls, TLSOptions):
         options.tls.context()
     build_identify(options, hostname_default="")
+
+
+def check_lookup(options: LookupOptions) -> None:
+    """Raise OptionError, at construction, for what no client of a nsqlookupd takes."""
+    tls = options.lookupd_tls
+    try:
+        HTTPOptions(tls=tls, auth_token=options.lookupd_token)
+    except OptionError as error:
+        name = {"tls": "lookupd_tls", "auth_token": "lookupd_token"}[error.name]
+        raise OptionError(name, error.value, error.why) from None
+    if isinstance(tls, TLSOptions):
+        tls.context()
 
 
 @dataclass(frozen=True, slots=True)

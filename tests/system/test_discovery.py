@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +16,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
+from gnsq_lite import Writer
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
 from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError, OptionError
@@ -536,6 +538,24 @@ def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
     assert "authorization" not in named.requests[0].headers
     assert "s3cret" not in caplog.text
     assert "s3cret" not in repr(discovery.health())
+
+
+@pytest.mark.parametrize("dialect", [None, YouzanDialect()], ids=["nsq", "youzan"])
+def test_the_password_of_an_address_is_sent_and_not_shown(
+    found: Found, running: Callable[[Discovery], Discovery], caplog: pytest.LogCaptureFixture, dialect: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with stub() as server:
+        server.answers["/lookup"] = (200, producers(A))
+        address = f"http://me:s3cret@{server.address}"
+        discovery = running(found.discovery([address], dialect=dialect, lookupd_poll_interval=0.05))
+        wait_for(lambda: found.endpoints)
+        server.answers["/lookup"] = (500, b"no")
+        wait_for(lambda: "fails" in caplog.text)
+    assert server.requests[0].headers["authorization"] == "Basic " + b64encode(b"me:s3cret").decode()
+    assert list(discovery.health()) == [f"http://{server.address}"]
+    assert "s3cret" not in caplog.text + repr(discovery.health()) + repr(found.lookups)
+    assert "s3cret" not in repr(Writer(lookupd_http_addresses=f"http://me:s3cret@{server.address}"))
 
 
 def test_a_ca_file_that_cannot_be_read_is_an_error_at_once(found: Found) -> None:

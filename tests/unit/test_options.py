@@ -189,12 +189,39 @@ def test_the_secret_is_in_no_repr_and_no_error() -> None:
         lambda: Writer("user:hush@nsqd7:4150"),
         lambda: Writer(lookupd_http_addresses="user:hush@lookup:4161"),
         lambda: Writer(lookupd_http_addresses="ftp://user:hush@lookup"),
+        lambda: Writer(lookupd_http_addresses="http://user:hush@lookup:http"),
+        lambda: Writer(lookupd_http_addresses="http://user:hush@lookup?x"),
+        lambda: Writer(lookupd_http_addresses="http://user:hush@/"),
+        lambda: Writer(lookupd_http_addresses="http://user:hu/sh@lookup"),
+        lambda: Writer(lookupd_token="hush\n"),
     ],
 )
 def test_what_may_hold_a_secret_in_the_wrong_place_is_not_shown(refused: Callable[[], Any]) -> None:
     with pytest.raises(OptionError) as caught:
         refused()
     assert "hush" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.rule("CFG-1")
+@pytest.mark.parametrize(
+    ("given_options", "name"),
+    [
+        ({"lookupd_tls": "yes"}, "lookupd_tls"),
+        ({"lookupd_tls": False}, "lookupd_tls"),
+        ({"lookupd_tls": TLSOptions(ca_file="/nowhere.pem")}, "ca_file"),
+        ({"lookupd_token": 5}, "lookupd_token"),
+        ({"lookupd_token": "\u00e9"}, "lookupd_token"),
+        ({"lookupd_http_addresses": "https://lookup:99999"}, "lookupd_http_addresses"),
+        ({"lookupd_http_addresses": "https://lookup#x"}, "lookupd_http_addresses"),
+    ],
+)
+def test_what_no_nsqlookupd_can_be_asked_with_is_refused_at_construction(
+    given_options: dict[str, Any], name: str
+) -> None:
+    for make in (lambda: Writer(**given_options), lambda: Reader("t", "ch", print, **given_options)):
+        with pytest.raises(OptionError) as caught:
+            make()
+        assert caught.value.name == name
 
 
 @pytest.mark.rule("SEC-1")
