@@ -209,6 +209,16 @@ def loop_here() -> Loop:
     return loop
 
 
+def leave_thread() -> None:
+    """Give back the descriptors of the hub that a wait of gevent's made in this native thread, which is about to end.
+
+    A hub with a Loop stays: another thread may be about to wake it.
+    """
+    hub = get_hub_if_exists()
+    if hub is not None and hub not in _loops:
+        hub.destroy(destroy_loop=True)
+
+
 class Completion:
     """A result that is set once, in any thread, and waited for in any thread or greenlet.
 

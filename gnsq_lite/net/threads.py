@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.net.runtime import Loop, native_lock, start_native_thread
+from gnsq_lite.net.runtime import Loop, leave_thread, native_lock, start_native_thread
 from gnsq_lite.speed import Runner
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -99,6 +99,7 @@ class ThreadPool:
                 self._on_exit(failure)  # nor does it count as a running handler any more
             if queue and not self._closed:
                 self._loop.call_soon(lambda: self.submit([]))
+            leave_thread()
 
     def _park(self, parked: Any) -> bool:
         """Join the idle, unless there is something left to do, or no place for this thread."""

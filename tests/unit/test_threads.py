@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gevent
 import pytest
 
 from gnsq_lite.net import threads
@@ -112,6 +113,23 @@ def test_a_woken_thread_wakes_no_other_for_the_job_it_takes_itself(make: Made, m
         pool.submit([1])
     done.wait_for(200)
     assert len(system.asked) <= 2  # the second where the first was not idle again in time
+
+
+def test_a_thread_that_ends_leaves_no_hub_behind(make: Made) -> None:
+    """A handler that waits as gevent does, patched sockets and sleeps among it, makes one: two descriptors each."""
+    hubs, done = [], Tally()
+
+    def run(job: int) -> None:
+        gevent.sleep(0)
+        hubs.append(gevent.get_hub())
+        done.add()
+
+    pool = make(run, 2)
+    pool.submit([1])
+    done.wait_for(1)
+    assert hubs[0].loop is not None
+    pool.close()
+    until(lambda: hubs[0].loop is None)
 
 
 def test_the_thread_that_ran_last_is_woken_first(make: Made) -> None:
