@@ -41,6 +41,8 @@ def command(target: str, **flags: Any) -> int:
     Exit codes: 0 drained; 1 an error that no retry can mend; 2 the module or an option is wrong; 3 not drained: a
     second signal or the time limit cut handlers short, and their messages went back to nsqd.
     """
+    if flags["reload"] and flags["no_supervise"]:
+        raise click.UsageError("--reload needs the supervisor; leave --no-supervise out")
     place = take_place()
     logs.configure(flags["log_format"], flags["log_level"], str(place.number) if place else "main")
     if place is None and not flags["no_supervise"]:

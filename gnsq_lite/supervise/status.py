@@ -105,7 +105,7 @@ class StatusServer:
     ) -> None:
         self._handler = type("Handler", (_Handler,), {"pages": pages})
         self._address, self._start_thread, self._often = address, start_thread, often
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         #: The port it listens on; 0 for a Unix socket.
         self.port = 0
 
@@ -124,7 +124,7 @@ class StatusServer:
     def _serve(self, tells: int) -> None:
         try:
             server = self._listen()
-        except OSError as error:
+        except Exception as error:  # OverflowError too: a port above 65535
             self._error = error
             return
         finally:

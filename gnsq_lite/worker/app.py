@@ -14,7 +14,7 @@ from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.worker import running
 from gnsq_lite.worker.middleware import Middleware, wrapped
-from gnsq_lite.worker.specs import Handler, check_give_up, writer_options
+from gnsq_lite.worker.specs import Handler, check_drain_timeout, check_give_up, writer_options
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -54,6 +54,10 @@ class Worker:
         self._readers: list[Reader] | None = None
         self._writers: list[tuple[dict[str, Any], Writer]] = []
         self._stages = Stages()
+        check_drain_timeout(drain_timeout)
+        for each in self.middleware:
+            if not isinstance(each, Middleware):
+                raise OptionError("middleware", each, "must be instances of gnsq_lite.worker.Middleware")
         self.configure(**defaults)
 
     # -- before it runs
@@ -118,6 +122,7 @@ class Worker:
         """Raise what :meth:`start` would: OptionError, where there is no handler or options do not go together."""
         if not self._handlers:
             raise OptionError("handlers", [], "nothing is decorated with @worker.handler(topic, channel)")
+        check_drain_timeout(self.drain_timeout)
         for handler in self._handlers:
             _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
 
@@ -132,9 +137,10 @@ class Worker:
         Returns:
             0: everything was drained; 3: it was not, because of a second signal or the time limit.
         Raises:
-            OptionError: there is no handler.
+            OptionError: there is no handler, or a time limit that is none.
             NSQError: what ended a Reader and no retry can mend; the others were drained.
         """
+        check_drain_timeout(self.drain_timeout if drain_timeout is None else drain_timeout)
         return running.run(self, self.drain_timeout if drain_timeout is None else drain_timeout)
 
     def start(self) -> None:

@@ -57,6 +57,12 @@ def check_give_up(value: Any) -> None:
         raise OptionError("on_give_up", value, "must be 'log', 'directory:PATH', 'topic:NAME' or callable")
 
 
+def check_drain_timeout(seconds: Any) -> None:
+    """Raise OptionError for what is no number of seconds, 0 included."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e6:
+        raise OptionError("drain_timeout", seconds, "must be a number of seconds, 0 or more and below 1,000,000")
+
+
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a Reader's options that a Writer to the same nsqds takes."""
     return {name: value for name, value in options.items() if name in _SHARED}

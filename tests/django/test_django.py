@@ -104,6 +104,11 @@ def test_a_bad_body_raises_while_the_transaction_can_still_be_rolled_back(shop: 
     assert shop.billed() == {}
 
 
+def test_an_option_that_there_is_not_raises_while_the_transaction_can_still_be_rolled_back(shop: Shop) -> None:
+    assert "unexpected keyword argument 'defr'" in shop.call("order", "1", "--how", "misspelt", code=1)
+    assert shop.billed() == {}
+
+
 def change(shop: Shop, file: str, old: str, new: str) -> None:
     path = shop.folder / file
     text = path.read_text(encoding="utf-8")
@@ -116,6 +121,7 @@ def change(shop: Shop, file: str, old: str, new: str) -> None:
     [
         ("settings.py", '"DRAIN_TIMEOUT"', '"DRAINTIMEOUT"', "did you mean 'DRAIN_TIMEOUT'?"),
         ("settings.py", '"requeue_delay"', '"requeu_delay"', "did you mean 'requeue_delay'?"),
+        ("settings.py", '"DRAIN_TIMEOUT": 20.0', '"DRAIN_TIMEOUT": "20"', "drain_timeout='20'"),
         ("shop/nsq.py", '"mails", "sender"', '"orders", "billing"', "shop.nsq.bill handles it already"),
         ("shop/nsq.py", '"mails"', '"no good"', "topic name 'no good' is not valid"),
         ("shop/nsq.py", "import time", "import no_such_thing", "No module named 'no_such_thing'"),
@@ -129,6 +135,23 @@ def test_wrong_settings_and_handlers_are_explained_once_and_are_exit_code_2(
     assert output.count(shown) == 1
     assert "importlib" not in output
     assert ("Traceback" in output) == ("no_such" in shown)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--metrics-port", "99999"],
+        ["--metrics-port", "-1"],
+        ["--processes", "x"],
+        ["--drain-timeout", "-1"],
+        ["--reload", "--no-supervise"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_flag_is_exit_code_2_without_a_traceback(shop: Shop, flags: list[str]) -> None:
+    output = shop.call("nsq_worker", *flags, code=2)
+    assert "Traceback" not in output
+    assert "_number" not in output
 
 
 def test_an_unknown_topic_is_refused_and_no_supervise_runs_in_the_process_itself(shop: Shop) -> None:

@@ -82,6 +82,24 @@ def test_what_is_wrong_with_a_handler_shows_at_its_decorator(
         Worker(max_attemps=1)
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True])
+def test_a_drain_limit_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(errors.OptionError, match="drain_timeout"):
+        Worker(drain_timeout=seconds)
+    worker = Worker()
+    worker.add(Handler("t", "ch", print))
+    worker.drain_timeout = seconds
+    with pytest.raises(errors.OptionError, match="drain_timeout"):
+        worker.check()
+    assert worker.readers == ()
+
+
+def test_middleware_that_is_no_instance_is_refused() -> None:
+    wrong: Any = Middleware
+    with pytest.raises(errors.OptionError, match="instances"):
+        Worker(middleware=[wrong])
+
+
 def test_a_channel_has_one_handler_and_a_worker_without_any_does_not_run() -> None:
     worker = Worker()
     worker.add(Handler("t", "ch", print))

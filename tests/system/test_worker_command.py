@@ -296,6 +296,10 @@ def test_a_module_that_cannot_be_loaded_is_explained_once_and_not_tried_again(
 def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "0") as program:
         assert program.ends() == 2
+    for flags in (["--drain-timeout", "nan"], ["--reload", "--no-supervise"]):
+        with worker(tmp_path, nsqd.nsqd_tcp_address, *flags) as program:
+            assert program.ends() == 2
+            assert "Traceback" not in program.output
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--topic", "nope") as program:
         assert program.ends() == 2
         assert "no handler has it; there are t" in program.output

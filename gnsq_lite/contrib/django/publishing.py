@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,16 +35,19 @@ class CommitWriter:
     def publish(self, topic: str, body: bytes, *, using: str | None = None, **options: Any) -> None:
         """Publish after the commit; *using* names the database; *options* are those of ``Writer.publish``.
 
-        Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge at once; PublishError at the commit.
+        Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge at once, and TypeError for an option that there
+        is not; PublishError at the commit.
         """
         check_topic(topic)
         check_body(body, self._max_msg_size)
+        inspect.signature(self.now.publish).bind(topic, body, **options)
         transaction.on_commit(functools.partial(self.now.publish, topic, body, **options), using=using)
 
     def multipublish(self, topic: str, bodies: Iterable[bytes], *, using: str | None = None, **options: Any) -> None:
         """Publish a batch after the commit.  Raises as :meth:`publish`."""
         check_topic(topic)
         batch = list(check_bodies(bodies, self._max_msg_size))
+        inspect.signature(self.now.multipublish).bind(topic, batch, **options)
         transaction.on_commit(functools.partial(self.now.multipublish, topic, batch, **options), using=using)
 
 

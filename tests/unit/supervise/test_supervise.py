@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.logs import JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.place import VARIABLE, Place, take_place
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
+from gnsq_lite.supervise.status import StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 from tests.fakes import FakeClock
 
@@ -140,3 +142,8 @@ def test_a_text_line_shows_the_extra_fields_and_the_traceback() -> None:
     assert " WARNING gnsq_lite.x[main] it failed topic=t" in first
     assert "ValueError" in text
     assert extra_of(record("x")) == {}
+
+
+def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
+    with pytest.raises(OverflowError):
+        StatusServer(GroupPages(list, lambda pages: ("", b"")), ("127.0.0.1", 99999)).start()

@@ -31,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=_count, default=1)
         parser.add_argument("--concurrency", type=_count, help="handlers at once, for each that does not say itself")
         parser.add_argument("--reload", action="store_true", help="start anew when a source changes")
-        parser.add_argument("--metrics-port", type=int, help="serve /metrics /healthz /readyz; 0: any port")
+        parser.add_argument("--metrics-port", type=_port, help="serve /metrics /healthz /readyz; 0: any port")
         parser.add_argument("--metrics-host", default="127.0.0.1")
         parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
         parser.add_argument("--log-format", choices=("text", "json"), help="instead of the project's LOGGING")
@@ -39,6 +39,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run; leaves with the exit code."""
+        if options["reload"] and options["no_supervise"]:
+            raise CommandError("--reload needs the supervisor; leave --no-supervise out", returncode=Exit.USAGE)
         place = take_place()
         if options["log_format"]:
             logs.configure(options["log_format"], "info", str(place.number) if place else "main")
@@ -81,7 +83,14 @@ def _worker(options: dict[str, Any]) -> Worker:
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ArgumentTypeError("must be at least 1")
-    return count
+    return _number(text, 1)
+
+
+def _port(text: str) -> int:
+    return _number(text, 0, 65535)
+
+
+def _number(text: str, least: int, most: int | None = None) -> int:
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        raise ArgumentTypeError(f"must be a number {f'of at least {least}' if most is None else f'{least} to {most}'}")
+    return int(text)

@@ -10,7 +10,7 @@ from shop.models import Order
 class Command(BaseCommand):
     def add_arguments(self, parser):
         parser.add_argument("number")
-        parser.add_argument("--how", choices=["commit", "rollback", "plain", "bad"], default="commit")
+        parser.add_argument("--how", choices=["commit", "rollback", "plain", "bad", "misspelt"], default="commit")
 
     def handle(self, number, how, **options):
         body = number.encode()
@@ -20,6 +20,8 @@ class Command(BaseCommand):
         with transaction.atomic():
             Order.objects.create(number=number)
             writer().publish("orders", "text" if how == "bad" else body)
+            if how == "misspelt":
+                writer().publish("orders", body, defr=1.0)
             writer().multipublish("mails", [body])
             state = writer().now.is_idle
             print(f"in the transaction, nothing was published: {state}", flush=True)
