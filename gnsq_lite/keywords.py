@@ -165,9 +165,15 @@ def check_callables(**given: Any) -> None:
 def with_environment(
     nsqds: Addresses | None, lookupds: Addresses | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[Addresses | None, Addresses | None]:
-    """Return the addresses to use: the arguments, else the environment's, else nsqd on this host (CFG-2)."""
+    """Return the addresses to use: the arguments, else the environment's, else nsqd on this host (CFG-2).
+
+    Raises OptionError for an argument of spaces and commas alone; such a variable counts as not set.
+    """
     if nsqds or lookupds:
+        for name, given in (("nsqd_tcp_addresses", nsqds), ("lookupd_http_addresses", lookupds)):
+            if isinstance(given, str) and given and not given.strip(", \t\r\n"):
+                raise OptionError(name, given, "names no address")
         return nsqds, lookupds
-    if environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES"):
+    if environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES", "").strip(", \t\r\n"):
         return None, environ["NSQ_LOOKUPD_HTTP_ADDRESSES"]
-    return environ.get("NSQD_TCP_ADDRESSES") or "127.0.0.1:4150", None
+    return environ.get("NSQD_TCP_ADDRESSES", "").strip(", \t\r\n") or "127.0.0.1:4150", None

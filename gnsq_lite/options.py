@@ -324,7 +324,9 @@ class ConnectionOptions:
     output_buffer_timeout: float | None = documented(
         0.025, "seconds nsqd may hold buffered messages; -1: until the buffer is full; None: nsqd's default (0.25)"
     )
-    sample_rate: int = between(0, low=0, high=99, doc="percent of the messages to receive; 0: all (SEC-5)")
+    sample_rate: int = between(
+        0, low=0, high=99, doc="percent of the messages to receive (nsqd sends one percent more); 0: all (SEC-5)"
+    )
     msg_timeout: float | None = between(
         None, low=1.0, high=86400.0, doc="seconds nsqd waits for an answer to a message; None: nsqd's default (60)"
     )

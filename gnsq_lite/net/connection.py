@@ -131,6 +131,8 @@ class Connection:
             why = f"no end of the handshake within {self.options.handshake_timeout:g} s: is this nsqd's TCP port?"
             raise HandshakeTimeout(self.address, why) from None
         except NSQError as error:
+            if isinstance(error, ProtocolError):
+                self._blame(error)
             self.close(error)
             raise
         except BaseException:
@@ -166,13 +168,10 @@ class Connection:
 
     def _one_frame(self, stream: Stream) -> Frame:
         """Return the next frame and read no meaning into the bytes after it: they may be encrypted (SEC-3)."""
-        try:
-            frame = self._decoder.feed_one(self._early)
-            while frame is None:
-                data = stream.read()
-                frame = self._decoder.feed_one(data if self._codec is None else self._decompress_early(data))
-        except ProtocolError as error:
-            raise self._blame(error) from None
+        frame = self._decoder.feed_one(self._early)
+        while frame is None:
+            data = stream.read()
+            frame = self._decoder.feed_one(data if self._codec is None else self._decompress_early(data))
         self._early = b""
         return frame
 
@@ -219,9 +218,8 @@ class Connection:
             self.close(ConnectionLost(self.address, "closed by this client"))
             raise
 
-    def _blame(self, error: ProtocolError) -> ProtocolError:
+    def _blame(self, error: ProtocolError) -> None:
         error.address = self.address
-        return error
 
     def _deliver(self, data: bytes) -> None:
         messages, frames = self._decoder.feed(data)

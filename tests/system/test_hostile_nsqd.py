@@ -199,6 +199,20 @@ def test_a_bomb_is_refused_and_takes_no_memory(kind: str) -> None:
     assert peak_kib() - before < 40 * 1024
 
 
+@pytest.mark.rule("SEC-2")
+@pytest.mark.parametrize("kind", ["deflate", "snappy"])
+def test_plain_bytes_where_compressed_ones_are_due_name_the_nsqd(kind: str) -> None:
+    def speak(connection: socket.socket) -> None:
+        read_command(connection)
+        connection.sendall(frame(0, json.dumps({"max_rdy_count": 2500, kind: True}).encode()) + OK)
+        drain(connection)
+
+    with hostile(speak) as (address, _), Writer(address, compression=kind, **WARY) as writer:  # type: ignore[arg-type]
+        with pytest.raises(errors.DecompressionError) as caught:
+            writer.publish("t", b"x")
+        assert str(caught.value).startswith(f"{address}: ")
+
+
 def peak_kib() -> int:
     """Highest resident size of this process so far, KiB."""
     with open("/proc/self/status") as lines:

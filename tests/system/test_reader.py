@@ -907,6 +907,9 @@ def test_no_address_means_the_environment_then_localhost(monkeypatch: pytest.Mon
     monkeypatch.delenv("NSQ_LOOKUPD_HTTP_ADDRESSES", raising=False)
     monkeypatch.delenv("NSQD_TCP_ADDRESSES", raising=False)
     assert [str(e) for e in Reader("t", "c", print)._settings.endpoints] == ["127.0.0.1:4150"]
+    monkeypatch.setenv("NSQD_TCP_ADDRESSES", " ")
+    monkeypatch.setenv("NSQ_LOOKUPD_HTTP_ADDRESSES", " , ")
+    assert [str(e) for e in Reader("t", "c", print)._settings.endpoints] == ["127.0.0.1:4150"]
     monkeypatch.setenv("NSQD_TCP_ADDRESSES", "a:1, b:2")
     assert [str(e) for e in Reader("t", "c", print)._settings.endpoints] == ["a:1", "b:2"]
     monkeypatch.setenv("NSQ_LOOKUPD_HTTP_ADDRESSES", "l:1")
@@ -914,6 +917,14 @@ def test_no_address_means_the_environment_then_localhost(monkeypatch: pytest.Mon
     assert (list(reader._settings.endpoints), list(reader._settings.lookupds)) == ([], ["l:1"])
     reader = Reader("t", "c", print, nsqd_tcp_addresses="mine:5")
     assert [str(e) for e in reader._settings.endpoints] == ["mine:5"]
+
+
+@pytest.mark.parametrize("option", ["nsqd_tcp_addresses", "lookupd_http_addresses"])
+def test_an_address_of_separators_alone_is_refused(option: str) -> None:
+    """Else the Reader would wait for an nsqd for good."""
+    with pytest.raises(errors.OptionError, match="names no address") as caught:
+        Reader("t", "c", print, **{option: " , "})
+    assert caught.value.name == option
 
 
 def test_no_log_line_has_the_secret(embedded: Broker, caplog: pytest.LogCaptureFixture) -> None:
