@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
             if sys.stdout is not None:
                 sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             return 0
         return result
 
@@ -63,6 +63,11 @@ class LazyGroup(click.Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+
+def _drop_output() -> None:
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -94,5 +99,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except OSError as error:  # a directory that cannot be written, a port that is taken
         print(f"gnsq-lite: {error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except (OSError, AttributeError):  # it was the output's, which the interpreter's end would flush once more
+            _drop_output()
         return FAILED
     return result if isinstance(result, int) else 0

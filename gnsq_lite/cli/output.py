@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from types import TracebackType
 from typing import Any
@@ -10,8 +12,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+
+class Output(Console):
+    """A Console that leaves a broken pipe to the program, where rich ends it with 1 and without a word."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise it."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 #: Standard output.  Off a terminal: no colour, no cursor movement, no wrapping.
-console = Console(highlight=False, soft_wrap=True)
+console = Output(highlight=False, soft_wrap=True)
 
 #: Standard error.
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

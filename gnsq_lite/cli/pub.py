@@ -44,14 +44,18 @@ class Read:
 def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator[bytes]:
     """Yield what stands between delimiters, empty pieces left out; a piece may span two reads."""
     for file in files:
-        rest = b""
+        rest = bytearray()
         read = getattr(file, "read1", file.read)
         while data := read(_READ):
             count.bytes += len(data)
-            *whole, rest = (rest + data).split(delimiter)
-            yield from (piece for piece in whole if piece)
+            searched = max(0, len(rest) + 1 - len(delimiter))  # a line may be long: look at each byte of it once
+            rest += data
+            if rest.find(delimiter, searched) >= 0:
+                *whole, last = bytes(rest).split(delimiter)
+                rest = bytearray(last)
+                yield from (piece for piece in whole if piece)
         if rest:
-            yield rest
+            yield bytes(rest)
 
 
 class Rate:

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from gnsq_lite.cli.lists import ask_all
-from gnsq_lite.cli.output import console, echo
+from gnsq_lite.cli.output import Output, console, echo
 from gnsq_lite.errors import HTTPError
 from gnsq_lite.http import LookupdClient, NsqdClient
 
@@ -192,4 +192,4 @@ def _draw(rows: list[Row], failed: list[str], history: History, live: Live | Non
     elif console.is_terminal:
         console.print(drawn)
     else:
-        Console(width=_WIDE, highlight=False).print(drawn)  # for a program: no name is cut off
+        Output(width=_WIDE, highlight=False).print(drawn)  # for a program: no name is cut off

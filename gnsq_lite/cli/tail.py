@@ -35,7 +35,7 @@ class Printer:
             try:
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
-            except BrokenPipeError as error:
+            except OSError as error:  # the disk is full, or the reader of the output has gone
                 message.requeue(0.0, backoff=False)
                 self._done.settle(error=error)
                 return
@@ -76,6 +76,8 @@ def command(
     **options: Any,
 ) -> int:
     """Print the messages of a topic as they come."""
+    if sys.stdout is None:
+        raise click.UsageError("standard output is closed")
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"

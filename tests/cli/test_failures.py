@@ -6,10 +6,12 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.cli.pub import Read, pieces
 from tests.cli.programs import command, environment
 from tests.cli.programs import run as program
 
@@ -95,6 +97,53 @@ def test_a_reader_of_the_output_that_goes_is_no_failure_and_its_message_goes_bac
         assert (done.returncode, done.stderr) == (0, b"")
         (channel,) = broker.node.stats()["topics"][0]["channels"]
         assert channel["depth"] == 2
+
+
+def test_a_list_whose_reader_has_gone_is_no_failure() -> None:
+    with Broker() as broker:
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "wb") as nobody:
+            arguments = command("nodes", "--lookupd-http-address", broker.lookupd_http_address)
+            done = subprocess.run(
+                arguments, stdout=nobody, stderr=subprocess.PIPE, check=False, timeout=30, env=environment()
+            )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("output", "code", "said"), [(">/dev/full", 1, b"No space left"), (">&-", 2, b"closed")])
+def test_tail_without_a_place_for_its_output_ends_and_keeps_the_message(output: str, code: int, said: bytes) -> None:
+    with Broker(lookupd=False) as broker:
+        on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
+        assert program("pub", "--topic", "t", *on, stdin=b"one\n").returncode == 0
+        line = subprocess.list2cmdline(command("tail", "--topic", "t", "--channel", "c", *on))
+        done = subprocess.run(
+            ["sh", "-c", f"exec {line} {output}"], stderr=subprocess.PIPE, check=False, timeout=20, env=environment()
+        )
+        (topic,) = broker.node.stats()["topics"]
+        assert sum(each["depth"] for each in topic["channels"] or [topic]) == 1
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count(b"\n") <= 4
+
+
+class Short:
+    """Input whose reads are short."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._reads = [data[at : at + size] for at in range(0, len(data), size)]
+
+    def read(self, size: int) -> bytes:
+        return self._reads.pop(0) if self._reads else b""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("delimiter", [b"\n", b"--", b"-=-"])
+def test_a_delimiter_is_found_wherever_the_reads_end(delimiter: bytes, size: int) -> None:
+    data = delimiter.join([b"a", b"", b"long-line-=", b"b" * 20, b"-", b"c"])
+    wanted = [piece for piece in data.split(delimiter) if piece]
+    source: Any = Short(data, size)
+    assert list(pieces([source], delimiter, Read([]))) == wanted
 
 
 def test_stat_cuts_no_name_off_where_a_program_reads_it() -> None:
