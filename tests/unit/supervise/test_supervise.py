@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gnsq_lite.net.runtime import start_native_thread
 from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.logs import JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.orphans import LastResort
@@ -145,5 +146,6 @@ def test_a_text_line_shows_the_extra_fields_and_the_traceback() -> None:
 
 
 def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
+    pages = GroupPages(list, lambda pages: ("", b""))
     with pytest.raises(OverflowError):
-        StatusServer(GroupPages(list, lambda pages: ("", b"")), ("127.0.0.1", 99999)).start()
+        StatusServer(pages, ("127.0.0.1", 99999), start_native_thread).start()
