@@ -128,7 +128,8 @@ class StatusServer:
             self._error = error
             return
         finally:
-            os.close(tells)  # wakes start()
+            os.write(tells, b".")  # wakes start()
+            os.close(tells)
         if self._often is not None:
             server.service_actions = self._often  # type: ignore[method-assign]
         with server:
