@@ -63,6 +63,14 @@ MISCONFIGURED = (
 _LONGEST_PAUSE = 8.0
 
 
+def first_pause(after: float, misses: int) -> float:
+    """Return the seconds before the search for a leader that was lost *misses* times in a row.
+
+    *after* for the first three, then twice as long each time, up to the longest pause.
+    """
+    return min(after * 2.0 ** min(max(0, misses - 3), 16), _LONGEST_PAUSE)
+
+
 class Consumer:
     """Runs one subscription over all its nsqds.  Made and used in the loop's thread."""
 
@@ -176,7 +184,7 @@ class Consumer:
         if after is not None and self.settings.lookupds:
             # A nsqlookupd may list for a minute a leader that says it is none.
             misses = self._misses[endpoint.partition] = self._misses.get(endpoint.partition, 0) + 1
-            self._search(endpoint, min(after * 2.0 ** max(0, misses - 3), _LONGEST_PAUSE))
+            self._search(endpoint, first_pause(after, misses))
         if isinstance(reason, MISCONFIGURED):
             # No nsqd it knows can ever be had: asking on would only hide the mistake.
             self._hopeless[endpoint] = reason
