@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import socket
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, LocationParseError, NameResolutionError, NewConnectionError
 from urllib3.util import parse_url
 
 from gnsq_lite.errors import OptionError
@@ -80,8 +82,22 @@ class _DeadlineConnection(HTTPConnection):
     response_class = _DeadlineResponse
 
     def _new_conn(self) -> Any:
+        """Connect.  gevent's function closes the socket of a greenlet that is killed meanwhile; urllib3's does not."""
         self.timeout: float = min(self.timeout or remaining(), remaining())
-        return super()._new_conn()
+        host = self._dns_host
+        try:
+            sock = socket.create_connection((host, self.port), self.timeout, self.source_address)
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error
+        except UnicodeError:
+            raise LocationParseError(f"{host!r}, label empty or too long") from None
+        except TimeoutError as error:
+            raise ConnectTimeoutError(self, f"no connection to {host} in {self.timeout:g} s") from error
+        except OSError as error:
+            raise NewConnectionError(self, f"no connection to {host}: {error}") from error
+        for option in self.socket_options or ():
+            sock.setsockopt(*option)
+        return sock
 
     def connect(self) -> None:
         super().connect()

@@ -497,7 +497,7 @@ def test_a_direct_nsqd_is_reconnected_after_a_restart(broker: ServerHandle, topi
     with reader_on(broker, topic, lambda m: seen.append(m.body)) as reader:
         broker.publish(topic, b"before")
         wait_for(lambda: seen == [b"before"])
-        wait_for(lambda: reader.stats().finished == 1)
+        wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)  # nsqd has read the FIN
         broker.stop()
         broker.restart()
         broker.publish(topic, b"after")
@@ -549,11 +549,13 @@ def test_nsqds_are_found_through_lookupd_and_found_again_after_a_restart(make_cl
         wait_for(lambda: seen == [b"one"])
         cluster.nodes[1].publish(topic, b"two")  # a new nsqd, without a restart of the Reader
         wait_for(lambda: sorted(seen) == [b"one", b"two"])
+        wait_for(lambda: channel(cluster.nodes[1], topic)["in_flight_count"] == 0)  # nsqd has read the FIN
         cluster.nodes[1].stop()
         wait_for(lambda: len(reader.stats().connections) == 1)
         cluster.nodes[1].restart()
         cluster.nodes[1].publish(topic, b"three")
-        wait_for(lambda: len(seen) == 3, timeout=20)
+        wait_for(lambda: len(seen) == 3)
+        assert seen[2] == b"three"
         assert next(iter(reader.stats().lookupds.values())).ok
 
 
