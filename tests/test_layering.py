@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
 OWNERS: dict[str, set[str]] = {
     "gevent": {"net", "broker", "__main__"},
     "greenlet": {"net", "broker"},
-    "socket": {"net", "broker", "spark", "cli", "supervise"},
+    "socket": {"net", "broker", "http", "spark", "cli", "supervise"},
     "select": {"net", "broker"},
     "ssl": {"net", "broker", "http", "options", "keywords"},
     "urllib3": {"http"},

@@ -99,6 +99,15 @@ class _DeadlineConnection(HTTPConnection):
             sock.setsockopt(*option)
         return sock
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether one that was kept is still good; asked with the pool's only reference to it in hand."""
+        try:
+            return super().is_connected
+        except BaseException:  # killed: patched, the look is a turn of gevent's loop
+            self.close()
+            raise
+
     def connect(self) -> None:
         super().connect()
         self.sock.settimeout(remaining())
