@@ -71,6 +71,11 @@ def first_pause(after: float, misses: int) -> float:
     return min(after * 2.0 ** min(max(0, misses - 3), 16), _LONGEST_PAUSE)
 
 
+def _ordered_by(endpoint: Endpoint) -> Endpoint | int:
+    """Return what keeps an order of its own: a partition, or an nsqd that names none."""
+    return endpoint if endpoint.partition is None else endpoint.partition
+
+
 class Consumer:
     """Runs one subscription over all its nsqds.  Made and used in the loop's thread."""
 
@@ -103,7 +108,8 @@ class Consumer:
         self.close_by = float("inf")
         self.abandoned = 0
         self._subscriptions: dict[Endpoint, Subscription] = {}
-        self._stopped: set[Endpoint] = set()
+        #: Partitions that are read no further, whoever leads them; of an nsqd that names none, the nsqd.
+        self._stopped: set[Endpoint | int] = set()
         self._hopeless: dict[Endpoint, NSQError] = {}
         #: The search for the leader of each partition that was lost.
         self._searches: dict[int | None, Any] = {}
@@ -135,7 +141,7 @@ class Consumer:
             self._connect(endpoint, direct=False)
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
-        if self.closing or endpoint in self._subscriptions or endpoint in self._stopped:
+        if self.closing or endpoint in self._subscriptions or _ordered_by(endpoint) in self._stopped:
             return
         subscription = self._subscriptions[endpoint] = Subscription(self, endpoint, direct=direct)
         subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
@@ -208,7 +214,7 @@ class Consumer:
             if any(endpoint.partition == lost.partition for endpoint in self._subscriptions):
                 return  # should that one fail, it is looked for anew
             self.discovery.poke()
-            if lost.partition is None or lost in self._stopped:
+            if lost.partition is None or lost.partition in self._stopped:
                 return
             pause = min(max(1.0, 2.0 * pause), _LONGEST_PAUSE) * (1.0 + 0.3 * self.rng.random())
 
@@ -216,7 +222,7 @@ class Consumer:
         """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
         for endpoint, connection in list(self.connections.items()):
             if connection is message._connection:
-                self._stopped.add(endpoint)
+                self._stopped.add(_ordered_by(endpoint))
                 error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
                 log.error("%s", error, extra=self.fields(endpoint))
                 self.call_hook("on_error", error)

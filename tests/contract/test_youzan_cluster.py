@@ -16,7 +16,14 @@ import pytest
 from gnsq_lite import Reader, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.broker.youzan_session import YouzanSession
-from gnsq_lite.errors import ExtNotSupportedError, NotLeaderError, NotSent, OptionError, PartitionUnavailable
+from gnsq_lite.errors import (
+    ExtNotSupportedError,
+    NotLeaderError,
+    NotSent,
+    OptionError,
+    PartitionStopped,
+    PartitionUnavailable,
+)
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.discovery import Discovery
@@ -99,9 +106,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def a_reader(cluster: Cluster, topic: str, handler: Callable[[Any], Any], **keywords: Any) -> Reader:
-    options = {
-        name: keywords.pop(name) for name in ("max_in_flight", "requeue_delay", "max_attempts") if name in keywords
-    }
+    of_reader = ("max_in_flight", "requeue_delay", "max_attempts", "on_error")
+    options = {name: keywords.pop(name) for name in of_reader if name in keywords}
     return Reader(
         topic,
         "c",
@@ -376,6 +382,33 @@ def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() ->
         assert (0, b"0") in got
         assert (0, b"1") not in got
         assert broker.youzan.depth("t", 0, "c") == 2
+
+
+@pytest.mark.rule("YZ-13")
+def test_a_stopped_partition_stays_so_when_its_leader_moves() -> None:
+    with Broker(youzan=True, nsqds=2) as broker:
+        broker.youzan.create_topic("t", 2, ordered=True)
+        broker.youzan.create_channel("t", "c")
+        cluster, tried, errors = Cluster(broker.lookupd_http_address, broker), [], []
+
+        def handle(message: Any) -> None:
+            tried.append((message.partition, message.body))
+            if message.body == b"bad":
+                raise ValueError("always")
+
+        options: dict[str, Any] = {"max_attempts": 2, "requeue_delay": 0.05, "on_error": errors.append}
+        with a_reader(cluster, "t", handle, ordered=True, **options) as reader, a_writer(cluster) as writer:
+            subscribed(reader, 2)
+            writer.publish("t", b"bad", partition=0)
+            until(lambda: any(isinstance(error, PartitionStopped) for error in errors))
+            for number in (0, 1):  # the other one's move shows that the new leaders were looked for
+                broker.youzan.move_leader("t", number, 1 - (broker.youzan.leader("t", number) or 0))
+            writer.publish("t", b"later", partition=1, timeout=20.0)
+            until(lambda: (1, b"later") in tried)
+            time.sleep(0.5)
+            assert len(reader.stats().connections) == 1
+        assert tried.count((0, b"bad")) == 2
+        assert sum(isinstance(error, PartitionStopped) for error in errors) == 1
 
 
 @pytest.mark.rule("YZ-1")
