@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import os
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
@@ -85,18 +86,26 @@ class WriterKeywords(ConnectionKeywords, LookupKeywords, total=False):
     reconnect_jitter: float
 
 
-def split(known: Mapping[str, Any], *kinds: type[Any]) -> list[Any]:
-    """Return an instance of each dataclass in *kinds*, made of the keywords that are its fields.
-
-    Raises OptionError for a keyword that is no field of any, with the nearest name.
-    """
-    names = {field.name: kind for kind in kinds for field in dataclasses.fields(kind)}
+def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[..., Any]) -> None:
+    """Raise OptionError for a keyword that is none of *names*, with the nearest of them and of *owner*'s parameters."""
+    allowed = set(names)
     for name, value in known.items():
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
+        if name not in allowed:
+            parameters = inspect.signature(owner).parameters.values()
+            named = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+            near = difflib.get_close_matches(name, [*allowed, *named], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             shown = value if value is None or isinstance(value, (int, float)) else "<hidden>"  # it may be a secret
             raise OptionError(name, shown, f"there is no such option{hint}")
+
+
+def split(known: Mapping[str, Any], owner: Callable[..., Any], *kinds: type[Any]) -> list[Any]:
+    """Return an instance of each dataclass in *kinds*, made of the keywords that are its fields.
+
+    Raises OptionError for a keyword of *owner* that is no field of any, with the nearest name.
+    """
+    names = {field.name: kind for kind in kinds for field in dataclasses.fields(kind)}
+    check_names(known, names, owner)
     return [kind(**{n: v for n, v in known.items() if names[n] is kind}) for kind in kinds]
 
 

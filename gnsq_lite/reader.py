@@ -140,7 +140,7 @@ class Reader:
         known: dict[str, Any] = dict(options)
         known["tls"] = normalized_tls(known.get("tls"))
         connection, retry, reconnect, lookup = split(
-            known, ConnectionOptions, RetryOptions, ReconnectOptions, LookupOptions
+            known, Reader, ConnectionOptions, RetryOptions, ReconnectOptions, LookupOptions
         )
         check_connection(connection)
         check_lookup(lookup)

@@ -89,7 +89,7 @@ class Writer:
         known: dict[str, Any] = dict(options)
         known["tls"] = normalized_tls(known.get("tls"))
         own, connection, lookup, reconnect = split(
-            known, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
+            known, Writer, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
         )
         check_connection(connection)
         check_lookup(lookup)

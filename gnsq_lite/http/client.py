@@ -41,6 +41,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.http.faults import translated
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
 from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining, tls_settings
+from gnsq_lite.keywords import check_names
 from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
 from gnsq_lite.version import __version__
 
@@ -111,6 +112,7 @@ class HTTPClient:
         runner: Runner | None = None,
         **settings: Any,
     ) -> None:
+        check_names(settings, (field.name for field in dataclasses.fields(HTTPOptions)), type(self))
         self.options = dataclasses.replace(options or HTTPOptions(), **settings)
         self._runner = runner
         self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from gnsq_lite import Reader, Writer
 from gnsq_lite.errors import OptionError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.http.transport import deadline, is_loopback, proxy_for, remaining
@@ -76,7 +78,7 @@ def test_contradictions_are_refused() -> None:
         NsqdClient("https://u:p@host", auth_token="t")
     with pytest.raises(OptionError, match="verify=False"):
         NsqdClient("host", tls=False)
-    with pytest.raises(TypeError, match="no_such_option"):
+    with pytest.raises(OptionError, match="no_such_option=1: there is no such option$"):
         NsqdClient("host", no_such_option=1)
 
 
@@ -140,3 +142,21 @@ def test_nothing_is_logged_above_debug_by_making_a_client(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     NsqdClient("host")
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "meant"),
+    [
+        (lambda **wrong: NsqdClient("host", **wrong), "http_timeot", "http_timeout"),
+        (lambda **wrong: LookupdClient("host", **wrong), "retries", "http_retries"),
+        (lambda **wrong: Reader("t", "c", print, **wrong), "max_inflight", "max_in_flight"),
+        (lambda **wrong: Reader("t", "c", print, **wrong), "hearbeat_interval", "heartbeat_interval"),
+        (Writer, "nsqd_tcp_adresses", "nsqd_tcp_addresses"),
+    ],
+    ids=["NsqdClient", "LookupdClient", "Reader", "Reader's connection", "Writer"],
+)
+def test_a_misspelt_keyword_is_an_option_error_that_names_the_one_that_was_meant(
+    make: Callable[..., Any], wrong: str, meant: str
+) -> None:
+    with pytest.raises(OptionError, match=f"there is no such option; did you mean '{meant}'"):
+        make(**{wrong: 1})
