@@ -7,6 +7,8 @@ import logging
 import time
 from typing import Any, Literal
 
+from gnsq_lite.errors import NSQError
+
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -62,8 +64,23 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-def configure(format: Literal["text", "json"], level: str, process: str) -> None:
+class BriefFormatter(TextFormatter):
+    """The same without the traceback of what is no mistake of the program's: a destination that fails, a full disk."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, (NSQError, OSError)):
+            return super().format(record)
+        line = super().format(logging.makeLogRecord({**vars(record), "exc_info": None}))
+        return line if str(error) in line else f"{line}: {type(error).__name__}: {error}"
+
+
+_FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefFormatter}
+
+
+def configure(format: Literal["text", "json", "brief"], level: str, process: str) -> None:
     """Send all logging of this process to standard error, formatted so; *process* is a number, or "main"."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JSONFormatter(process) if format == "json" else TextFormatter(process))
+    handler.setFormatter(_FORMATTERS[format](process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -318,7 +318,10 @@ def test_to_http_posts_each_body_and_retries_by_requeue(
     flags = ("--topic", topic, "--post", destination.url + "/in", "--header", "X-Mine: yes", "--requeue-delay", "0.1")
     with Program("to-http", *flags, *on(broker)) as running:
         wait_for(lambda: len(destination.got) == 3, timeout=30)
-        assert running.stop()[0] == 0
+        code, _, err = running.stop()
+    assert code == 0
+    assert err.count(b"POST: HTTP 500") == 2
+    assert b"Traceback" not in err
     assert sorted(body for _, _, body, _ in destination.got) == [b"one", b"three", b"two"]
     assert {(path, header) for _, path, _, header in destination.got} == {("/in", "yes")}
 

@@ -78,7 +78,7 @@ def test_contradictions_are_refused() -> None:
         NsqdClient("https://u:p@host", auth_token="t")
     with pytest.raises(OptionError, match="verify=False"):
         NsqdClient("host", tls=False)
-    with pytest.raises(OptionError, match="no_such_option=1: there is no such option$"):
+    with pytest.raises(OptionError, match=r"no_such_option=1: there is no such option$"):
         NsqdClient("host", no_such_option=1)
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gnsq_lite.errors import HTTPConnectError
 from gnsq_lite.net.runtime import start_native_thread
 from gnsq_lite.supervise.group import GroupPages
-from gnsq_lite.supervise.logs import JSONFormatter, TextFormatter, extra_of
+from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.place import VARIABLE, Place, take_place
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
@@ -109,12 +110,14 @@ def test_installed_packages_and_the_standard_library_are_not_watched() -> None:
     assert all(path.endswith(".py") for path in sources)
 
 
-def record(message: str = "one %s", *args: object, error: bool = False, **extra: object) -> logging.LogRecord:
+def record(
+    message: str = "one %s", *args: object, error: bool | Exception = False, **extra: object
+) -> logging.LogRecord:
     info = None
     if error:
         try:
-            raise ValueError("two\nlines")
-        except ValueError:
+            raise error if isinstance(error, Exception) else ValueError("two\nlines")
+        except Exception:
             info = sys.exc_info()
     made = logging.LogRecord("gnsq_lite.x", logging.WARNING, __file__, 1, message, args, info)
     made.__dict__.update(extra)
@@ -143,6 +146,16 @@ def test_a_text_line_shows_the_extra_fields_and_the_traceback() -> None:
     assert " WARNING gnsq_lite.x[main] it failed topic=t" in first
     assert "ValueError" in text
     assert extra_of(record("x")) == {}
+
+
+@pytest.mark.parametrize("error", [HTTPConnectError("http://x", "gone"), OSError(28, "disk full")], ids=["nsq", "os"])
+def test_a_brief_line_names_what_others_failed_at_once_and_has_no_traceback(error: Exception) -> None:
+    line = BriefFormatter("main").format(record("it failed", error=error, topic="t"))
+    assert line.endswith(f"it failed topic=t: {type(error).__name__}: {error}")
+    line = BriefFormatter("main").format(record("it failed: %s", error, error=error, topic="t"))
+    assert line.endswith(f"it failed: {error} topic=t")
+    assert "Traceback" in BriefFormatter("main").format(record("it failed", error=True))
+    assert BriefFormatter("main").format(record("fine")).endswith("fine")
 
 
 def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
