@@ -25,16 +25,19 @@ from gnsq_lite import Worker
 
 worker = Worker(requeue_delay=0.0, backoff=False, reconnect_delay=0.1)
 
+def say(line):
+    os.write(1, line.encode() + b"\\n")  # whole: several processes write here at once
+
 @worker.handler("t", "ch", on_give_up="log")
 def handle(message):
-    print("handled", message.body.decode(), os.getpid(), flush=True)
+    say(f"handled {message.body.decode()} {os.getpid()}")
     if message.body == b"die":
         os._exit(7)
     if message.body == b"exit":
         raise SystemExit(5)
     if message.body == b"slow":
         time.sleep(1.5)
-        print("finished slow", flush=True)
+        say("finished slow")
     if message.body == b"stuck":
         while True:
             time.sleep(0.1)
