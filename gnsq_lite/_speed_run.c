@@ -296,6 +296,23 @@ is_plain(const Runner *self, const State *state, PyObject *job)
     return !overflow && count <= self->most;
 }
 
+/* Whether a handler returned what nobody runs; then NULL with a TypeError, and *returned* is given back. */
+static PyObject *
+refuse_unrun(PyObject *returned)
+{
+    int has_close = PyCoro_CheckExact(returned) || PyGen_CheckExact(returned);
+    if (!has_close && !PyAsyncGen_CheckExact(returned)) {
+        return returned;
+    }
+    PyObject *closed = has_close ? PyObject_CallMethod(returned, "close", NULL) : Py_NewRef(Py_None);
+    if (closed != NULL) {
+        Py_DECREF(closed);
+        PyErr_Format(PyExc_TypeError, "the handler returned a %s, which nobody runs", Py_TYPE(returned)->tp_name);
+    }
+    Py_DECREF(returned);
+    return NULL;
+}
+
 static int
 handle(Runner *self, const State *state, PyObject *job, Target *target)
 {
@@ -303,6 +320,9 @@ handle(Runner *self, const State *state, PyObject *job, Target *target)
         return call_and_forget(self->call[RUN], job, NULL);
     }
     PyObject *result = PyObject_CallOneArg(self->call[HANDLER], job);
+    if (result != NULL && result != Py_None) {
+        result = refuse_unrun(result);
+    }
     if (result == NULL) {
         PyObject *error = take_error();
         if (error == NULL) {

@@ -164,11 +164,25 @@ def _check_url(text: str, option: str) -> None:
 
 
 def check_callables(**given: Any) -> None:
-    """Raise OptionError for what is neither None nor callable; an ``address_map`` may be a mapping."""
+    """Raise OptionError for what is neither None nor a function that runs; an ``address_map`` may be a mapping."""
     for name, value in given.items():
-        if value is None or callable(value) or (name == "address_map" and isinstance(value, Mapping)):
+        if value is None or (name == "address_map" and isinstance(value, Mapping)):
             continue
-        raise OptionError(name, value, f"must be a function{' or a dict' if name == 'address_map' else ''}")
+        if not callable(value):
+            raise OptionError(name, value, f"must be a function{' or a dict' if name == 'address_map' else ''}")
+        check_runs(name, value)
+
+
+def check_runs(option: str, function: Callable[..., Any]) -> None:
+    """Raise OptionError for an ``async def`` or a generator function: calling it runs nothing of it."""
+    for one in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+            why = "is an async def, which nobody awaits here: give a plain function, perhaps one with asyncio.run()"
+        elif inspect.isgeneratorfunction(one):
+            why = "is a generator function: it has a yield, so calling it runs nothing"
+        else:
+            continue
+        raise OptionError(option, getattr(function, "__qualname__", function), why)
 
 
 def with_environment(

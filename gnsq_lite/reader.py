@@ -17,6 +17,7 @@ from gnsq_lite.keywords import (
     Addresses,
     address_list,
     check_callables,
+    check_runs,
     normalized_tls,
     split,
     url_list,
@@ -134,6 +135,7 @@ class Reader:
         check_channel(channel)
         if not callable(handler):
             raise OptionError("handler", handler, "must be callable with one argument, the message")
+        check_runs("handler", handler)
         hooks = Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff)
         check_callables(on_give_up=on_give_up, address_map=address_map, allowed_addresses=allowed_addresses)
         check_callables(**{field.name: getattr(hooks, field.name) for field in dataclasses.fields(hooks)})

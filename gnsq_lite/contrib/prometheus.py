@@ -238,14 +238,15 @@ class HandlerSeconds(Middleware):
         )
         clock = time.perf_counter
 
-        def timed(message: Any) -> None:
+        def timed(message: Any) -> Any:
             began = clock()
             try:
-                call(message)
+                returned = call(message)
             except BaseException:
                 failed(clock() - began)
                 raise
             ok(clock() - began)
+            return returned
 
         return timed
 

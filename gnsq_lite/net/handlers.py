@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, Protocol
 
 import gevent
@@ -44,6 +45,14 @@ class Outcomes(Protocol):
         """No handler was called: nsqd has taken the message back."""
 
 
+def refuse_unrun(returned: object, by: str = "the handler") -> None:
+    """Raise TypeError for a coroutine or a generator: what returned it has run nothing, and nobody will."""
+    if isinstance(returned, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+        if not isinstance(returned, AsyncGeneratorType):
+            returned.close()
+        raise TypeError(f"{by} returned a {type(returned).__name__}, which nobody runs")
+
+
 def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
     """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
@@ -60,7 +69,9 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
             if message.attempts > most:
                 outcomes.on_too_many_attempts(message)
                 return
-            handler(message)
+            returned = handler(message)
+            if returned is not None:
+                refuse_unrun(returned)
         except BaseException as error:
             outcomes.on_exception(message, error)
             if not isinstance(error, Exception):
@@ -115,7 +126,9 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
         if not live:
             return
         try:
-            handler(live)
+            returned = handler(live)
+            if returned is not None:
+                refuse_unrun(returned)
         except BaseException as error:
             outcomes.on_exception(live, error)
             if not isinstance(error, Exception):

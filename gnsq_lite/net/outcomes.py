@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message, Requeue
+from gnsq_lite.net.handlers import refuse_unrun
 
 if TYPE_CHECKING:
     from gnsq_lite.net.consumer import Consumer
@@ -54,7 +55,7 @@ class HandlerOutcomes:
             core.loop.call_soon(lambda: core.stop_partition(message))
             return
         try:
-            core.settings.on_give_up(message)
+            refuse_unrun(core.settings.on_give_up(message), "on_give_up")
         except Exception as error:
             log.exception("giving up %r failed; it is requeued", message.id)
             core.call_hook("on_failure", message, error)

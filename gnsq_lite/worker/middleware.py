@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from gnsq_lite.net.handlers import refuse_unrun
+
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
     from gnsq_lite.worker.specs import Handler
@@ -48,7 +50,9 @@ class Middleware:
             if before is not None:
                 before(message)
             try:
-                call(message)
+                returned = call(message)
+                if returned is not None:
+                    refuse_unrun(returned)
             except BaseException as error:
                 if failed is not None:
                     _tell(failed, message, error)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from gnsq_lite import BackoffOptions, Message, Reader, Requeue, Writer, errors
+from gnsq_lite import BackoffOptions, Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.broker import Broker
 from gnsq_lite.net.runtime import is_patched, start_native_thread
 from tests.conftest import MakeBroker, MakeCluster
@@ -887,6 +888,80 @@ def test_bad_options_fail_at_construction(wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.OptionError) as caught:
         Reader("t", "ch", print, **wrong)
     assert caught.value.name in str(wrong)
+
+
+async def awaited_by_nobody(*args: Any) -> None:
+    raise AssertionError
+
+
+def never_iterated(*args: Any) -> Iterator[None]:
+    yield
+
+
+async def neither(*args: Any) -> AsyncIterator[None]:
+    yield
+
+
+class AsyncCall:
+    async def __call__(self, *args: Any) -> None:
+        raise AssertionError
+
+
+@pytest.mark.rule("MSG-1")
+@pytest.mark.parametrize(
+    "function",
+    [awaited_by_nobody, never_iterated, neither, AsyncCall(), functools.partial(awaited_by_nobody, 1)],
+    ids=["async def", "generator", "async generator", "async __call__", "partial"],
+)
+def test_a_function_that_would_run_nothing_when_called_is_refused(function: Any) -> None:
+    # a Reader that called it would finish each message unhandled
+    with pytest.raises(errors.OptionError, match=r"handler=.*(awaits|yield)"):
+        Reader("t", "ch", function)
+    for option in ("on_give_up", "on_error", "on_failure", "on_connected", "allowed_addresses", "address_map"):
+        with pytest.raises(errors.OptionError, match=f"{option}=.*(awaits|yield)"):
+            Reader("t", "ch", print, **{option: function})
+    with pytest.raises(errors.OptionError, match=r"allowed_addresses=.*(awaits|yield)"):
+        Writer(allowed_addresses=function)
+    with pytest.raises(errors.OptionError, match=r"handler=.*(awaits|yield)"):
+        Worker().handler("t", "ch")(function)
+    with pytest.raises(errors.OptionError, match=r"on_give_up=.*(awaits|yield)"):
+        Worker(on_give_up=function)
+
+
+@pytest.mark.rule("MSG-1")
+@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_handler_that_returns_a_coroutine_has_failed(
+    broker: ServerHandle, topic: str, pool: Any, batch_size: int | None
+) -> None:
+    failures: list[str] = []
+
+    def handle(given: Any) -> Any:  # what an undecorated wrapper of an async def does
+        return awaited_by_nobody(given)
+
+    options: dict[str, Any] = {"handler_pool": pool, "batch_size": batch_size, "backoff": False, "requeue_delay": 60.0}
+    with reader_on(broker, topic, handle, on_failure=lambda m, e: failures.append(str(e)), **options) as reader:
+        broker.publish(topic, b"x")
+        wait_for(lambda: failures)
+        assert failures == ["the handler returned a coroutine, which nobody runs"]
+        assert reader.stats().finished == 0
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_message_is_kept_where_on_give_up_returns_a_coroutine(broker: ServerHandle, topic: str) -> None:
+    failures: list[str] = []
+
+    def fails(message: Message) -> None:
+        raise ValueError("no")
+
+    def give_up(message: Message) -> Any:
+        return awaited_by_nobody(message)
+
+    options: dict[str, Any] = {"max_attempts": 1, "requeue_delay": 0.0, "backoff": False, "on_give_up": give_up}
+    with reader_on(broker, topic, fails, on_failure=lambda m, e: failures.append(str(e)), **options) as reader:
+        broker.publish(topic, b"x")
+        wait_for(lambda: "on_give_up returned a coroutine, which nobody runs" in failures)
+        assert reader.stats().finished == reader.stats().given_up == 0
 
 
 def test_bad_names_and_handlers_fail_at_construction() -> None:

@@ -9,7 +9,7 @@ import threading
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import gevent
@@ -59,7 +59,8 @@ class FakeOutcomes:
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         assert sys.exc_info()[1] is error
-        self.told.append(("failed", job.id, type(error).__name__, traceback.extract_tb(error.__traceback__)[-1].name))
+        where = traceback.extract_tb(error.__traceback__)[-1].name if "nobody runs" not in str(error) else str(error)
+        self.told.append(("failed", job.id, type(error).__name__, where))
         asked = error if isinstance(error, Requeue) else Requeue()
         if not job.has_responded:
             job.requeue(asked.delay, asked.backoff)
@@ -82,10 +83,26 @@ def expire(message: Message) -> None:
     message._token = EXPIRED
 
 
+async def coroutine(message: Message) -> None:
+    message.finish()
+
+
+def generator(message: Message) -> Iterator[None]:
+    yield message.finish()
+
+
+async def async_generator(message: Message) -> AsyncIterator[None]:
+    yield message.finish()
+
+
 #: What a handler may do; the last ones end its worker.
 ACTS: dict[str, Callable[[Message], Any]] = {
     "return": lambda message: None,
     "return a value": lambda message: object(),
+    "return a coroutine": coroutine,
+    "return a generator": generator,
+    "return an async generator": async_generator,
+    "finish, return a generator": lambda message: (message.finish(), generator(message))[1],
     "finish": Message.finish,
     "requeue": Message.requeue,
     "requeue later": lambda message: message.requeue(3.0, backoff=False),
@@ -103,6 +120,10 @@ ACTS: dict[str, Callable[[Message], Any]] = {
     "Timeout": lambda message: fail(gevent.Timeout(1)),
     "KeyboardInterrupt": lambda message: fail(KeyboardInterrupt()),
 }
+
+
+#: Those of them that return what nobody runs: the message has failed.
+UNRUN = ["return a coroutine", "return a generator", "return an async generator", "finish, return a generator"]
 
 
 def play(runner: Any, fins: Any, script: list[tuple[str, int, bool, bool]]) -> list[Any]:
@@ -155,6 +176,8 @@ def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
         "enable_async, finish": (["finish", "wake"], one),
         "raise": ([("requeue", b"0" * 16, None, True)], none),
         "raise Requeue": ([("requeue", b"0" * 16, 2.0, False)], none),
+        **dict.fromkeys(UNRUN[:3], ([("requeue", b"0" * 16, None, True)], none)),
+        "finish, return a generator": (["finish", "wake"], one),
         "finish, raise": (["finish", "wake"], one),
         "enable_async, raise": ([("requeue", b"0" * 16, None, True)], none),
         "expire": ([("late", b"0" * 16, True)], none),
@@ -168,7 +191,7 @@ def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
         assert bool(ended) == (act in ("GreenletExit", "Timeout", "KeyboardInterrupt")), act
         assert [what for what, *_ in told] == (
             ["failed"]
-            if "raise" in act or ended or act == "finish twice"
+            if "raise" in act or ended or act == "finish twice" or act in UNRUN
             else ["open"]
             if act == "enable_async"
             else []
@@ -352,8 +375,8 @@ def test_no_fin_is_lost_between_threads(runner: Any, fins: Any) -> None:
 @BOTH
 def test_runners_and_fins_keep_no_reference_and_are_collected(runner: Any, fins: Any) -> None:
     class Handler:
-        def __call__(self, message: Message) -> None:
-            ACTS[message.body.decode()](message)
+        def __call__(self, message: Message) -> Any:
+            return ACTS[message.body.decode()](message)
 
     def once() -> list[Any]:
         handler, connection = Handler(), FakeConnection(fins)

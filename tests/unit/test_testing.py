@@ -19,6 +19,10 @@ def raises(error: BaseException) -> Callable[[Message], Any]:
     return handler
 
 
+async def never_awaited(message: Message) -> None:
+    message.finish()
+
+
 @pytest.mark.rule("MSG-1")
 @pytest.mark.parametrize(
     ("handler", "answer"),
@@ -30,6 +34,7 @@ def raises(error: BaseException) -> Callable[[Message], Any]:
         (raises(ValueError("x")), ("requeue", None, True)),
         (raises(Requeue(2.0, backoff=False)), ("requeue", 2.0, False)),
         (raises(Requeue()), ("requeue", None, True)),
+        (lambda message: never_awaited(message), ("requeue", None, True)),  # noqa: PLW0108
     ],
 )
 def test_deliver_answers_as_a_reader_does(handler: Callable[[Message], Any], answer: Any) -> None:
