@@ -26,13 +26,12 @@ def blocks(path: Path, language: str = "python") -> Iterator[tuple[int, str]]:
 
 def local(source: str, broker: Broker) -> str:
     """Return *source* with nsqd's well-known ports replaced by the broker's."""
-    for known, here in (
-        ("127.0.0.1:4150", broker.nsqd_tcp_address),
-        ("127.0.0.1:4151", broker.http_address),
-        ("127.0.0.1:4161", broker.lookupd_http_address),
-    ):
-        source = source.replace(known, here)
-    return source
+    here = {
+        "4150": broker.nsqd_tcp_address,
+        "4151": broker.http_address,
+        "4161": broker.lookupd_http_address,
+    }
+    return re.sub(r"127\.0\.0\.1:(4150|4151|4161)\b", lambda known: here[known.group(1)], source)
 
 
 def run(path: Path, folder: Path) -> int:

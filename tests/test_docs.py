@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -69,3 +71,11 @@ def test_every_test_that_the_pages_name_exists() -> None:
             assert f"def {name}(" in sources, (page.name, name)
         for path in re.findall(r"``(tests/[\w/.]+)``", text):
             assert (ROOT / path).exists(), (page.name, path)
+
+
+def test_a_port_that_begins_as_another_one_is_replaced_once() -> None:
+    broker: Any = SimpleNamespace(
+        nsqd_tcp_address="127.0.0.1:41517", http_address="127.0.0.1:41612", lookupd_http_address="127.0.0.1:5"
+    )
+    source = docblocks.local('a("127.0.0.1:4150", "127.0.0.1:4151", "http://127.0.0.1:4161/x")', broker)
+    assert source == 'a("127.0.0.1:41517", "127.0.0.1:41612", "http://127.0.0.1:5/x")'
