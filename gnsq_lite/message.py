@@ -18,6 +18,8 @@ from gnsq_lite.speed import know
 NEW: Final = 0
 ASYNC: Final = 1
 EXPIRED: Final = 2
+#: Expired, and its handler has taken over the answer.
+LATE_ASYNC: Final = 3
 
 
 class Requeue(Exception):
@@ -138,11 +140,11 @@ class Message:
     @property
     def is_async(self) -> bool:
         """Whether the handler has taken over the answer (:meth:`enable_async`)."""
-        return getattr(self, "_token", NEW) == ASYNC
+        return getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC)
 
     def finish(self) -> None:
         """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""
-        if self._claim("finish") == EXPIRED:
+        if self._claim("finish") >= EXPIRED:
             self._connection.answer_late(self, finished=True)
         else:
             self._connection.finish(self)
@@ -157,7 +159,7 @@ class Message:
             AlreadyAnswered: nothing was sent.
         """
         checked_delay(delay)
-        if self._claim("requeue") == EXPIRED:
+        if self._claim("requeue") >= EXPIRED:
             self._connection.answer_late(self, finished=False)
         else:
             self._connection.requeue(self, delay, backoff)
@@ -179,9 +181,15 @@ class Message:
 
         Raises AlreadyAnswered.
         """
-        if self.has_responded:
-            raise AlreadyAnswered(f"enable_async: message {self.id!r} was answered before")
-        self._token = ASYNC
+        self._token = LATE_ASYNC if self._claim("enable_async") >= EXPIRED else ASYNC
+
+    def expire(self) -> bool:
+        """Count it out: nsqd has taken it back.  False: it was answered meanwhile.  In the loop's thread."""
+        try:
+            self._token = LATE_ASYNC if self._claim("expire") in (ASYNC, LATE_ASYNC) else EXPIRED
+        except AlreadyAnswered:
+            return False
+        return True
 
     def _claim(self, what: str) -> int:
         try:

@@ -15,7 +15,7 @@ from gnsq_lite.speed import skip_answered
 def is_open(message: Message) -> bool:
     """Whether the message is neither answered nor counted out."""
     token = getattr(message, "_token", EXPIRED)
-    return token != EXPIRED
+    return token < EXPIRED
 
 
 class InFlight:
@@ -72,9 +72,7 @@ class InFlight:
         if not self._reads or self._reads[0][0].received_at > oldest_allowed:
             return []
         self._at = 0
-        late = [m for m in self.unanswered() if m.deadline <= now]
-        for message in late:
-            message._token = EXPIRED
+        late = [m for m in self.unanswered() if m.deadline <= now and m.expire()]
         self._gone += len(late)
         self._reads = deque(read for read in self._reads if any(is_open(m) for m in read))
         return late
