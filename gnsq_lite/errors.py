@@ -10,7 +10,19 @@ from __future__ import annotations
 
 
 class NSQError(Exception):
-    """Root of all errors raised by this library."""
+    """Root of all errors raised by this library.
+
+    Where a batch was published in several parts: nsqd said OK to ``taken`` of its ``total`` messages; None of all else.
+    """
+
+    taken: int | None = None
+    total: int | None = None
+
+    def __str__(self) -> str:
+        return super().__str__() + self._batch()
+
+    def _batch(self) -> str:
+        return "" if self.total is None else f" (nsqd said OK to {self.taken} of the batch's {self.total} messages)"
 
 
 # -- the caller's input; nothing was sent ---------------------------------------------------------------------------
@@ -106,7 +118,7 @@ class NSQConnectionError(NSQError, OSError):
         self.address, self.why = address, why
 
     def __str__(self) -> str:
-        return f"{self.address}: {self.why}"
+        return f"{self.address}: {self.why}{self._batch()}"
 
 
 class ConnectError(NSQConnectionError):
@@ -244,7 +256,7 @@ class PartitionUnavailable(NotSent):
         self.topic, self.partition, self.why = topic, partition, why
 
     def __str__(self) -> str:
-        return f"partition {self.partition} of {self.topic}: {self.why}"
+        return f"partition {self.partition} of {self.topic}: {self.why}{self._batch()}"
 
 
 class PartitionStopped(NSQError):
@@ -280,7 +292,7 @@ class NsqdError(NSQError):
 
     def __str__(self) -> str:
         where = f"{self.address}: " if self.address else ""
-        return f"{where}{self.code} {self.text}".rstrip()
+        return f"{where}{self.code} {self.text}".rstrip() + self._batch()
 
 
 class InvalidError(NsqdError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest, resolve
 from gnsq_lite.errors import (
     AuthFirstError,
     ClosedError,
+    NSQError,
     OptionError,
     ProtocolError,
     TLSError,
@@ -225,9 +227,11 @@ class Writer:
         """Publish a batch and return when nsqd has accepted all of it.
 
         One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
-        atomic together: an error then says how many messages nsqd had taken.
+        atomic together: all parts have their outcome before this ends.  The error is that of the first part that failed;
+        its ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those
+        of unknown outcome are not counted.
 
-        Raises as :meth:`publish`.
+        Raises as :meth:`publish`; of a batch that was split, each error speaks of one part alone: look at ``taken``.
         """
         head = commands.multipublish_head(topic)
         batch = commands.listed(bodies)
@@ -250,8 +254,7 @@ class Writer:
             publication.retries = self._own.retries
             self._submit(core, publication)
             publications.append(publication)
-        receipts = [publication.result() for publication in publications]
-        return receipts[0] if len(receipts) == 1 else None
+        return publications[0].result() if len(publications) == 1 else _wait_for_all(publications)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
@@ -357,6 +360,23 @@ def parts(bodies: list[bytes], most: int, extra: int) -> Iterable[list[bytes]]:
         part.append(body)
         size += extra + len(body)
     yield part
+
+
+def _wait_for_all(publications: list[Publication]) -> None:
+    """Wait for all parts of a batch; raise the error of the first that failed, with what nsqd took of all."""
+    failed: NSQError | None = None
+    taken = 0
+    for publication in publications:
+        try:
+            publication.result()
+        except NSQError as error:
+            failed = failed or error
+        else:
+            taken += publication.count
+    if failed is not None:
+        told = copy(failed)  # which others may be raising too
+        told.taken, told.total = taken, sum(publication.count for publication in publications)
+        raise told from failed.__cause__
 
 
 def _positive(seconds: Any, name: str = "timeout") -> float:

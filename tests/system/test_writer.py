@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import threading
 import time
@@ -133,6 +134,56 @@ def test_a_batch_larger_than_nsqd_takes_is_split(make_broker: MakeBroker, topic:
     with Writer(broker.tcp_address, max_body_size=2000) as writer:
         writer.multipublish(topic, [b"x" * 100] * 50)
     assert depth(broker, topic) == 50
+
+
+@pytest.mark.rule("WIRE-8")
+def test_the_error_of_a_split_batch_says_how_many_messages_nsqd_took(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(max_msg_size=1000)
+    bodies = [b"a" * 900] * 4 + [b"b" * 1500] + [b"c" * 900] * 4
+    with Writer(broker.tcp_address, max_body_size=2000, publish_timeout=10.0, **QUICK) as writer:
+        with pytest.raises(errors.BadMessageError, match=r"\(nsqd said OK to 8 of the batch's 9 messages\)$") as caught:
+            writer.multipublish(topic, bodies)
+        assert depth(broker, topic) == 8  # every part has its outcome by then
+        error = caught.value
+        assert (error.taken, error.total, error.code, error.address) == (8, 9, "E_BAD_MESSAGE", broker.tcp_address)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        with pytest.raises(errors.BadMessageError) as caught:  # one part: all or nothing
+            writer.multipublish(topic, [b"b" * 1500])
+        assert (caught.value.taken, caught.value.total) == (None, None)
+    assert depth(broker, topic) == 8
+
+
+@pytest.mark.rule("PUB-2")
+def test_parts_of_unknown_outcome_do_not_count_as_taken(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address, max_body_size=2000, publish_timeout=1.0, **QUICK) as writer:
+        writer.publish("t", b"first")
+        embedded.faults.delay(3.0, "MPUB", times=1)  # later answers wait behind it
+        with pytest.raises(errors.PublishTimeout, match=r"nsqd said OK to 0 of the batch's 6 messages") as caught:
+            writer.multipublish("t", [b"x" * 900] * 6)
+        assert (caught.value.taken, caught.value.total) == (0, 6)
+
+
+def test_what_a_split_batch_tells_is_not_told_of_other_publishes() -> None:
+    errors_seen: list[errors.NSQError] = []
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        silent.settimeout(20.0)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Writer(address, max_body_size=2000, **QUICK) as writer:
+            alone = writer.publish_nowait("t", b"x", timeout=10.0)
+            batch = gevent.spawn(writer.multipublish, "t", [b"x" * 900] * 4, timeout=10.0)
+            gevent.sleep(0)  # both wait for the one connection, and get the one error of it
+            peer, _ = silent.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                for wait in (alone.result, batch.get):
+                    with pytest.raises(errors.ProtocolError, match="HTTP") as caught:
+                        wait(timeout=20.0)
+                    errors_seen.append(caught.value)
+    assert [(error.taken, error.total) for error in errors_seen] == [(None, None), (0, 4)]
+    assert "batch" not in str(errors_seen[0])
+    assert str(errors_seen[1]) == f"{errors_seen[0]} (nsqd said OK to 0 of the batch's 4 messages)"
 
 
 def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
