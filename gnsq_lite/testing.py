@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.errors import BodyTypeError
+from gnsq_lite.errors import AlreadyAnswered, BodyTypeError
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.handlers import make_runner
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -119,7 +119,16 @@ def deliver(handler: Callable[[Message], Any], message: RecordedMessage) -> Answ
     """Call *handler* as a Reader does and return the answer nsqd would get; None: none yet (``enable_async``).
 
     What the handler raises is the message's failure, ("requeue", None, True), and is not raised here, unless it is no
-    Exception (KeyboardInterrupt, SystemExit).
+    Exception (KeyboardInterrupt, SystemExit).  To deliver the same thing twice, as nsqd may, make a second message with
+    the same ``id`` and one attempt more.
+
+    Raises:
+        AlreadyAnswered: The message was answered before, so *handler* was not called.
     """
+    if message.has_responded:
+        raise AlreadyAnswered(
+            f"deliver: message {message.id!r} was answered before; nsqd sends it again as a new message: "
+            f"make_message(body, attempts={message.attempts + 1}, id=message.id)"
+        )
     make_runner(handler, _Outcomes(), 0).run(message)
     return message.answers[-1] if message.has_responded else None

@@ -64,6 +64,40 @@ def test_an_answer_given_later_is_noted_too() -> None:
     assert message.answers == [("finish",)]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda message: deliver(lambda m: None, message),
+        lambda message: deliver(raises(ValueError("x")), message),
+        lambda message: message.finish(),
+        lambda message: message.requeue(),
+    ],
+)
+def test_an_answered_message_is_not_delivered_again(answer: Callable[[RecordedMessage], Any]) -> None:
+    seen: list[Message] = []
+    message = make_message(b"x")
+    answer(message)
+    answers = list(message.answers)
+    with pytest.raises(errors.AlreadyAnswered, match=r"answered before; .*attempts=2"):
+        deliver(seen.append, message)
+    assert seen == []
+    assert message.answers == answers
+    again = make_message(message.body, attempts=2, id=message.id)
+    assert deliver(seen.append, again) == ("finish",)
+    assert seen == [again]
+
+
+def test_a_message_without_an_answer_may_be_delivered_again() -> None:
+    seen: list[Message] = []
+    message = make_message()
+    message.touch()
+    assert deliver(lambda m: m.enable_async(), message) is None
+    assert deliver(seen.append, message) is None
+    assert seen == [message]
+    message.finish()
+    assert message.answers == [("touch",), ("finish",)]
+
+
 def test_what_is_no_exception_is_raised_on() -> None:
     message = make_message()
     with pytest.raises(SystemExit):
