@@ -47,6 +47,8 @@ class ReaderStats:
     failures: int
     given_up: int
     late_answers: int
+    #: Answers that came when their connection was gone.
+    answers_lost: int
     expired: int
     reconnects: int
     queued: int

@@ -60,6 +60,8 @@ class Owner(Protocol):
 
     def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None: ...
 
+    def on_answers_lost(self, count: int) -> None: ...
+
     def on_failure(self) -> None: ...
 
     def requeue_delay(self, message: Message) -> float: ...
@@ -310,6 +312,7 @@ class Connection:
         data = data + fins if data else fins
         if self._stream is None or self._stream.closed is not None:
             self.answers_lost += finished + requeued
+            self.owner.on_answers_lost(finished + requeued)
             return
         self._emit(data)
         if finished or requeued:

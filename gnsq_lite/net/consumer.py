@@ -42,6 +42,7 @@ from gnsq_lite.net.outcomes import HandlerOutcomes
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.net.subscription import Subscription
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.policy.attempts import requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
@@ -98,7 +99,7 @@ class Consumer:
             if settings.batch_size
             else None
         )
-        self.finished = self.requeued = self.late_answers = self.reconnects = 0
+        self.finished = self.requeued = self.late_answers = self.answers_lost = self.reconnects = 0
         #: Counts of connections that are gone.
         self.received_before = self.expired_before = 0
         self.closing = False
@@ -165,7 +166,8 @@ class Consumer:
             self.discovery.connected(endpoint)
         self.flow.joined(connection)
         topic, channel = self.settings.topic, self.settings.channel
-        log.info("%s: connected, subscribed to %s/%s", endpoint, topic, channel, extra=self.fields(endpoint))
+        said = "%s: connected, subscribed to %s/%s"
+        log_safely(log, logging.INFO, said, endpoint, topic, channel, extra=self.fields(endpoint))
         self.call_hook("on_connected", connection.address)
 
     def parted(self, connection: Connection) -> None:
@@ -183,7 +185,7 @@ class Consumer:
         again = self._lost_by.get(endpoint) == str(reason)  # an nsqd that stays away is told of once
         self._lost_by[endpoint] = str(reason)
         level = logging.DEBUG if again else logging.WARNING
-        log.log(level, "%s", reason, extra=self.fields(endpoint))
+        log_safely(log, level, "%s", reason, extra=self.fields(endpoint))
         self.call_hook("on_disconnected", str(endpoint), reason)
         self.call_hook("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
@@ -276,6 +278,10 @@ class Consumer:
         if self.closing:
             self.quiet.set()
 
+    def on_answers_lost(self, count: int) -> None:
+        """Answers came when their connection was gone."""
+        self.answers_lost += count
+
     def on_response(self, connection: Connection, body: bytes) -> None:
         """CLOSE_WAIT, while closing."""
         self.quiet.set()
@@ -352,11 +358,18 @@ class Consumer:
         return found if endpoint is None else {**found, "nsqd": str(endpoint)}
 
     def call_hook(self, name: str, *args: Any) -> None:
-        """Call the user's hook; what it raises is logged."""
+        """Call the user's hook; what it raises is logged, and SystemExit or KeyboardInterrupt ends the Reader."""
         hook = getattr(self.settings.hooks, name)
         if hook is None:
             return
         try:
             hook(*args)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit) as error:
+            exits = error
+            self.loop.call_soon(lambda: self.fail(exits))
+        except gevent.GreenletExit:
+            if self.closing:
+                raise  # this greenlet was killed, at the Reader's end
+            log.exception("the hook %s failed", name)
+        except BaseException:  # gevent.Timeout is no Exception
             log.exception("the hook %s failed", name)

@@ -119,10 +119,14 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
         for message in batch:
             if message._token == EXPIRED:
                 continue
-            if message.attempts > most:
-                outcomes.on_too_many_attempts(message)
-            else:
+            if message.attempts <= most:
                 live.append(message)
+                continue
+            try:
+                outcomes.on_too_many_attempts(message)
+            except BaseException as error:  # no Exception: it ends this worker, so the others go back too
+                outcomes.on_exception([each for each in batch if not each.has_responded], error)
+                raise
         if not live:
             return
         try:

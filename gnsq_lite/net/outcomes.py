@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.handlers import refuse_unrun
+from gnsq_lite.net.telling import log_safely
 
 if TYPE_CHECKING:
     from gnsq_lite.net.consumer import Consumer
@@ -36,7 +37,9 @@ class HandlerOutcomes:
 
     def _tell(self, message: Message, error: BaseException) -> None:
         self.failures += 1
-        log.warning(
+        log_safely(
+            log,
+            logging.WARNING,
             "handler failed on %r (attempt %d): %s: %s",
             message.id,
             message.attempts,

@@ -21,6 +21,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.connection import Connection, Target
 from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.wire.constants import OK
@@ -109,6 +110,9 @@ class Peer:
     def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None:
         """A Writer answers no messages."""
 
+    def on_answers_lost(self, count: int) -> None:
+        """A Writer answers no messages."""
+
     def on_failure(self) -> None:
         """A Writer has no handlers."""
 
@@ -128,7 +132,8 @@ class Peer:
                 return
             again = str(error) == str(self.error)  # an nsqd that stays away is told of once
             self.error = error
-            log.log(logging.DEBUG if again else logging.WARNING, "%s", error, extra={"nsqd": str(self.endpoint)})
+            level = logging.DEBUG if again else logging.WARNING
+            log_safely(log, level, "%s", error, extra={"nsqd": str(self.endpoint)})
             self._after_loss(error)
             producer.fail_hopeless()
             gevent.sleep(retry.failed())
@@ -147,7 +152,7 @@ class Peer:
         except NSQError as error:
             return error
         except Exception as error:
-            log.exception("%s: the connection failed in an unforeseen way", self.endpoint)
+            log_safely(log, logging.ERROR, "%s: the connection failed unforeseen", self.endpoint, exc_info=error)
             return ConnectionLost(format_address(self.endpoint.address), f"{type(error).__name__}: {error}")
         finally:
             if connection is not None:

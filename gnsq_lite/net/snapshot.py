@@ -51,6 +51,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         failures=core.outcomes.failures,
         given_up=core.outcomes.given_up,
         late_answers=core.late_answers,
+        answers_lost=core.answers_lost,
         expired=core.expired_before + _total(c.expired for c in connections),
         reconnects=core.reconnects,
         queued=core.queued(),

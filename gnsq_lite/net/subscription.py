@@ -12,6 +12,7 @@ from gnsq_lite.errors import ClosedError, ConnectionLost, InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.connection import Connection, Target
 from gnsq_lite.net.ordered import OrderedConnection
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.policy.reconnect import Reconnect
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Subscription:
                 self._way += 1
             return error
         except Exception as error:
-            log.exception("%s: the connection failed in an unforeseen way", self.endpoint)
+            log_safely(log, logging.ERROR, "%s: the connection failed unforeseen", self.endpoint, exc_info=error)
             return ConnectionLost(str(self.endpoint), f"{type(error).__name__}: {error}")
         finally:
             if connection is not None:

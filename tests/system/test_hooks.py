@@ -1,0 +1,115 @@
+"""What the user's hooks and logging raise ends nothing, and what is left open is counted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gevent
+import pytest
+
+from gnsq_lite import BackoffOptions, Message, Writer
+from tests.servers import ServerHandle
+from tests.system.test_reader import QUICK, channel, reader_on, wait_for
+
+
+def odd_timeout(*args: Any) -> None:
+    raise gevent.Timeout(1)  # no Exception
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("hook", ["on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff"])
+def test_a_hook_that_times_out_ends_nothing(broker: ServerHandle, topic: str, hook: str) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: Message) -> None:
+        seen.append((message.body, message.attempts))
+        if message.attempts == 1:
+            raise ValueError("once")
+
+    options: dict[str, Any] = {
+        "requeue_delay": 0.0,
+        "backoff": BackoffOptions(unit=0.05, longest=0.1),
+        hook: odd_timeout,
+    }
+    with reader_on(broker, topic, handle, **options) as reader:
+        broker.publish(topic, b"before")
+        wait_for(lambda: (b"before", 2) in seen)
+        wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)
+        broker.stop()
+        wait_for(lambda: not reader.stats().connections)
+        broker.restart()
+        broker.publish(topic, b"after")
+        wait_for(lambda: (b"after", 2) in seen)
+
+
+def test_a_hook_that_exits_ends_the_reader_with_it(broker: ServerHandle, topic: str) -> None:
+    def exits(*args: Any) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit) as caught:
+        reader_on(broker, topic, print, on_connected=exits).start()
+    assert caught.value.code == 3
+    with Writer(broker.tcp_address) as writer:
+        writer.publish(topic, b"the loop still turns")
+
+
+@pytest.mark.rule("CONN-3")
+def test_logging_that_raises_ends_nothing(
+    broker: ServerHandle, topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: Message) -> None:
+        seen.append((message.body, message.attempts))
+        if message.attempts == 1:
+            raise ValueError("once")
+
+    def raises(record: logging.LogRecord) -> bool:
+        raise RuntimeError("a filter's mistake")
+
+    for name in ("gnsq_lite.reader", "gnsq_lite.writer"):
+        monkeypatch.setattr(logging.getLogger(name), "filters", [raises])
+    with (
+        reader_on(broker, topic, handle, requeue_delay=0.0, backoff=False) as reader,
+        Writer(broker.tcp_address, **QUICK) as writer,
+    ):
+        writer.publish(topic, b"before")
+        wait_for(lambda: (b"before", 2) in seen)
+        wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)
+        broker.stop()
+        wait_for(lambda: not reader.stats().connections and not writer.stats().connections)
+        broker.restart()
+        writer.publish(topic, b"after")
+        wait_for(lambda: (b"after", 2) in seen)
+    assert "a filter's mistake" in capsys.readouterr().err
+
+
+@pytest.mark.rule("MSG-5")
+def test_answers_after_the_connection_is_gone_are_counted(broker: ServerHandle, topic: str) -> None:
+    held: list[Message] = []
+
+    def hold(message: Message) -> None:
+        message.enable_async()
+        held.append(message)
+
+    with reader_on(broker, topic, hold, max_in_flight=3) as reader:
+        broker.publish(topic, b"1", b"2", b"3")
+        wait_for(lambda: len(held) == 3)
+        broker.stop()
+        wait_for(lambda: not reader.stats().connections)
+        held[0].finish()
+        held[1].requeue()
+        wait_for(lambda: reader.stats().answers_lost == 2)
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_batch_goes_back_where_giving_up_one_of_it_times_out(broker: ServerHandle, topic: str) -> None:
+    def fails(messages: list[Message]) -> None:
+        raise ValueError("no")
+
+    options: dict[str, Any] = {"max_attempts": 1, "requeue_delay": 0.0, "backoff": False, "on_give_up": odd_timeout}
+    with reader_on(broker, topic, fails, batch_size=2, batch_wait=0.05, max_in_flight=2, **options) as reader:
+        broker.publish(topic, b"1", b"2")
+        wait_for(lambda: reader.stats().requeued >= 6)  # the first attempts, then some that could not be given up
+        assert reader.stats().given_up == reader.stats().finished == 0
