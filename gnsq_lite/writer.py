@@ -227,9 +227,9 @@ class Writer:
         """Publish a batch and return when nsqd has accepted all of it.
 
         One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
-        atomic together: all parts have their outcome before this ends.  The error is that of the first part that failed;
-        its ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those
-        of unknown outcome are not counted.
+        atomic together: all parts have their outcome before this ends.  The error is that of the first part to fail; its
+        ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those of
+        unknown outcome are not counted.
 
         Raises as :meth:`publish`; of a batch that was split, each error speaks of one part alone: look at ``taken``.
         """
@@ -381,7 +381,7 @@ def _wait_for_all(publications: list[Publication]) -> None:
 
 def _positive(seconds: Any, name: str = "timeout") -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
-        raise OptionError(name, seconds, "must be more than 0 seconds")
+        raise OptionError(name, seconds, "must be a number of seconds, more than 0 and below 1,000,000")
     return float(seconds)
 
 

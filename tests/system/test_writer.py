@@ -102,11 +102,14 @@ def test_bad_arguments_say_what_is_wrong(embedded: Broker) -> None:
     with Writer(embedded.nsqd_tcp_address) as writer:
         with pytest.raises(errors.BodyTypeError, match=r"\.encode\(\)"):
             writer.publish("t", "text")  # type: ignore[arg-type]
-        for seconds in (-1.0, 0.0, float("nan"), True):
-            with pytest.raises(errors.OptionError, match="timeout"):
-                writer.publish("t", b"x", timeout=seconds)
-        with pytest.raises(errors.OptionError, match="defer"):
-            writer.publish("t", b"x", defer=-1.0)
+        allowed = "must be a number of seconds, more than 0 and below 1,000,000"
+        for seconds in (-1.0, 0.0, 1e6, float("inf"), float("nan"), True):
+            for publish, body in ((writer.publish, b"x"), (writer.multipublish, [b"x"])):
+                with pytest.raises(errors.OptionError, match=f"timeout=.*: {allowed}"):
+                    publish("t", body, timeout=seconds)  # type: ignore[operator]
+        for seconds in (-1.0, 1e6, float("inf"), float("nan")):
+            with pytest.raises(errors.OptionError, match=f"defer=.*: {allowed}"):
+                writer.publish("t", b"x", defer=seconds)
         with pytest.raises(errors.OptionError, match="key"):
             writer.publish("t", b"x", key="k")
         with pytest.raises(errors.InvalidBody):
