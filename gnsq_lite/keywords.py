@@ -12,11 +12,13 @@ import inspect
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.options import Address, Compression, TLSOptions, parse_address
+from gnsq_lite.options import Address, Compression, TLSOptions, format_address, parse_address, shown_address
+
+T = TypeVar("T")
 
 #: One address, several, or none.
 Addresses = str | Address | Iterable[str | Address]
@@ -118,42 +120,53 @@ def normalized_tls(value: Any) -> Any:
 
 def address_list(given: Addresses | None, *, option: str, default_port: int) -> list[Address]:
     """Return the (host, port) pairs of *given*, doubles removed.  Raises OptionError."""
-    if given is None:
-        return []
-    if isinstance(given, str):
-        given = [part for part in given.replace(",", " ").split() if part]
-    elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise OptionError(option, given, "must be 'host:port' or a list of such")
-    return list(dict.fromkeys(parse_address(one, default_port=default_port, option=option) for one in given))
+
+    def read(one: str | Address) -> Address:
+        return parse_address(one, default_port=default_port, option=option)
+
+    return _read_each(given, read, option, "must be 'host:port' or a list of such")
 
 
 def url_list(given: Addresses | None) -> list[str]:
     """Return nsqlookupd addresses as they were given, checked; a full http(s) URL is kept.  Raises OptionError."""
     option = "lookupd_http_addresses"
+
+    def read(one: str | Address) -> str:
+        if isinstance(one, str) and one.startswith(("http://", "https://")):
+            _check_url(one, option)
+            return one.rstrip("/")
+        return format_address(parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option))
+
+    return _read_each(given, read, option, "must be 'host:port', a URL, or a list of such")
+
+
+def _read_each(given: Addresses | None, read: Callable[[str | Address], T], option: str, wanted: str) -> list[T]:
+    """Return what *read* makes of each address, doubles removed.
+
+    A password may hold a comma, and then its halves come as addresses of their own, the first without an "@".  So the
+    error about one address shows it only where none of them has an "@".
+    """
     if given is None:
         return []
     if isinstance(given, str):
-        given = [part for part in given.replace(",", " ").split() if part]
+        given = given.replace(",", " ").split()
     elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
         given = [given]
-    if not isinstance(given, Iterable):
-        raise OptionError(option, given, "must be 'host:port', a URL, or a list of such")
-    found: dict[str, None] = {}
-    for one in given:
-        if isinstance(one, str) and one.startswith(("http://", "https://")):
-            _check_url(one, option)
-            found[one.rstrip("/")] = None
-        else:
-            host, port = parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option)
-            found[f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] = None
-    return list(found)
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray)):
+        raise OptionError(option, shown_address(given), wanted)
+    listed = list(given)
+    try:
+        return list(dict.fromkeys(read(one) for one in listed))
+    except OptionError as error:
+        if "@" not in repr(listed):
+            raise
+        why = error.why
+    raise OptionError(option, "<hidden>", why)  # out here, so that no context keeps what the first one showed
 
 
 def _check_url(text: str, option: str) -> None:
     """Raise OptionError for what is no URL of a server; what is shown of it holds no password."""
-    shown = "<hidden>" if "@" in text else text
+    shown = shown_address(text)
     try:
         url = urlsplit(text)
         named = bool(url.hostname) and url.port != 0

@@ -371,9 +371,9 @@ class ConnectionOptions:
             raise OptionError("extra_identify", self.extra_identify, "must be a dict with keys of str")
 
 
-def _shown(address: object) -> object:
-    """Return *address* for an error: what may hold a password is hidden."""
-    return "<hidden>" if isinstance(address, str) and "@" in address else address
+def shown_address(address: object) -> object:
+    """Return *address*, of whatever type, for an error: what may hold a password is hidden."""
+    return "<hidden>" if "@" in repr(address) else address
 
 
 def parse_address(text: str | Address, *, default_port: int, option: str) -> Address:
@@ -381,17 +381,17 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
     if isinstance(text, tuple) and len(text) == 2:
         host, port = text
         if not isinstance(host, str) or isinstance(port, bool) or not isinstance(port, int):
-            raise OptionError(option, _shown(text), "must be (host, port)")
+            raise OptionError(option, shown_address(text), "must be (host, port)")
     elif isinstance(text, str):
         host, port = _split(text, default_port, option)
     else:
-        raise OptionError(option, _shown(text), "must be 'host:port' or (host, port)")
+        raise OptionError(option, shown_address(text), "must be 'host:port' or (host, port)")
     if "," in host:
-        raise OptionError(option, _shown(text), "is several addresses in one text; give a list")
+        raise OptionError(option, shown_address(text), "is several addresses in one text; give a list")
     if not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host):
-        raise OptionError(option, _shown(text), "must name a host as 'host:port', without a scheme or spaces")
+        raise OptionError(option, shown_address(text), "must name a host as 'host:port', without a scheme or spaces")
     if not 1 <= port <= 65535:
-        raise OptionError(option, _shown(text), "the port must be between 1 and 65535")
+        raise OptionError(option, shown_address(text), "the port must be between 1 and 65535")
     return host, port
 
 
@@ -399,7 +399,7 @@ def _split(text: str, default_port: int, option: str) -> Address:
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
-            raise OptionError(option, _shown(text), "must be '[v6]:port'")
+            raise OptionError(option, shown_address(text), "must be '[v6]:port'")
         port_text = rest[1:]
     elif text.count(":") > 1:
         host, port_text = text, ""  # a bare IPv6 address
@@ -408,7 +408,7 @@ def _split(text: str, default_port: int, option: str) -> Address:
     if not port_text:
         return host, default_port
     if not port_text.isascii() or not port_text.isdigit() or len(port_text) > 5:
-        raise OptionError(option, _shown(text), "the port must be a number between 1 and 65535")
+        raise OptionError(option, shown_address(text), "the port must be a number between 1 and 65535")
     return host, int(port_text)
 
 

@@ -194,12 +194,32 @@ def test_the_secret_is_in_no_repr_and_no_error() -> None:
         lambda: Writer(lookupd_http_addresses="http://user:hush@/"),
         lambda: Writer(lookupd_http_addresses="http://user:hu/sh@lookup"),
         lambda: Writer(lookupd_token="hush\n"),
+        lambda: Writer("http://user:hush,x@nsqd7:4150"),
+        lambda: Writer(lookupd_http_addresses="http://user:hush,x@lookup:4161"),
+        lambda: Writer(lookupd_http_addresses="http://user:hush x@lookup:4161"),
+        lambda: Reader("t", "ch", print, lookupd_http_addresses=["http://user:hush", "x@lookup:4161"]),
+        lambda: Writer(lookupd_http_addresses=(part for part in ("http://user:hush", "x@lookup:4161"))),
+        lambda: Writer(lookupd_http_addresses=[b"http://user:hush@lookup"]),  # type: ignore[list-item]
+        lambda: Writer(lookupd_http_addresses=("http://user:hush@lookup", 4161)),
+        lambda: Writer(lookupd_http_addresses=[{"url": "http://user:hush@lookup"}]),  # type: ignore[list-item]
+        lambda: Writer([("http://user:hush@nsqd7", 4150)]),
+        lambda: parse_address(["user:hush@nsqd7"], default_port=1, option="nsqd"),  # type: ignore[arg-type]
     ],
 )
 def test_what_may_hold_a_secret_in_the_wrong_place_is_not_shown(refused: Callable[[], Any]) -> None:
     with pytest.raises(OptionError) as caught:
         refused()
-    assert "hush" not in str(caught.value) + repr(caught.value)
+    told = [caught.value, caught.value.__context__, caught.value.__cause__]
+    assert "hush" not in "".join(f"{error} {error!r}" for error in told)
+
+
+@pytest.mark.rule("CFG-1")
+def test_an_address_is_shown_where_nothing_beside_it_may_hold_a_secret() -> None:
+    with pytest.raises(OptionError, match="'two:x': the port must be a number"):
+        Writer("one:4150,two:x")
+    for whole in (b"one:4150", 5):
+        with pytest.raises(OptionError, match=rf"nsqd_tcp_addresses={whole!r}: must be 'host:port' or a list of such"):
+            Writer(whole)  # type: ignore[arg-type]
 
 
 @pytest.mark.rule("CFG-1")
