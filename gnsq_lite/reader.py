@@ -87,7 +87,7 @@ class Reader:
         backoff: When failures slow the Reader down; False: never.
         on_give_up: Called with a message that had more than *max_attempts*; FIN follows only when it returns.
         batch_size, batch_wait: Hand lists of up to *batch_size* messages to the handler, waiting at most *batch_wait*
-            seconds for a list to fill.
+            seconds, and half of msg_timeout, for a list to fill.
         dialect, partitions, ordered: Youzan's NSQ; see the docs.
         address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
         allowed_addresses: A function of (host, port) that says whether a found nsqd may be connected to.
@@ -247,8 +247,12 @@ class Reader:
         return True
 
     def __enter__(self) -> Reader:
-        if self._core is None:
+        """Start it, where it has not started.  Raises ClosedError: it was closed before."""
+        core = self._core
+        if core is None:
             self.start(block=False)
+        elif core is _NEVER or core.closing:
+            raise ClosedError("the Reader was closed, and a Reader is started once; make a new one")
         return self
 
     def __exit__(

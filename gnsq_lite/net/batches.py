@@ -12,6 +12,11 @@ from gnsq_lite.net.runtime import Loop
 from gnsq_lite.policy.batch import Batcher
 
 
+def latest(message: Message) -> float:
+    """Return when a message is to be handed on at the latest: half its time is the handler's (MSG-5)."""
+    return message.received_at + message._connection.msg_timeout / 2.0
+
+
 class BatchFeeder:
     """Hands a list to the pool when it is full, when its wait is over, or when no more can come (RDY-7)."""
 

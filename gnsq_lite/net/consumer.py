@@ -12,6 +12,7 @@ from typing import Any
 
 import gevent
 from gevent.event import Event
+from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
@@ -31,7 +32,7 @@ from gnsq_lite.errors import (
     UnauthorizedError,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.batches import BatchFeeder
+from gnsq_lite.net.batches import BatchFeeder, latest
 from gnsq_lite.net.closing import close, take_queued
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
@@ -92,13 +93,10 @@ class Consumer:
         self._concurrency_given = settings.concurrency is not None
         concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, concurrency, self.outcomes.on_exit)
-        self.batches = (
-            BatchFeeder(
-                loop, Batcher(settings.batch_size, settings.batch_wait, clock), self.pool, clock, self.flow.is_starved
-            )
-            if settings.batch_size
-            else None
-        )
+        self.batches: BatchFeeder | None = None
+        if settings.batch_size:
+            batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
+            self.batches = BatchFeeder(loop, batcher, self.pool, clock, self.flow.is_starved)
         self.finished = self.requeued = self.late_answers = self.answers_lost = self.reconnects = 0
         #: Counts of connections that are gone.
         self.received_before = self.expired_before = 0
@@ -361,6 +359,9 @@ class Consumer:
         """Call the user's hook; what it raises is logged, and SystemExit or KeyboardInterrupt ends the Reader."""
         hook = getattr(self.settings.hooks, name)
         if hook is None:
+            return
+        if getcurrent() is self.loop.hub:  # a hook may wait, as stats() does
+            self.loop.spawn("hook", self.call_hook, name, *args)
             return
         try:
             hook(*args)

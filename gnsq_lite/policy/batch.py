@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from gnsq_lite.clock import Clock
@@ -14,13 +14,16 @@ class Batcher(Generic[T]):
     """Collects messages into batches of *batch_size*.
 
     An incomplete batch is handed on *batch_wait* seconds after its first message came, or at once when the Reader is
-    starved: nsqd sends nothing more before something is answered, and waiting would be for nothing.
+    starved: nsqd sends nothing more before something is answered, and waiting would be for nothing.  *latest* returns
+    the clock's time beyond which a message must not wait here, whatever *batch_wait* is (MSG-5).
     """
 
-    __slots__ = ("_clock", "_due", "_held", "_size", "_wait")
+    __slots__ = ("_clock", "_due", "_held", "_latest", "_size", "_wait")
 
-    def __init__(self, batch_size: int, batch_wait: float, clock: Clock) -> None:
-        self._size, self._wait, self._clock = max(1, batch_size), batch_wait, clock
+    def __init__(
+        self, batch_size: int, batch_wait: float, clock: Clock, latest: Callable[[T], float] | None = None
+    ) -> None:
+        self._size, self._wait, self._clock, self._latest = max(1, batch_size), batch_wait, clock, latest
         self._held: list[T] = []
         self._due: float | None = None
 
@@ -45,6 +48,8 @@ class Batcher(Generic[T]):
             self._due = None
         elif was_empty or full:
             self._due = self._clock.now() + self._wait
+            if self._latest is not None:
+                self._due = min(self._due, self._latest(held[0]))
         return batches
 
     def tick(self) -> list[list[T]]:

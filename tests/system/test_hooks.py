@@ -113,3 +113,30 @@ def test_a_batch_goes_back_where_giving_up_one_of_it_times_out(broker: ServerHan
         broker.publish(topic, b"1", b"2")
         wait_for(lambda: reader.stats().requeued >= 6)  # the first attempts, then some that could not be given up
         assert reader.stats().given_up == reader.stats().finished == 0
+
+
+def test_hooks_may_ask_and_change_the_reader(broker: ServerHandle, topic: str) -> None:
+    states: list[tuple[str, str]] = []
+    readers: list[Any] = []
+
+    def noting(name: str) -> Any:
+        def hook(*args: Any) -> None:
+            states.append((name, readers[0].stats().state))
+            readers[0].set_max_in_flight(2)
+
+        return hook
+
+    def handle(message: Message) -> None:
+        if message.attempts == 1:
+            raise ValueError("once")
+
+    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff")
+    hooks = {name: noting(name) for name in names}
+    options: dict[str, Any] = {"requeue_delay": 0.0, "backoff": BackoffOptions(unit=0.05, longest=0.1), **hooks}
+    readers.append(reader_on(broker, topic, handle, **options))
+    with readers[0] as reader:
+        broker.publish(topic, b"x")
+        wait_for(lambda: reader.stats().finished == 1)
+        broker.stop()
+        wait_for(lambda: {name for name, _ in states} == set(names))
+        broker.restart()

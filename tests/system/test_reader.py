@@ -582,6 +582,19 @@ def test_a_direct_nsqd_is_tried_again_with_lookupds_configured_too(make_cluster:
         wait_for(lambda: seen == [b"x"])
 
 
+def test_a_closed_reader_cannot_be_entered_again(broker: ServerHandle, topic: str) -> None:
+    reader = reader_on(broker, topic, print)
+    with reader:
+        with reader:  # it runs
+            pass
+        with pytest.raises(errors.ClosedError, match="make a new one"), reader:
+            pass
+    never = reader_on(broker, topic, print)
+    never.close()
+    with pytest.raises(errors.ClosedError), never:
+        pass
+
+
 def test_nothing_reconnects_after_close(broker: ServerHandle, topic: str) -> None:
     reader = reader_on(broker, topic, print)
     reader.start(block=False)

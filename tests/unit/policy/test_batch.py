@@ -52,3 +52,15 @@ def test_a_starved_reader_gets_what_there_is(clock: FakeClock) -> None:
     assert batcher.flush_now(starved=False) == []
     assert batcher.flush_now(starved=True) == [[1, 2]]
     assert batcher.next_tick is None
+
+
+@pytest.mark.rule("MSG-5")
+def test_no_message_waits_longer_than_it_may(clock: FakeClock) -> None:
+    began = clock.now()
+    batcher: Batcher[float] = Batcher(3, 60.0, clock, lambda message: message)
+    batcher.add([began + 7.0, began + 8.0])
+    assert batcher.next_tick == began + 7.0
+    clock.advance(7.0)
+    assert batcher.tick() == [[began + 7.0, began + 8.0]]
+    batcher.add([clock.now() + 90.0])
+    assert batcher.next_tick == clock.now() + 60.0
