@@ -227,9 +227,9 @@ class Writer:
         """Publish a batch and return when nsqd has accepted all of it.
 
         One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
-        atomic together: all parts have their outcome before this ends.  The error is that of the first part to fail; its
-        ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those of
-        unknown outcome are not counted.
+        atomic together: all parts have an outcome before this ends.  The error is that of the first part that failed,
+        and ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those
+        of unknown outcome are not counted.
 
         Raises as :meth:`publish`; of a batch that was split, each error speaks of one part alone: look at ``taken``.
         """
@@ -278,12 +278,15 @@ class Writer:
         return self._core is None
 
     def stats(self, timeout: float | None = None) -> WriterStats:
-        """Return counts and the state of each connection.
+        """Return counts and the state of each connection.  Connects nothing: before the first publish it is "idle".
 
         Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
         when some greenlet holds up all others.
         """
-        core = self._core or self._start()
+        core = self._core
+        if core is None:
+            state = "closed" if self._closed else "idle"
+            return WriterStats(state=state, connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
         stats: WriterStats = core.loop.run(writer_stats, core, timeout=timeout)
         return stats
 

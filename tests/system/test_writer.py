@@ -483,6 +483,24 @@ def test_the_backlog_of_publish_nowait_is_bounded() -> None:
         writer.publish_nowait("t", b"x")
 
 
+def test_stats_do_not_connect_a_writer_that_has_published_nothing(embedded: Broker) -> None:
+    with Writer(embedded.nsqd_tcp_address) as writer:
+        stats = writer.stats()
+        assert (stats.state, stats.connections, stats.pending, stats.published) == ("idle", (), 0, 0)
+        assert (stats.failed, stats.unknown, stats.reconnects) == (0, 0, 0)
+        assert writer.is_idle
+        with pytest.raises(errors.InvalidName):
+            writer.publish("a b", b"x")
+        assert writer.is_idle
+        writer.publish("t", b"x")
+        stats = writer.stats()
+        assert (stats.state, len(stats.connections), stats.published) == ("connected", 1, 1)
+        assert not writer.is_idle
+    unused = Writer(embedded.nsqd_tcp_address)
+    unused.close()
+    assert (unused.stats().state, unused.is_idle) == ("closed", True)
+
+
 def test_publishing_works_in_a_forked_child(broker: ServerHandle, topic: str) -> None:
     with Writer(broker.tcp_address) as writer:
         writer.publish(topic, b"parent")
