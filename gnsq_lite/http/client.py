@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError as TransportError
@@ -38,6 +38,7 @@ from gnsq_lite.errors import (
     HTTPTimeout,
     OptionError,
 )
+from gnsq_lite.http.credentials import basic
 from gnsq_lite.http.faults import translated
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
 from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining, tls_settings
@@ -145,7 +146,7 @@ class HTTPClient:
         host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
         credentials = None
         if url.username is not None:
-            credentials = f"{unquote(url.username)}:{unquote(url.password or '')}"
+            credentials = f"{url.username}:{url.password or ''}"
         return url.scheme, host, port, url.path.rstrip("/"), credentials
 
     def _authorise(self, credentials: str | None) -> None:
@@ -155,7 +156,7 @@ class HTTPClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         elif credentials is not None:
-            self._headers.update(urllib3.make_headers(basic_auth=credentials))
+            self._headers["Authorization"] = basic(credentials)
         if (token or credentials) and self._scheme == "http" and not is_loopback(self._host):
             log.warning("%s: the credentials are sent unencrypted; use https", self.url)
 

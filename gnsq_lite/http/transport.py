@@ -25,6 +25,7 @@ from urllib3.exceptions import ConnectTimeoutError, LocationParseError, NameReso
 from urllib3.util import parse_url
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.http.credentials import basic
 from gnsq_lite.options import HTTPOptions, TLSOptions
 
 _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
@@ -153,7 +154,7 @@ def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict
         manager = urllib3.PoolManager(**settings)
     else:
         url, credentials = _split_credentials(proxy)
-        headers = urllib3.make_headers(proxy_basic_auth=credentials) if credentials else None
+        headers = {"Proxy-Authorization": basic(credentials)} if credentials else None
         manager = urllib3.ProxyManager(url, proxy_headers=headers, **settings)
     manager.pool_classes_by_scheme = _POOLS
     return manager

@@ -8,6 +8,7 @@ import pickle
 import socket
 import ssl
 import threading
+from base64 import b64encode
 from contextlib import suppress
 from typing import Any
 
@@ -138,6 +139,14 @@ def test_files_that_cannot_be_read_are_an_option_error(certs: Certificates, tmp_
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def clean_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
 def test_a_token_goes_into_the_header_and_into_no_repr_error_or_pickle(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with stub() as server:
@@ -163,6 +172,32 @@ def test_user_and_password_of_a_url_become_basic_auth_and_are_not_shown() -> Non
     assert "p%40ss" not in f"{caught.value!r}{client!r}"
 
 
+@pytest.mark.parametrize(
+    ("userinfo", "sent"),
+    [
+        ("j%C3%BCrgen:p%E2%82%ACss", "jürgen:p€ss".encode()),
+        ("jürgen:p€ss", "jürgen:p€ss".encode()),
+        ("joe:%FC", b"joe:\xfc"),
+        ("joe", b"joe:"),
+        ("joe:a:b%2Fc", b"joe:a:b/c"),
+    ],
+)
+def test_credentials_of_any_characters_are_sent_as_utf8_to_servers_and_proxies(
+    userinfo: str, sent: bytes, clean_proxies: pytest.MonkeyPatch
+) -> None:
+    basic = f"Basic {b64encode(sent).decode()}"
+    with stub() as server:
+        server.answers.update(PING)
+        with LookupdClient(f"http://{userinfo}@{server.address}") as client:
+            assert client.ping() == "OK"
+        clean_proxies.setenv("http_proxy", f"http://{userinfo}@{server.address}")
+        with NsqdClient("nsqd.example:4151") as client:
+            assert client.ping() == "OK"
+        plain, proxied = server.requests
+    assert plain.headers["authorization"] == basic
+    assert proxied.headers["proxy-authorization"] == basic
+
+
 def test_credentials_over_plain_http_to_another_host_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     LookupdClient("127.0.0.1", auth_token="x")
     LookupdClient("https://lookup.example", auth_token="x")
@@ -172,14 +207,6 @@ def test_credentials_over_plain_http_to_another_host_are_warned_about(caplog: py
 
 
 # -- proxies ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clean_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in list(os.environ):
-        if name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    return monkeypatch
 
 
 def test_plain_http_goes_through_the_proxy_of_the_environment(clean_proxies: pytest.MonkeyPatch) -> None:
