@@ -14,7 +14,7 @@ from gnsq_lite.http.fields import fill, items, names
 from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, parse_lookup, parse_node
 from gnsq_lite.http.profiles import get_profile
 from gnsq_lite.http.youzan_lookupd import YouzanLookupdEndpoints
-from gnsq_lite.options import Address, format_address, parse_address
+from gnsq_lite.options import Address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
 
 
@@ -29,6 +29,20 @@ def is_unknown_topic(error: HTTPStatusError) -> bool:
     return error.status in (404, 500) and (
         "topic_not_found" in text or "key not found" in text or "topic has no channel" in text
     )
+
+
+def _node_name(node: str | Address) -> str:
+    """Return how nsqlookupd names a node: ``host:port``, an IPv6 host without brackets, for it compares the text.
+
+    An nsqd may announce itself with brackets (``--broadcast-address=[::1]``): a pair's host keeps them.
+    """
+    announced = node[0] if isinstance(node, tuple) and len(node) == 2 else None
+    if isinstance(announced, str) and announced.startswith("[") and announced.endswith("]"):
+        node = (announced[1:-1], node[1])  # type: ignore[assignment]
+    else:
+        announced = None
+    host, port = parse_address(node, default_port=4151, option="node")
+    return f"{announced or host}:{port}"
 
 
 class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
@@ -145,13 +159,14 @@ class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
     def tombstone_topic(self, topic: str, node: str | Address, *, restore: bool | None = None) -> None:
         """Have lookups of the topic leave *node* out for a while (nsqlookupd's ``--tombstone-lifetime``).
 
+        nsqlookupd says OK for a node it does not know, too.
+
         Args:
-            node: nsqd's ``broadcast_address:http_port``.
+            node: nsqd's ``broadcast_address:http_port``, or the pair; the host of a pair is sent as it is.
             restore: On Youzan's nsqlookupd, take that back.
         """
         check_topic(topic)
-        address = format_address(parse_address(node, default_port=4151, option="node"))
-        self.post("/topic/tombstone", {"topic": topic, "node": address, "restore": restore})
+        self.post("/topic/tombstone", {"topic": topic, "node": _node_name(node), "restore": restore})
 
     def create_channel(self, topic: str, channel: str) -> None:
         """Register the channel and its topic: an nsqd that gets the topic later makes the channel at once."""

@@ -157,7 +157,9 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
         "/topic/delete",
         {"topic": "t", "partition": "**", "force": "true"},
     ),
-    ("tombstone_topic", ("t", ("::1", 9)), {}, "POST", "/topic/tombstone", {"topic": "t", "node": "[::1]:9"}),
+    ("tombstone_topic", ("t", ("::1", 9)), {}, "POST", "/topic/tombstone", {"topic": "t", "node": "::1:9"}),
+    ("tombstone_topic", ("t", "[::1]:9"), {}, "POST", "/topic/tombstone", {"topic": "t", "node": "::1:9"}),
+    ("tombstone_topic", ("t", ("[::1]", 9)), {}, "POST", "/topic/tombstone", {"topic": "t", "node": "[::1]:9"}),
     (
         "tombstone_topic",
         ("t", "host"),
@@ -212,6 +214,14 @@ def test_a_method_of_the_lookupd_client_sends_this(
     getattr(recorder.on(LookupdClient(URL)), name)(*args, **options)
     (request,) = recorder.requests
     assert (request.method, request.path, request.params) == (method, path, params)
+
+
+@pytest.mark.parametrize("node", ["", "a b", "h:0", "[::1", ("[]", 1), ("[a b]", 1), ("[::1]", 0), ("[::1]", "9"), 5])
+def test_what_is_no_node_is_refused_before_anything_is_sent(node: Any) -> None:
+    recorder = Recorder()
+    with pytest.raises(errors.OptionError, match="node="):
+        recorder.on(LookupdClient(URL)).tombstone_topic("t", node)
+    assert recorder.requests == []
 
 
 def test_lookup_asks_for_access_meta_and_partition_only_when_told() -> None:
