@@ -24,7 +24,7 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.closing import close
+from gnsq_lite.net.closing import close_and_wait
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
 from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
@@ -225,15 +225,15 @@ class Reader:
         """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
 
         Waits at most *timeout* seconds for handlers; what they have not answered by then goes back to nsqd at once.
-        A second call can shorten that time, 0 to none; one before start() keeps it from starting.
+        A second call can shorten that time, 0 to none; one before start() keeps it from starting.  In a signal handler
+        of a monkey-patched process, which may run in gevent's loop, it returns at once; start() or join() wait.
         """
         with self._lock:
             if self._core is None:
                 self._core = _NEVER
             core, loop = self._core, self._loop
         if loop is not None and core is not None and not core.ended.done():
-            loop.run(close, core, timeout)
-            core.ended.wait(timeout + 5.0)
+            close_and_wait(core, timeout)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.

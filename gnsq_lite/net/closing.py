@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gevent._hub_local import get_hub_if_exists
+from greenlet import getcurrent
+
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.ordered import OrderedConnection
@@ -17,6 +20,15 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds nsqd has, beyond the time limit, to answer CLS, to read what was sent last and to close.
 _LINGER = 1.0
+
+
+def close_and_wait(core: Consumer, timeout: float) -> None:
+    """Close; from any thread or greenlet.  In a hub, where patched processes run signal handlers, without a wait."""
+    if getcurrent() is get_hub_if_exists():
+        core.loop.call_soon(lambda: close(core, timeout))
+    else:
+        core.loop.run(close, core, timeout)
+        core.ended.wait(timeout + 5.0)
 
 
 def close(core: Consumer, timeout: float) -> None:

@@ -72,3 +72,35 @@ def test_the_second_signal_ends_it_at_once_and_the_message_goes_back(
     # by REQ 0: a connection that merely broke would count no requeue
     wait_for(lambda: broker.stats("t", "ch")["depth"] == 1, timeout=5)
     assert broker.stats("t", "ch")["requeue_count"] == 1
+
+
+OWN_HANDLER = """
+import os, signal, sys, threading, time
+if sys.argv[2] == "patched":
+    from gevent import monkey; monkey.patch_all()
+from gnsq_lite import Reader
+
+def stop(number, frame):
+    reader.close()
+
+def kill():
+    while not reader.stats().connections:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+reader = Reader("t", "c", print, nsqd_tcp_addresses=sys.argv[1])
+signal.signal(signal.SIGTERM, stop)
+threading.Timer(0.2, kill).start()
+reader.start()
+print(reader.stats().state, flush=True)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("kind", ["plain", "patched"])
+def test_a_signal_handler_of_the_users_may_close_the_reader(broker: ServerHandle, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "own.py").write_text(OWN_HANDLER)
+    with running(["own.py", broker.tcp_address, kind], tmp_path) as program:
+        assert program.ends() == 0, program.output
+        assert program.output == "closed\n"
