@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import io
+import hashlib
+import logging
 import os
 import socket
 import time
@@ -16,8 +17,13 @@ from typing import BinaryIO
 
 from gnsq_lite.errors import OptionError
 
-#: Suffix of a file that is still written to.
+log = logging.getLogger("gnsq_lite.to_file")
+
+#: Suffix of a file that is still written to; what stands before it says whose it is, see Layout.part().
 PART = ".part"
+
+#: Bytes that recovery reads at a time.
+_CHUNK = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,8 @@ class Layout:
         for option in ("filename_format", "datetime_format", "host_identifier"):
             if "/" in getattr(self, option):
                 raise OptionError(option, getattr(self, option), "must name a file, not a path")
+        if self.filename_format.endswith(".gz") and not self.gzip:
+            raise OptionError("filename_format", self.filename_format, "must not end in .gz without gzip")
 
     def name(self, topic: str, now: float, revision: int) -> str:
         """Return the file's name."""
@@ -57,6 +65,19 @@ class Layout:
         for mark, text in parts.items():
             name = name.replace(mark, text)
         return name + (".gz" if self.gzip and not name.endswith(".gz") else "")
+
+    def part(self, name: str) -> Path:
+        """Return the path at which the file *name* grows."""
+        return self.work_dir / (name + self.mark(self.gzip))
+
+    def mark(self, compressed: bool) -> str:
+        """Return the end of the names of files that grow, which no other program's and no other output_dir's have.
+
+        The output directory stands in it as seen from the work directory: it is the same after both were moved.
+        """
+        way = os.path.relpath(os.path.realpath(self.output_dir), os.path.realpath(self.work_dir))
+        identity = hashlib.sha256(os.fsencode(way)).hexdigest()[:12]
+        return f".to-file-{'gz-' if compressed else ''}{identity}{PART}"
 
 
 class TopicFile:
@@ -117,7 +138,7 @@ class TopicFile:
         self._opened, self._written, self._synced = self._now(), 0, 0
         for revision in range(1_000_000):
             name = self._layout.name(self._topic, self._opened, revision)
-            self._path, self._final = self._layout.work_dir / (name + PART), self._layout.output_dir / name
+            self._path, self._final = self._layout.part(name), self._layout.output_dir / name
             if self._final.exists():
                 continue
             try:
@@ -187,46 +208,70 @@ def _sync_folder(folder: Path) -> None:
 def recover(layout: Layout) -> list[Path]:
     """Finish the files that a killed process left: cut a torn end off, and rename.  Return their final names.
 
-    What is cut was not synced, so nsqd was not told that it is handled, and sends it again.
+    What is cut was not synced, so nsqd was not told that it is handled, and sends it again.  Only files that were to
+    go to this output directory are touched; one that is damaged, not torn, is left as it is, with a warning.
     """
     finished = []
-    for part in sorted(layout.work_dir.glob("*" + PART)):
-        try:
-            file = open(part, "r+b")  # noqa: SIM115 - closed by the next line
-        except FileNotFoundError:
-            continue  # its process has just finished it
-        with file:
-            if not _take(file, part):
-                continue  # somebody writes to it, or has finished it
-            whole = _whole_gzip(file.read()) if part.name.endswith(".gz" + PART) else _whole_lines(file.read())
-            file.truncate(whole)
-            file.flush()
-            os.fsync(file.fileno())
-            if whole == 0:
-                os.unlink(part)
-                continue
-            final = layout.output_dir / part.name[: -len(PART)]
-            _publish(part, final)
-            finished.append(final)
+    for compressed in (False, True):
+        mark = layout.mark(compressed)
+        for part in sorted(layout.work_dir.glob("?*" + mark)):
+            final = layout.output_dir / part.name[: -len(mark)]
+            if _finish(part, final, _whole_gzip if compressed else _whole_lines):
+                finished.append(final)
     return finished
 
 
-def _whole_lines(data: bytes) -> int:
-    return data.rfind(b"\n") + 1
+def _finish(part: Path, final: Path, measure: Callable[[BinaryIO], int | None]) -> bool:
+    """Cut *part* to what is whole and give it its final name; return whether there is such a file now."""
+    try:
+        file = open(part, "r+b")  # noqa: SIM115 - closed by the next line
+    except FileNotFoundError:
+        return False  # its process has just finished it
+    except OSError as error:
+        log.warning("left %s as it is: %s", part, error)
+        return False
+    with file:
+        if not _take(file, part):
+            return False  # somebody writes to it, or has finished it
+        whole = measure(file)
+        if whole is None:
+            log.warning("left %s as it is: it is not gzip from beginning to end", part)
+            return False
+        file.truncate(whole)
+        file.flush()
+        os.fsync(file.fileno())
+        if whole == 0:
+            os.unlink(part)
+            return False
+        _publish(part, final)
+        return True
 
 
-def _whole_gzip(data: bytes) -> int:
-    """Return the length of the whole gzip members at the start of *data*."""
-    view, whole = io.BytesIO(data), 0
-    rest = view.read()
-    while rest:
-        member = zlib.decompressobj(wbits=31)
-        try:
-            member.decompress(rest)
-        except zlib.error:
-            break
-        if not member.eof:
-            break
-        whole += len(rest) - len(member.unused_data)
-        rest = member.unused_data
+def _whole_lines(file: BinaryIO) -> int:
+    """Return the length of the whole lines; looks from the end, for as far as a line is torn."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _CHUNK)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _whole_gzip(file: BinaryIO) -> int | None:
+    """Return the length of the whole gzip members before the end or a torn one; None where something else comes."""
+    whole = position = 0
+    member = zlib.decompressobj(wbits=31)
+    while chunk := file.read(_CHUNK):
+        position += len(chunk)
+        while chunk:
+            try:
+                member.decompress(chunk)
+            except zlib.error:
+                return None
+            chunk = member.unused_data
+            if member.eof:
+                whole, member = position - len(chunk), zlib.decompressobj(wbits=31)
     return whole

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import gzip
+import io
 import os
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnsq_lite.cli import files
-from gnsq_lite.cli.files import PART, Layout, TopicFile, recover
+from gnsq_lite.cli.files import Layout, TopicFile, recover
 from gnsq_lite.errors import OptionError
 
 
@@ -116,7 +119,7 @@ def test_a_file_that_recovery_removed_before_it_was_locked_is_not_written_to(
 
 
 def test_recovery_leaves_a_file_that_is_finished_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part, final = tmp_path / f"a.log{PART}", tmp_path / "a.log"
+    part, final = layout_in(tmp_path).part("a.log"), tmp_path / "a.log"
     part.write_bytes(b"one\n")
     lock = fcntl.flock
 
@@ -139,3 +142,172 @@ def test_a_work_directory_on_another_file_system_is_refused(tmp_path: Path, monk
     monkeypatch.setattr(files, "_device", lambda folder: folder.name)
     with pytest.raises(OptionError, match="work_dir"):
         TopicFile(Layout(output_dir=tmp_path / "out", work_dir=tmp_path / "work"), "topic")
+
+
+# -- recovery: whose files it touches
+
+
+def leave(layout: Layout, *batches: bytes, torn: bytes = b"") -> Path:
+    """Leave a file as a killed process would, with *torn* behind what was synced."""
+    file = TopicFile(layout, "topic")
+    for batch in batches:
+        file.write([batch])
+    with file._file or file._open() as growing:
+        growing.write(torn)
+    return file._path
+
+
+def test_recovery_leaves_the_files_of_other_programs_as_they_are(tmp_path: Path) -> None:
+    others = {
+        "video.mp4.part": bytes(range(10)),  # without a newline
+        "paper.txt.part": b"line\nhalf",
+        "dump.gz.part": b"no gzip",
+        "empty.part": b"",
+    }
+    for name, data in others.items():
+        (tmp_path / name).write_bytes(data)
+    assert recover(layout_in(tmp_path)) == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == others
+
+
+def test_recovery_leaves_what_was_to_go_to_another_output_directory(tmp_path: Path) -> None:
+    one, other = (
+        Layout(output_dir=tmp_path / name, work_dir=tmp_path / "work", host_identifier="host") for name in ("a", "b")
+    )
+    part = leave(one, b"one", torn=b"tw")
+    TopicFile(other, "topic")  # recovers at its start
+    assert part.read_bytes() == b"one\ntw"
+    assert list(other.output_dir.iterdir()) == []
+    assert recover(one) == list(one.output_dir.iterdir())
+    assert lines_of(one.output_dir) == [b"one"]
+    assert not part.exists()
+
+
+def test_recovery_finds_its_files_after_both_directories_were_moved(tmp_path: Path) -> None:
+    def layout(root: str) -> Layout:
+        return Layout(output_dir=tmp_path / root / "out", work_dir=tmp_path / root / "work")
+
+    leave(layout("here"), b"one")
+    (tmp_path / "here").rename(tmp_path / "there")
+    recover(layout("there"))
+    assert lines_of(tmp_path / "there" / "out") == [b"one"]
+
+
+def test_a_file_that_may_not_be_opened_is_left_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = layout_in(tmp_path).part("a.log")
+    folder.mkdir()
+    assert recover(layout_in(tmp_path)) == []
+    assert f"left {folder} as it is" in caplog.text
+
+
+# -- recovery: what it takes for whole
+
+
+@pytest.mark.parametrize("then", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("before", [False, True], ids=["plain", "gzip"])
+def test_a_file_is_read_as_it_was_written_whatever_is_written_now(before: bool, then: bool, tmp_path: Path) -> None:
+    leave(layout_in(tmp_path, gzip=before), b"one", b"two")
+    finished = recover(layout_in(tmp_path, gzip=then))
+    assert finished == list(tmp_path.iterdir()) == [tmp_path / f"topic.host.day.log{'.gz' if before else ''}"]
+    assert lines_of(tmp_path) == [b"one", b"two"]
+
+
+def test_lines_in_a_file_that_is_named_like_gzip_are_not_lost(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path, filename_format="<REV><DATETIME>.<TOPIC>")
+    file = TopicFile(layout, "topic.gz")
+    file.write([b"one"])
+    assert file._file is not None
+    file._file.close()  # as a kill would
+    assert recover(layout) == [tmp_path / "day.topic.gz"]
+    assert lines_of(tmp_path) == [b"one"]
+
+
+def test_a_name_in_gz_without_gzip_is_refused(tmp_path: Path) -> None:
+    wanted = "<TOPIC><REV>.gz"
+    with pytest.raises(OptionError, match="filename_format"):
+        layout_in(tmp_path, filename_format=wanted)
+    assert layout_in(tmp_path, filename_format=wanted, gzip=True).name("t", 0, 0) == "t.gz"
+
+
+@pytest.mark.parametrize("whole", [[], [b"one", b"two"]], ids=["nothing", "two"])
+def test_a_torn_gzip_member_is_cut_off_and_what_is_before_it_kept(whole: list[bytes], tmp_path: Path) -> None:
+    layout = layout_in(tmp_path, gzip=True)
+    torn = gzip.compress(b"three\n")
+    for length in range(1, len(torn)):
+        leave(layout, *whole, torn=torn[:length])
+        finished = recover(layout)
+        assert lines_of(tmp_path) == whole
+        assert len(finished) == bool(whole)
+        for path in finished:
+            path.unlink()
+
+
+@pytest.mark.parametrize("whole", [[], [b"one"]], ids=["nothing", "one"])
+def test_a_damaged_gzip_file_is_left_with_a_warning(
+    whole: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = layout_in(tmp_path, gzip=True)
+    part = leave(layout, *whole, torn=b"damage" + gzip.compress(b"finished\n"))
+    data = part.read_bytes()
+    assert recover(layout) == []
+    assert part.read_bytes() == data
+    assert f"left {part} as it is" in caplog.text
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 15, 16, 17, 40])
+def test_the_last_newline_is_found_wherever_it_is(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHUNK", 8)
+    for torn in (0, 1, 7, 8, 9, 30):
+        data = b"x\n" + b"y" * length + b"\n" + b"z" * torn
+        assert files._whole_lines(io.BytesIO(data)) == length + 3
+    assert files._whole_lines(io.BytesIO(b"z" * length)) == 0
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 28, 29, 1000])
+def test_the_last_whole_member_is_found_wherever_chunks_end(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHUNK", chunk)
+    members = [gzip.compress(b"x" * n) for n in (0, 1, 5000, 3)]
+    for count in range(5):
+        whole = b"".join(members[:count])
+        for torn in (b"", members[2][:1], members[2][:-1]):
+            assert files._whole_gzip(io.BytesIO(whole + torn)) == len(whole)
+        assert files._whole_gzip(io.BytesIO(whole + b"\0" + members[2])) is None
+
+
+class Counting(io.BytesIO):
+    """A file that counts the bytes read from it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+@pytest.fixture
+def peak() -> Iterator[Any]:
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+def test_recovery_reads_the_end_of_lines_only(tmp_path: Path) -> None:
+    file = Counting(b"line\n" * 200_000)
+    assert files._whole_lines(file) == 1_000_000
+    assert file.count == files._CHUNK
+
+
+@pytest.mark.parametrize(
+    "member", [gzip.compress(b"x", 1), gzip.compress(os.urandom(200_000), 1)], ids=["small", "large"]
+)
+def test_recovery_of_gzip_holds_little_of_a_file_in_memory(member: bytes, peak: Any, tmp_path: Path) -> None:
+    layout, count = layout_in(tmp_path, gzip=True), 30 if len(member) > 1000 else 20_000
+    part = layout.part("a.log.gz")
+    with part.open("wb") as file:
+        for _ in range(count):
+            file.write(member)
+    before = peak()
+    assert recover(layout) == [tmp_path / "a.log.gz"]
+    assert (tmp_path / "a.log.gz").stat().st_size == count * len(member)
+    assert peak() - before < 300_000
