@@ -8,6 +8,8 @@ printed; topic and channel names must be valid ones.  The ``raw`` field of a res
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,6 +17,8 @@ from gnsq_lite.errors import HTTPResponseError, InvalidName, printable
 from gnsq_lite.wire.names import check_channel, check_topic
 
 T = TypeVar("T")
+
+_DIGITS = re.compile("-?[0-9]{1,19}|[0-9]{20}")  # Go's int64 and uint64
 
 #: No list in an answer may be longer.
 MAX_LISTED = 100_000
@@ -48,7 +52,7 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
 
 def number(url: str, what: str, value: Any) -> int:
     """Return a whole number, which may come as a string of digits."""
-    if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.lstrip("-").isdigit():
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise HTTPResponseError(url, f"{what} is not a whole number")
@@ -71,7 +75,21 @@ def _flag(url: str, what: str, value: Any) -> bool:
 def _float(url: str, what: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise HTTPResponseError(url, f"{what} is not a number")
-    return float(value)
+    try:
+        return finite(value)
+    except ValueError:
+        raise HTTPResponseError(url, f"{what} is too large") from None
+
+
+def finite(value: float | str) -> float:
+    """Return *value*, which may be a string of digits, as a float.  Raises TypeError, ValueError."""
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number in JSON may have any length
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError("is not finite")
+    return found
 
 
 _READERS: dict[str, Callable[[str, str, Any], Any]] = {

@@ -79,7 +79,10 @@ def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut:
     parts: list[bytes] = []
     size = 0
     while size <= limit:
-        part = response.read(_CHUNK, decode_content=False)
+        try:
+            part = response.read(_CHUNK, decode_content=False)
+        except ValueError as error:  # of http.client, for a chunk of a negative size
+            raise HTTPResponseError(url, f"the answer is not HTTP: {shown(str(error))}") from error
         if not part:
             return b"".join(parts)
         parts.append(part)

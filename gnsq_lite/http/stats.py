@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.errors import HTTPResponseError
-from gnsq_lite.http.fields import fill, items, mapping, raw
+from gnsq_lite.http.fields import fill, finite, items, mapping, raw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ def _latency(url: str, data: Any) -> Latency:
     points: list[tuple[float, float]] = []
     for point in items(url, latency, "percentiles"):
         try:
-            points.append((float(point["quantile"]), float(point["value"]) / 1e9))
+            points.append((finite(point["quantile"]), finite(point["value"]) / 1e9))
         except (KeyError, TypeError, ValueError):
             raise HTTPResponseError(url, "a percentile has no quantile and value") from None
     return fill(url, Latency, latency, percentiles=tuple(points))

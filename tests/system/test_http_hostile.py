@@ -174,9 +174,11 @@ def test_a_body_that_is_not_what_was_promised_is_a_typed_error(body: bytes) -> N
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", errors.HTTPResponseError),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", errors.HTTPConnectionLost),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", errors.HTTPError),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n{}", errors.HTTPResponseError),
+        (b"HTTP/1.1 500 Oops\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n{}", errors.HTTPResponseError),
         (b"", errors.HTTPConnectionLost),
     ],
-    ids=["ssh", "nsq", "headers", "header", "short", "chunks", "nothing"],
+    ids=["ssh", "nsq", "headers", "header", "short", "chunks", "negative", "negative500", "nothing"],
 )
 def test_what_is_not_whole_http_is_a_typed_error(reply: bytes, kind: type[errors.HTTPError]) -> None:
     def script(connection: socket.socket) -> None:

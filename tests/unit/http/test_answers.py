@@ -19,15 +19,16 @@ from gnsq_lite.http.stats import parse_stats
 URL = "http://x/lookup"
 NODE = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
 
+ODD_NUMBERS = st.just(10**400) | st.text("-+_.0e5", min_size=1, max_size=4)
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | ODD_NUMBERS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
 KEYS = st.sampled_from(
     ["producers", "channels", "partitions", "meta", "topics", "tombstones", "broadcast_address", "tcp_port"]
     + ["status_code", "data", "clients", "topic_name", "channel_name", "e2e_processing_latency", "percentiles"]
-    + ["memory", "version", "health", "lookupdnodes"]
+    + ["memory", "version", "health", "lookupdnodes", "start_time", "depth", "quantile", "value"]
 )
 ODD_OBJECTS = st.recursive(
     JSON_VALUES,
@@ -165,6 +166,35 @@ def test_stats_of_nsqd_are_read_with_clients_latencies_and_counts() -> None:
     )
 
 
+def with_percentile(quantile: Any, value: Any) -> dict[str, Any]:
+    return {"topic_name": "t", "e2e_processing_latency": {"percentiles": [{"quantile": quantile, "value": value}]}}
+
+
+@pytest.mark.parametrize("sent", ["-5", "0", "9223372036854775807", "-9223372036854775808", "18446744073709551615"])
+def test_a_whole_number_may_come_as_text(sent: str) -> None:
+    document = {"version": "1", "health": "OK", "topics": [{"topic_name": "t", "depth": sent}]}
+    assert parse_stats(URL, document).topics[0].depth == int(sent)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"producers": [{**NODE, "tcp_port": "--5"}]},
+        {"producers": [], "partitions": {"--5": NODE}},
+        {"producers": [], "partitions": {"-": NODE}},
+    ],
+)
+def test_a_number_with_two_signs_or_none_behind_the_sign_is_a_typed_error(answer: dict[str, Any]) -> None:
+    with pytest.raises(errors.HTTPResponseError, match="is not a whole number"):
+        parse_lookup(URL, answer)
+
+
+def test_a_float_that_json_spells_and_no_float_holds_is_a_typed_error() -> None:
+    document = decode_json(URL, b'{"version": "1", "health": "OK", "topics": [], "start_time": 1e400}')
+    with pytest.raises(errors.HTTPResponseError, match="start_time is too large"):
+        parse_stats(URL, document)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -174,9 +204,17 @@ def test_stats_of_nsqd_are_read_with_clients_latencies_and_counts() -> None:
         ({"topics": [{"topic_name": "t", "depth": 1.5}]}, "TopicStats.depth is not a whole number"),
         ({"topics": [{"topic_name": "t", "depth": True}]}, "TopicStats.depth is not a whole number"),
         ({"topics": [{"topic_name": "t", "depth": "9" * 21}]}, "TopicStats.depth is not a whole number"),
+        ({"topics": [{"topic_name": "t", "depth": "--5"}]}, "TopicStats.depth is not a whole number"),
+        ({"topics": [{"topic_name": "t", "depth": "5\n"}]}, "TopicStats.depth is not a whole number"),
+        ({"topics": [{"topic_name": "t", "depth": "\u0665"}]}, "TopicStats.depth is not a whole number"),
         ({"topics": [{"topic_name": "t", "paused": 1}]}, "TopicStats.paused is not true or false"),
         ({"version": None}, "NsqdStats has no version"),
         ({"start_time": "x"}, "NsqdStats.start_time is not a number"),
+        ({"start_time": True}, "NsqdStats.start_time is not a number"),
+        ({"start_time": 10**400}, "NsqdStats.start_time is too large"),
+        ({"topics": [with_percentile(10**400, 1)]}, "a percentile has no quantile and value"),
+        ({"topics": [with_percentile(0.99, 10**400)]}, "a percentile has no quantile and value"),
+        ({"topics": [with_percentile(0.99, "inf")]}, "a percentile has no quantile and value"),
         ({"memory": []}, "memory is not a JSON object"),
         ({"topics": "x"}, "topics is not a list"),
     ],
