@@ -183,7 +183,7 @@ class Message:
         """
         self._token = LATE_ASYNC if self._claim("enable_async") >= EXPIRED else ASYNC
 
-    def expire(self) -> bool:
+    def _expire(self) -> bool:
         """Count it out: nsqd has taken it back.  False: it was answered meanwhile.  In the loop's thread."""
         try:
             self._token = LATE_ASYNC if self._claim("expire") in (ASYNC, LATE_ASYNC) else EXPIRED

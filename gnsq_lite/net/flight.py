@@ -72,7 +72,7 @@ class InFlight:
         if not self._reads or self._reads[0][0].received_at > oldest_allowed:
             return []
         self._at = 0
-        late = [m for m in self.unanswered() if m.deadline <= now and m.expire()]
+        late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
         self._gone += len(late)
         self._reads = deque(read for read in self._reads if any(is_open(m) for m in read))
         return late
