@@ -7,32 +7,25 @@ table, and name the nsqd.
 
 from __future__ import annotations
 
-import errno
-import os
 import select
 import socket
 import ssl
 from collections import deque
 from typing import Any
 
-import gevent
 from gevent import monkey
-from gevent.socket import getaddrinfo
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import (
     CertificateError,
-    ConnectError,
     ConnectionLost,
-    ConnectTimeout,
     NSQConnectionError,
     TLSError,
 )
+from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.options import TLSOptions, format_address
-
-_socket: Any = monkey.get_original("socket", "socket")
 
 #: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.
 READ_SIZE = 64 * 1024
@@ -44,7 +37,6 @@ _HANGUP = getattr(select, "POLLRDHUP", 0)
 _poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
 
 _READ, _WRITE = 1, 2
-_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 def lost(address: str, error: OSError) -> ConnectionLost:
@@ -359,60 +351,8 @@ def certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
 
 
 def connect(loop: Loop, host: str, port: int, timeout: float) -> Stream:
-    """Resolve *host* again, try its addresses in turn, IPv6 and IPv4, and return a Stream.
+    """Return a Stream to the first address of *host* that takes a connection.
 
     Waits at most *timeout* seconds in all (CONN-5).  Raises ConnectError, ConnectTimeout.
     """
-    address = format_address((host, port))
-    tried = gevent.Timeout(timeout)
-    tried.start()
-    try:
-        return _connect_any(loop, host, port, address)
-    except gevent.Timeout as expired:
-        if expired is not tried:
-            raise
-        raise ConnectTimeout(address, f"no connection within {timeout:g} s") from None
-    finally:
-        tried.close()
-
-
-def _connect_any(loop: Loop, host: str, port: int, address: str) -> Stream:
-    try:
-        found = getaddrinfo(host, port, 0, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        hint = "if nsqd announces a name only it knows, map it with address_map"
-        raise ConnectError(address, f"host {host!r} does not resolve ({said}); {hint}") from error
-    last: OSError | None = None
-    for family, kind, protocol, _, target in found:
-        try:
-            sock = _connect_one(loop, family, kind, protocol, target)
-        except OSError as error:
-            last = error
-            continue
-        return Stream(loop, sock, address)
-    why = (last.strerror or str(last)) if last is not None else "no address"
-    raise ConnectError(address, f"cannot connect: {why}") from last
-
-
-def _connect_one(loop: Loop, family: int, kind: int, protocol: int, target: Any) -> Any:
-    sock = _socket(family, kind, protocol)
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        failed = sock.connect_ex(target)
-        if failed in _IN_PROGRESS:
-            watcher = loop.hub.loop.io(sock.fileno(), _WRITE)
-            try:
-                loop.hub.wait(watcher)
-            finally:
-                watcher.close()
-            failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
-        if sock.getsockname() == target:  # a port of our own range, connected to itself: nobody listens
-            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    return Stream(loop, dial(loop, host, port, timeout), format_address((host, port)))

@@ -1,15 +1,19 @@
-"""What a stream sees of its peer."""
+"""What a stream sees of its peer, and how it comes to be where a name has several addresses."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import gevent
 import pytest
 
-from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.errors import ConnectError, ConnectionLost, ConnectTimeout
+from gnsq_lite.net.dialing import share
 from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.stream import Stream
+from gnsq_lite.net.stream import Stream, connect
 
 HEARTBEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 
@@ -30,3 +34,90 @@ def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
         stream.read()
     stream.close(lost.value)
     assert stream.has_ended()
+
+
+# -- connecting -------------------------------------------------------------------------------------------------------
+
+Dial = Callable[..., Stream]
+
+
+@pytest.fixture
+def hole() -> Iterator[int]:
+    """A port that drops what is sent to it, as a firewall does: its listener's backlog is full."""
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            sock = opened.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
+    """Connect to a name whose addresses are these ports of this host."""
+
+    def to(*ports: int, timeout: float) -> Stream:
+        class Resolver:
+            def getaddrinfo(self, *_: Any) -> list[Any]:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+        hub = gevent.get_hub()
+        monkeypatch.setattr(hub, "resolver", Resolver())
+        return connect(Loop(hub), "nsqd.example", 4150, timeout)
+
+    return to
+
+
+@pytest.mark.rule("CONN-5")
+def test_an_address_that_never_answers_leaves_time_for_those_behind_it(dial: Dial, hole: int, server: int) -> None:
+    stream = dial(hole, server, timeout=2.0)
+    assert stream._sock.getpeername()[1] == server
+    stream.close(ConnectionLost("nsqd", "done"))
+
+
+@pytest.mark.rule("CONN-5")
+def test_the_time_of_all_addresses_is_that_of_the_whole(dial: Dial, hole: int, closed: int) -> None:
+    for ports in ((hole,), (hole, hole), (closed, hole)):
+        with pytest.raises(ConnectTimeout, match=r"nsqd.example:4150: no connection within 0.2 s"):
+            dial(*ports, timeout=0.2)
+    with pytest.raises(ConnectError, match="cannot connect: Connection refused"):
+        dial(hole, closed, timeout=2.0)
+    with pytest.raises(ConnectError, match="cannot connect: no address"):
+        dial(timeout=2.0)
+
+
+def test_a_time_limit_of_the_callers_is_the_callers(dial: Dial, hole: int, server: int) -> None:
+    own = gevent.Timeout(0.05)
+    with pytest.raises(gevent.Timeout) as caught, own:
+        dial(hole, server, timeout=20.0)
+    assert caught.value is own
+
+
+@pytest.mark.rule("CONN-5")
+@pytest.mark.parametrize(
+    ("left", "addresses", "seconds"),
+    [
+        (5.0, 1, 5.0),
+        (5.0, 2, 2.5),
+        (9.0, 3, 3.0),
+        (9.0, 9, 2.0),  # Go's minimum
+        (3.0, 9, 1.5),  # it would leave less than itself
+        (0.5, 2, 0.25),
+        (0.0, 2, 0.0),
+    ],
+)
+def test_an_address_gets_its_share_of_the_time_that_is_left(left: float, addresses: int, seconds: float) -> None:
+    assert share(left, addresses) == seconds
