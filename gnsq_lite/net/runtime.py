@@ -2,7 +2,8 @@
 
 A :class:`Loop` is a gevent hub with a thread-safe inbox.  :func:`io_loop` chooses one:
 
-* In a monkey-patched process, the hub of the calling thread: everything is cooperative there.
+* In a monkey-patched process, the hub of the calling thread: everything is cooperative there.  In a Reader's handler
+  thread it is the Reader's hub: nobody turns that thread's own between two messages.
 * Otherwise one native thread of the library's own with its own hub, shared by all Readers and Writers of the process:
   whatever user code does - sleep, compute, block in C - cannot hold up a heartbeat (HB-1).
 
@@ -14,48 +15,28 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gevent
-from gevent import monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
+from gnsq_lite.net.native import is_patched as is_patched
+from gnsq_lite.net.native import native_ident as native_ident
+from gnsq_lite.net.native import native_lock as native_lock
+from gnsq_lite.net.native import start_native_thread as start_native_thread
 
 log = logging.getLogger("gnsq_lite.net")
-
-_start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
-_native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
-native_ident: Callable[[], int] = monkey.get_original("_thread", "get_ident")
 
 # gevent imports these when they are first needed.  A fork in the middle of an import leaves it locked in the child for
 # good, so nothing is to be imported while connections are made.
 for _lazy in ("loop", "resolver", "threadpool"):
     getattr(gevent.config, _lazy)
-
-
-def is_patched() -> bool:
-    """Whether sockets and threads of this process are gevent's."""
-    return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
-
-
-def native_lock() -> Any:
-    """Return a lock of the operating system's threads, monkey-patched or not."""
-    return _native_lock()
-
-
-def start_native_thread(name: str, run: Callable[[], None]) -> None:
-    """Run *run* in a daemonic thread of the operating system, monkey-patched or not."""
-    if is_patched():
-        _start_native(run, ())
-    else:
-        threading.Thread(target=run, name=name, daemon=True).start()
 
 
 #: Seconds no wait and no lock outlasts in one go.
@@ -209,11 +190,17 @@ def loop_here() -> Loop:
     return loop
 
 
+def enter_thread(loop: Loop) -> None:
+    """Have what is first used in this native thread, which runs the handlers of *loop*'s Reader, do its I/O there."""
+    _handles_for[native_ident()] = loop
+
+
 def leave_thread() -> None:
     """Give back the descriptors of the hub that a wait of gevent's made in this native thread, which is about to end.
 
     A hub with a Loop stays: another thread may be about to wake it.
     """
+    _handles_for.pop(native_ident(), None)
     hub = get_hub_if_exists()
     if hub is not None and hub not in _loops:
         hub.destroy(destroy_loop=True)
@@ -293,7 +280,7 @@ class Parking:
         self._lock: Any = None
         self._loop: Loop | None = None
         if get_hub_if_exists() is None:
-            self._lock = _native_lock()
+            self._lock = native_lock()
             self._lock.acquire()
         else:
             self._loop = loop_here()
@@ -342,14 +329,16 @@ class Parking:
 # -- the library's own thread ---------------------------------------------------------------------------------------
 
 _own: Loop | None = None
-_own_lock = _native_lock()
+_own_lock = native_lock()
 _after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The Reader's loop, by the ident of each handler thread.
+_handles_for: dict[int, Loop] = {}
 
 
 def io_loop() -> Loop:
     """Return the loop in which a Reader or Writer made here does its I/O (see the module's text)."""
     if is_patched():
-        return loop_here()
+        return _handles_for.get(native_ident()) or loop_here()
     global _own
     with _own_lock:
         if _own is None:
@@ -359,7 +348,7 @@ def io_loop() -> Loop:
 
 def _start_own() -> Loop:
     made: list[Loop] = []
-    ready = _native_lock()
+    ready = native_lock()
     ready.acquire()
 
     def run() -> None:
@@ -383,7 +372,8 @@ def _in_child() -> None:
     global _own, _own_lock
     if _own is not None:
         _own.gone = True
-    _own, _own_lock = None, _native_lock()
+    _own, _own_lock = None, native_lock()
+    _handles_for.clear()
     for thing in list(_after_fork):
         thing.after_fork()
 
@@ -396,12 +386,12 @@ def _at_exit() -> None:
     loop = _own
     if loop is None or loop.pid != os.getpid():
         return
-    ended = _native_lock()
+    ended = native_lock()
     ended.acquire()
 
     def stop() -> None:
         ended.release()
-        park = _native_lock()
+        park = native_lock()
         park.acquire()
         park.acquire()  # the thread sleeps, without the GIL, until the process is gone
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.net.runtime import Loop, leave_thread, native_lock, start_native_thread
+from gnsq_lite.net.runtime import Loop, enter_thread, leave_thread, native_lock, start_native_thread
 from gnsq_lite.speed import Runner
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -80,6 +80,7 @@ class ThreadPool:
         parked = native_lock()
         parked.acquire()
         failure: BaseException | None = None
+        enter_thread(self._loop)
         try:
             while True:
                 self._wake_next()

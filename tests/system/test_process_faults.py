@@ -23,10 +23,10 @@ from tests.system.test_reader import QUICK, wait_for
 LIMIT = 40.0
 
 
-def python(text: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+def python(text: str, *arguments: str, limit: float = LIMIT, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run *text* in a fresh interpreter that warns of everything."""
     command = [sys.executable, "-X", "dev", "-c", text, *arguments]
-    return subprocess.run(command, capture_output=True, timeout=LIMIT, check=False, **options)
+    return subprocess.run(command, capture_output=True, timeout=limit, check=False, **options)
 
 
 class Own(BaseException):
@@ -498,3 +498,46 @@ def test_five_hundred_publishing_threads_that_come_and_go_leave_nothing(broker: 
                 thread.join()
         assert len(os.listdir("/proc/self/fd")) <= before + 5
     assert int(broker.stats(topic)["depth"]) == 501
+
+
+FIRST_IN_A_HANDLER = """
+from gevent import monkey
+monkey.patch_all()
+import sys, threading, time
+from gnsq_lite import Reader, Writer
+address, topic, where = sys.argv[1:]
+made = [Writer(address, publish_timeout=3.0)]
+seen = []
+def handle(message):
+    if message.body == b"in":
+        made.append(Writer(address, publish_timeout=3.0))
+        for writer in made:
+            writer.publish(topic + "_out", b"handler")
+    seen.append(message.body)
+def serve():
+    with Reader(topic, "ch", handle, nsqd_tcp_addresses=address, handler_pool="thread") as reader:
+        while len(seen) < 2:
+            time.sleep(0.01)
+        for writer in made:
+            writer.publish(topic + "_out", b"outside")
+            writer.close()
+if where == "main":
+    serve()
+else:
+    monkey.get_original("_thread", "start_new_thread")(serve, ())
+    while len(seen) < 2 or len(made) < 2 or not all(writer._core and writer._core.ended for writer in made):
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.rule("PUB-1")
+@pytest.mark.parametrize("where", ["main", "another"])
+def test_a_writer_first_used_in_a_handler_thread_of_a_patched_process_publishes_from_anywhere(
+    broker: ServerHandle, topic: str, where: str
+) -> None:
+    """It does its I/O where the Reader does, whose hub is turned, whichever native thread that is."""
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"in", b"plain")
+    done = python(FIRST_IN_A_HANDLER, broker.tcp_address, topic, where, limit=12.0)
+    assert done.returncode == 0, done
+    assert int(broker.stats(f"{topic}_out")["depth"]) == 4
