@@ -21,6 +21,7 @@ of nsqlookupd would stay without consumers until its end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -94,7 +95,19 @@ class Producers(Generic[K]):
     disconnect.  Keys are compared only: an address map is applied before.
     """
 
-    __slots__ = ("_changes", "_clock", "_direct", "_good", "_known", "_lookupds", "_options", "_rng", "_tried", "_up")
+    __slots__ = (
+        "_changes",
+        "_clock",
+        "_direct",
+        "_good",
+        "_known",
+        "_listing",
+        "_lookupds",
+        "_options",
+        "_rng",
+        "_tried",
+        "_up",
+    )
 
     def __init__(
         self,
@@ -105,9 +118,10 @@ class Producers(Generic[K]):
         clock: Clock,
         rng: Rng,
     ) -> None:
-        self._direct = tuple(dict.fromkeys(direct))
+        self._direct = dict.fromkeys(direct)
         self._lookupds: dict[str, _Lookupd[K]] = {name: _Lookupd() for name in lookupds}
         self._options, self._clock, self._rng = options, clock, rng
+        self._listing: Counter[K] = Counter()  # how many nsqlookupds list it; never 0
         self._known: dict[K, None] = {}  # found ones that were connected to, in that order
         self._up: set[K] = set()  # connected, or being connected to
         self._tried: set[K] = set()  # in this round
@@ -137,7 +151,7 @@ class Producers(Generic[K]):
         No nodes is a good answer: an unknown topic is not an error (DISC-5).
         """
         state = self._state(lookupd)
-        state.nodes = tuple(dict.fromkeys(nodes))
+        self._list(state, tuple(dict.fromkeys(nodes)))
         self._good = True
         self._turn(lookupd, state, None)
         return self._connect_to(lookupd, state.nodes)
@@ -173,7 +187,7 @@ class Producers(Generic[K]):
     @property
     def known(self) -> tuple[K, ...]:
         """The nodes that were to be connected to and are not forgotten: the given ones first."""
-        return self._direct + tuple(self._known)
+        return (*self._direct, *self._known)
 
     def health(self) -> dict[str, Health[K]]:
         """Return the state of each nsqlookupd."""
@@ -214,4 +228,15 @@ class Producers(Generic[K]):
         return [Forget(key) for key in forgotten]
 
     def _is_listed(self, key: K) -> bool:
-        return any(key in state.nodes for state in self._lookupds.values())
+        return key in self._listing
+
+    def _list(self, state: _Lookupd[K], nodes: tuple[K, ...]) -> None:
+        if nodes == state.nodes:
+            return
+        self._listing.update(nodes)
+        for key in state.nodes:
+            if self._listing[key] == 1:
+                del self._listing[key]
+            else:
+                self._listing[key] -= 1
+        state.nodes = nodes

@@ -212,6 +212,51 @@ def test_a_nsqlookupd_that_was_not_configured_counts_too() -> None:
     assert list(producers.health()) == ["found later"]
 
 
+class Name:
+    """A node that counts how often any is compared."""
+
+    compared = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return isinstance(other, Name) and other.number == self.number
+
+
+@pytest.mark.rule("DISC-6")
+def test_very_many_nodes_that_cannot_be_reached_cost_a_look_each() -> None:
+    producers: Producers[Name] = Producers(
+        lookupds=("L1", "L2"), options=LookupOptions(), clock=FakeClock(), rng=random.Random(2)
+    )
+    count = 2_000
+    producers.answered("L1", map(Name, range(count)))
+    producers.answered("L2", map(Name, range(count)))
+    Name.compared = 0
+    for number in range(count):
+        assert producers.disconnected(Name(number)) == []
+    assert Name.compared <= 10 * count
+    assert [name.number for name in producers.listed] == list(range(count))
+
+
+def test_a_node_is_listed_until_the_last_nsqlookupd_leaves_it_out() -> None:
+    producers = make()
+    for lookupd in ("L1", "L2", "L1"):
+        producers.answered(lookupd, ["a", "b"])
+    assert producers.disconnected("a") == []
+    producers.answered("L1", ["b"])
+    assert producers.disconnected("a") == []
+    producers.answered("L2", ["b", "a"])
+    producers.answered("L2", ["c"])
+    assert producers.disconnected("a") == [Forget("a")]
+    assert producers.disconnected("b") == []
+    assert producers.listed == ("b", "c")
+
+
 @pytest.mark.rule("CFG-3")
 @pytest.mark.rule("DISC-4")
 def test_polls_come_at_the_interval_with_a_random_part_on_top() -> None:
