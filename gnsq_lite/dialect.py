@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
-from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError
+from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, printable
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address
 from gnsq_lite.wire import commands
@@ -44,10 +45,21 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What one answer of a nsqlookupd says about a topic.  ``meta`` is the dialect's own."""
+    """What one answer of a nsqlookupd says about a topic.
+
+    ``meta`` is the dialect's own; where it holds endpoints, its ``only(allowed)`` returns it without the others.
+    ``left_out`` says, printable, which of its entries were of no use; the first :data:`MAX_LEFT_OUT` of them.
+    """
 
     endpoints: tuple[Endpoint, ...]
     meta: Any = None
+    left_out: tuple[str, ...] = ()
+
+    def only(self, allowed: Callable[[Endpoint], bool]) -> Lookup:
+        """Return it without the endpoints that *allowed* refuses, here and in ``meta``."""
+        narrow = getattr(self.meta, "only", None)
+        meta = self.meta if narrow is None else narrow(allowed)
+        return Lookup(tuple(filter(allowed, self.endpoints)), meta, self.left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +143,9 @@ class PlainDialect:
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return the producers of the answer, keyed by broadcast address and TCP port (DISC-2)."""
-        return Lookup(tuple(producers(data)))
+        left_out: dict[str, None] = {}
+        endpoints = tuple(producers(data, left_out))
+        return Lookup(endpoints, left_out=tuple(left_out))
 
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
         """Nothing."""
@@ -196,15 +210,42 @@ def refuse_youzan_only(request: PublishRequest) -> None:
             raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
 
 
-def producers(data: Any) -> Iterable[Endpoint]:
-    """Yield the endpoints of an answer's ``producers``.  Raises HTTPResponseError for a form it does not have."""
+#: So many entries of an answer that are of no use are told of; they come from whoever registers.
+MAX_LEFT_OUT = 100
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 100
+
+
+def producers(data: Any, left_out: dict[str, None]) -> list[Endpoint]:
+    """Return the endpoints of an answer's ``producers``; those of no use are noted in *left_out* (DISC-6).
+
+    Raises HTTPResponseError where it is no list, or holds entries and none is of use.
+    """
     listed = data.get("producers") if isinstance(data, Mapping) else None
     if listed is None and isinstance(data, Mapping) and "producers" in data:
         listed = []
     if not isinstance(listed, list):
         raise HTTPResponseError("lookup", "the answer has no list of producers")
-    for node in listed:
-        yield node_endpoint(node)
+    endpoints = usable(listed, node_endpoint, left_out)
+    if listed and not endpoints:
+        raise HTTPResponseError("lookup", next(iter(left_out)))
+    return endpoints
+
+
+def usable(entries: Iterable[Any], read: Callable[[Any], Endpoint], left_out: dict[str, None]) -> list[Endpoint]:
+    """Return what *read* makes of the entries; why it raises HTTPResponseError for some is noted in *left_out*.
+
+    Anyone may register an nsqd that nobody can use; the others must be found all the same.
+    """
+    endpoints = []
+    for entry in entries:
+        try:
+            endpoints.append(read(entry))
+        except HTTPResponseError as error:
+            if len(left_out) < MAX_LEFT_OUT:
+                left_out[error.why] = None
+    return endpoints
 
 
 def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
@@ -215,7 +256,8 @@ def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
         port = int(port)
     valid_host = isinstance(host, str) and 0 < len(host) <= 255 and host.isprintable() and " " not in host
     if not valid_host or isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise HTTPResponseError("lookup", f"a producer has no usable address: {str(node)[:200]!r}")
+        shown = f"{_SHORT.repr(host)}, port {_SHORT.repr(port)}" if isinstance(node, Mapping) else _SHORT.repr(node)
+        raise HTTPResponseError("lookup", printable(f"a producer without a usable address: {shown}"))
     return Endpoint(str(host), port, partition)
 
 

@@ -18,11 +18,14 @@ from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.lookupds import Fetch, Lookupds, Members
-from gnsq_lite.options import LookupOptions, format_address
+from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
 
 log = logging.getLogger("gnsq_lite.discovery")
+
+#: So many entries that are refused or of no use are told of, each once.
+_MOST_TOLD = 1_000
 
 
 class Discovery:
@@ -36,7 +39,8 @@ class Discovery:
         on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and that nobody lists any more.
-        allowed: Says of (broadcast_address, tcp_port) whether it may be connected to; a refusal is logged once.
+        allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of a nsqlookupd that was
+            named by another (YZ-1); what it refuses is in no Lookup, and a refusal is logged once.
         address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
         dialect: Asked for what else it knows of nsqlookupds: Youzan's name each other (YZ-1).
         fetch: Asks one nsqlookupd; None: over HTTP.
@@ -76,7 +80,7 @@ class Discovery:
         self._on_found, self._on_lookup, self._on_forget = on_found, on_lookup, on_forget
         self._allowed, self._address_map = allowed, address_map
         self._lookups: dict[str, Lookup] = {}
-        self._refused: set[Endpoint] = set()
+        self._told: set[str] = set()
         self._due: set[str] = set()  # those of this round that have not answered
         self._heard = False  # one of this round has
         self._wake = Event()
@@ -139,8 +143,8 @@ class Discovery:
             self._producers.failed(address, error)
             self._log_changes()
         else:
-            self._lookups[address] = lookup
-            decisions = self._producers.answered(address, filter(self._may, lookup.endpoints))
+            lookup = self._lookups[address] = self._narrowed(lookup)
+            decisions = self._producers.answered(address, self._not_direct(lookup.endpoints))
             self._log_changes()
             self._call(self._on_lookup, address, lookup)
             self._act(decisions)
@@ -153,16 +157,18 @@ class Discovery:
         if lookup is not None and self._lookupds.may_grow and self._clock.now() >= self._next_listing:
             self._next_listing = self._clock.now() + self._interval
             path = self._dialect.lookupds_path()
-            self._lookupds.ask_one(address, path, self._parse_lookupds, self._listed, counts=False)
+            self._lookupds.ask_one(address, path, self._dialect.parse_lookupds, self._listed, counts=False)
 
-    def _parse_lookupds(self, data: Any) -> list[str]:
-        return [format_address(address) for address in self._dialect.parse_lookupds(data)]
-
-    def _listed(self, address: str, lookupds: list[str] | None, error: NSQError | None) -> None:
+    def _listed(self, address: str, lookupds: tuple[Address, ...] | None, error: NSQError | None) -> None:
         if lookupds is None:
             log.debug("nsqlookupd %s names no others: %s", address, error)
-        elif self._lookupds.add(lookupds):
+        elif self._lookupds.add([format_address(named) for named in lookupds if self._may_ask(named)]):
             self.poke()
+
+    def _may_ask(self, named: Address) -> bool:
+        """Whether the nsqlookupd at *named* is known, or may be connected to."""
+        name = format_address(named)
+        return self._lookupds.knows(name) or self._may(named, f"a nsqlookupd names the nsqlookupd {name}")
 
     def _finish(self) -> None:
         self._due.clear()
@@ -191,17 +197,53 @@ class Discovery:
         except Exception:  # the decisions that are left must still be carried out
             log.exception("what discovery found could not be acted upon")
 
-    def _may(self, endpoint: Endpoint) -> bool:
+    def _narrowed(self, lookup: Lookup) -> Lookup:
+        """Return the answer without what may not be connected to; tell of that, and of entries that were of no use."""
+        for reason in lookup.left_out:
+            self._tell("a nsqlookupd lists %s; it is left out", reason)
+        if self._allowed is None:
+            return lookup
+        verdicts: dict[Address, bool] = {}
+
+        def may(endpoint: Endpoint) -> bool:
+            verdict = verdicts.get(endpoint.address)
+            if verdict is None:
+                verdict = self._may(endpoint.address, f"a nsqlookupd lists {format_address(endpoint.address)}")
+                verdicts[endpoint.address] = verdict
+            return verdict
+
+        return lookup.only(may)
+
+    def _may(self, address: Address, who: str) -> bool:
         try:
-            allowed = self._allowed is None or self._allowed(endpoint.host, endpoint.port)
-            target = mapped(self._address_map, endpoint) if allowed else None
+            allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception:
-            log.exception("allowed_addresses or address_map failed on %s, which is left alone", endpoint)
+            self._tell("allowed_addresses failed on %s, which is left alone", format_address(address), failed=True)
             return False
-        if not allowed and endpoint not in self._refused and len(self._refused) < 10_000:
-            self._refused.add(endpoint)
-            log.warning("a nsqlookupd lists %s, which allowed_addresses refuses", endpoint)
-        return allowed and (target is None or Endpoint(*target, endpoint.partition) not in self._direct)
+        if not allowed:
+            self._tell("%s, which allowed_addresses refuses", who)
+        return allowed
+
+    def _not_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
+        """Yield those that are not connected to anyway, as the address map has it."""
+        for endpoint in endpoints:
+            try:
+                target = mapped(self._address_map, endpoint)
+            except Exception:
+                self._tell("address_map failed on %s, which is left alone", str(endpoint), failed=True)
+                continue
+            if target is None or Endpoint(*target, endpoint.partition) not in self._direct:
+                yield endpoint
+
+    def _tell(self, form: str, what: str, *, failed: bool = False) -> None:
+        """Log it once; the answers of a nsqlookupd that makes up ever new ones fill neither the log nor the memory."""
+        if what in self._told or len(self._told) > _MOST_TOLD:
+            return
+        self._told.add(what)
+        if len(self._told) > _MOST_TOLD:
+            log.warning("nsqlookupds list more that is refused or of no use; no more of it is told")
+        else:
+            log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
 
     def _log_changes(self) -> None:
         for change in self._producers.take_changes():

@@ -79,6 +79,10 @@ class Lookupds:
         """The nsqlookupds that are known, the configured ones first, without their credentials."""
         return tuple(self._busy)
 
+    def knows(self, address: str) -> bool:
+        """Whether it is one of them, however its address is written."""
+        return self._same.get(_server(address), address) in self._busy
+
     def add(self, addresses: Iterable[str]) -> bool:
         """Take what a nsqlookupd says of which there are; return whether there are new ones to ask (YZ-1)."""
         if self._members is None or not self.may_grow:

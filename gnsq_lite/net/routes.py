@@ -98,7 +98,8 @@ class Routes:
         else:
             for publication in topic.waiting:
                 publication.last_error = publication.last_error or NotSent(
-                    f"{publication.topic}: no nsqlookupd lists a partition of it that takes writes; does it exist?"
+                    f"{publication.topic}: no nsqlookupd lists a partition of it that takes writes and may be connected"
+                    " to; does it exist?"
                 )
             self._look_again(topic, _LOOK_AGAIN)
 

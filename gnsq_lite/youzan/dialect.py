@@ -70,10 +70,10 @@ class YouzanDialect:
         if role == "read" and chosen is not None:
             endpoints = tuple(self._chosen(layout, chosen))
             self._tell_of_absent(topic, layout.partition_num, chosen)
-        return Lookup(endpoints, layout)
+        return Lookup(endpoints, layout, layout.left_out)
 
     def _chosen(self, layout: TopicLayout, chosen: Any) -> list[Endpoint]:
-        if layout.has_meta or layout.partitions:
+        if layout.has_partitions:
             return [layout.partitions[number] for number in sorted(set(chosen)) if number in layout.partitions]
         return self.named_endpoints(layout.producers)
 
@@ -199,7 +199,7 @@ class YouzanDialect:
         """
         self._check(request)
         layout = route.meta if route is not None and isinstance(route.meta, TopicLayout) else EMPTY
-        if route is None or (not layout.has_meta and not layout.partitions):
+        if route is None or not layout.has_partitions:
             layout = TopicLayout(producers=tuple(endpoints))
         return self._chooser.choose(
             request.topic, layout, key=request.key, partition=request.partition, reachable=set(endpoints)

@@ -1,18 +1,19 @@
 """What Youzan's nsqlookupd says, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
 An answer may come bare or in the ``{"status_code", "data"}`` wrapper of older servers; null stands for "nothing" in
-several places, and ports are strings in one of them.  Anything else raises HTTPResponseError and changes nothing.
+several places, and ports are strings in one of them.  A partition or node of no use is left out, unless there is no
+other.  Anything else raises HTTPResponseError and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from gnsq_lite.dialect import Endpoint, Role, node_endpoint
-from gnsq_lite.errors import HTTPResponseError
+from gnsq_lite.dialect import Endpoint, Role, node_endpoint, usable
+from gnsq_lite.errors import HTTPResponseError, printable
 from gnsq_lite.options import Address
 from gnsq_lite.youzan.constants import MAX_PARTITIONS
 
@@ -22,7 +23,8 @@ class TopicLayout:
     """A topic's partitions and where their leaders are.
 
     ``partition_num`` is how many the topic has, also where fewer are listed (some have no leader, or take no writes);
-    0 where the server does not tell: it is in no cluster, or was not asked for metainfo.
+    0 where the server does not tell: it is in no cluster, or was not asked for metainfo.  ``lists_partitions`` is
+    whether it listed any, be they of use or not; ``left_out`` says which entries were not.
     """
 
     partition_num: int = 0
@@ -35,10 +37,23 @@ class TopicLayout:
     producers: tuple[Endpoint, ...] = ()
     channels: tuple[str, ...] = ()
     has_meta: bool = False
+    lists_partitions: bool = False
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether the server knows partitions: the nodes are then no substitute for a leader."""
+        return self.has_meta or self.lists_partitions or bool(self.partitions)
+
+    def only(self, allowed: Callable[[Endpoint], bool]) -> TopicLayout:
+        """Return it without the endpoints that *allowed* refuses: their partitions count as without a leader."""
+        partitions = {number: endpoint for number, endpoint in self.partitions.items() if allowed(endpoint)}
+        producers = tuple(filter(allowed, self.producers))
+        return replace(self, partitions=partitions, producers=producers, lists_partitions=self.has_partitions)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return one endpoint per listed partition, in order; the nodes where the server knows no partitions."""
-        if self.partitions or self.has_meta:
+        if self.has_partitions:
             return tuple(self.partitions[number] for number in sorted(self.partitions))
         return self.producers
 
@@ -71,7 +86,12 @@ def parse_layout(document: Any) -> TopicLayout:
     if not isinstance(data, Mapping):
         raise _bad(f"the answer is {type(data).__name__}, not an object")
     meta = _mapping(data, "meta")
-    partitions = {_partition(key): node_endpoint(node, _partition(key)) for key, node in _listed(data)}
+    listed, nodes = _mapping(data, "partitions"), _list(data, "producers")
+    left_out: dict[str, None] = {}
+    leaders = usable(listed.items(), _leader, left_out)
+    producers = usable(nodes, node_endpoint, left_out)
+    if left_out and not leaders and not producers:
+        raise _bad(next(iter(left_out)))
     return TopicLayout(
         partition_num=_count(meta, "partition_num"),
         replica=_count(meta, "replica"),
@@ -79,10 +99,12 @@ def parse_layout(document: Any) -> TopicLayout:
         ordered=_flag(meta, "ordered"),
         multi_part=_flag(meta, "multi_part"),
         disable_channel_auto_create=_flag(meta, "disable_channel_auto_create"),
-        partitions=partitions,
-        producers=tuple(dict.fromkeys(node_endpoint(node) for node in _list(data, "producers"))),
+        partitions={endpoint.partition: endpoint for endpoint in leaders if endpoint.partition is not None},
+        producers=tuple(dict.fromkeys(producers)),
         channels=tuple(name for name in _list(data, "channels") if isinstance(name, str)),
         has_meta=bool(meta),
+        lists_partitions=bool(listed),
+        left_out=tuple(left_out),
     )
 
 
@@ -116,13 +138,13 @@ def _data(document: Any) -> Any:
     return document
 
 
-def _listed(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return list(_mapping(data, "partitions").items())
+def _leader(listed: tuple[str, Any]) -> Endpoint:
+    return node_endpoint(listed[1], _partition(listed[0]))
 
 
 def _partition(key: str) -> int:
     if not key.isascii() or not key.isdigit() or len(key) > 3 or int(key) >= MAX_PARTITIONS:
-        raise _bad(f"no partition has the number {key[:40]!r}")
+        raise _bad(printable(f"no partition has the number {key[:40]!r}"))
     return int(key)
 
 

@@ -93,10 +93,12 @@ class PartitionChooser:
     ) -> Endpoint:
         endpoint = layout.partitions.get(partition)
         if endpoint is None:
-            if not layout.has_meta and len(layout.producers) == 1:  # a server alone: nobody lists partitions
+            if not layout.has_partitions and len(layout.producers) == 1:  # a server alone: nobody lists partitions
                 endpoint = Endpoint(*layout.producers[0].address, partition)
             else:
-                raise PartitionUnavailable(topic, partition, "nsqlookupd lists no leader that takes writes")
+                raise PartitionUnavailable(
+                    topic, partition, "nsqlookupd lists no leader of it that takes writes and may be connected to"
+                )
         # One that is known without partitions takes any of its own.
         if reachable is not None and endpoint not in reachable and Endpoint(*endpoint.address) not in reachable:
             raise PartitionUnavailable(topic, partition, f"its leader {endpoint} cannot be reached")

@@ -388,6 +388,119 @@ def test_allowed_addresses_decides_and_a_refusal_is_logged_once(found: Found, ca
     assert refusals == ["a nsqlookupd lists 10.0.0.2:4150, which allowed_addresses refuses"]
 
 
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("role", ["read", "write"])
+def test_what_is_refused_is_in_no_lookup_nor_in_its_partitions(found: Found, role: Any) -> None:
+    cluster = Cluster("one")
+    leaders = {str(number): producers(e)["producers"][0] for number, e in enumerate((A, B, A, C))}
+    cluster.says["one"] = {**producers(A, B, C), "partitions": leaders, "meta": {"partition_num": 4}}
+    dialect = YouzanDialect()
+    asked: list[tuple[str, int]] = []
+
+    def allowed(host: str, port: int) -> bool:
+        asked.append((host, port))
+        return host == A.host
+
+    discovery = found.discovery(
+        ["one"],
+        parse=lambda data: dialect.parse_lookup("t", role, data),
+        fetch=cluster.fetch,
+        allowed=allowed,
+    )
+    poll(discovery)
+    ((_, lookup),) = found.lookups
+    leaders_left = (Endpoint(A.host, A.port, 0), Endpoint(A.host, A.port, 2))
+    assert tuple(found.take()) == lookup.endpoints == discovery.endpoints == leaders_left
+    assert tuple(lookup.meta.partitions.values()) == leaders_left
+    assert lookup.meta.producers == (A,)
+    assert lookup.meta.missing() == (1, 3)
+    assert discovery.lookups == {"one": lookup}
+    assert sorted(asked) == [e.address for e in (A, B, C)]  # of one answer, each is asked about once
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.rule("YZ-1")
+def test_a_nsqlookupd_that_is_named_by_another_must_be_allowed_as_well(
+    found: Found, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE, TWO, THREE)
+    cluster.lists[ONE] = listed(ONE, TWO, THREE)
+    asked: list[tuple[str, int]] = []
+
+    def allowed(host: str, port: int) -> bool:
+        asked.append((host, port))
+        return (host, port) == ("10.0.1.3", 4161)
+
+    discovery = found.discovery(
+        [f"http://{ONE}"], fetch=cluster.fetch, dialect=YouzanDialect(), allowed=allowed, clock=clock
+    )
+    cluster.says[f"http://{ONE}"], cluster.lists[f"http://{ONE}"] = cluster.says[ONE], cluster.lists[ONE]
+    for _ in range(3):
+        poll(discovery)
+        gevent.sleep(0.01)
+        clock.advance(100.0)
+    assert set(asked) == {("10.0.1.2", 4161), ("10.0.1.3", 4161)}  # not about the one that was configured
+    assert {address for address, _ in cluster.asked} == {f"http://{ONE}", THREE}
+    refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
+    assert refusals == [f"a nsqlookupd names the nsqlookupd {TWO}, which allowed_addresses refuses"]
+
+
+@pytest.mark.rule("DISC-6")
+def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
+    found: Found, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster("one", "two")
+    useless = [{"broadcast_address": "x\x1b[2J", "tcp_port": 70000}, {"broadcast_address": "y"}, None]
+    listing = {"producers": [useless[0], *producers(A)["producers"], *useless[1:], *producers(B)["producers"]]}
+    cluster.says.update(one=listing, two=listing)
+    discovery = found.discovery(["one", "two"], fetch=cluster.fetch)
+    poll(discovery)
+    poll(discovery)
+    assert found.take() == [A, B]
+    assert discovery.health()["one"].ok is True
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a nsqlookupd lists a producer without a usable address: {shown}; it is left out"
+        for shown in (r"'x\x1b[2J', port 70000", "'y', port None", "None")
+    ]
+
+
+@pytest.mark.rule("DISC-6")
+def test_an_answer_with_producers_of_no_use_alone_is_a_failure(found: Found) -> None:
+    cluster = Cluster("one")
+    cluster.says["one"] = producers(A)
+    discovery = found.discovery(["one"], fetch=cluster.fetch)
+    poll(discovery)
+    cluster.says["one"] = {"producers": [None, {"broadcast_address": "x", "tcp_port": 0}]}
+    poll(discovery)
+    assert discovery.health()["one"].error == "lookup: a producer without a usable address: None"
+    assert discovery.endpoints == (A,)
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("kind", ["of no use", "refused", "filter fails"])
+def test_made_up_entries_without_end_do_not_fill_the_log(
+    found: Found, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    cluster = Cluster("one")
+
+    def allowed(host: str, port: int) -> bool:
+        if kind == "filter fails" and host != A.host:
+            raise ValueError(host)
+        return host == A.host
+
+    discovery = found.discovery(["one"], fetch=cluster.fetch, allowed=allowed)
+    port = 0 if kind == "of no use" else 1
+    for turn in range(25):
+        made_up = [Endpoint(f"h{turn}-{n}", port) for n in range(200)]
+        cluster.says["one"] = producers(A, *made_up)
+        poll(discovery)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1001
+    assert told[-1] == "nsqlookupds list more that is refused or of no use; no more of it is told"
+    assert found.take() == [A]
+
+
 def test_an_nsqd_that_is_given_directly_is_not_found_again_under_its_own_or_a_mapped_name(found: Found) -> None:
     cluster = Cluster("one")
     cluster.says["one"] = producers(A, Endpoint("container-7", 4150), B)

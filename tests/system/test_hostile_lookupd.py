@@ -42,6 +42,14 @@ def listing(lookupd: Stub, *nodes: dict[str, Any]) -> None:
         lookupd.answers[path] = (200, {"channels": [], "producers": list(nodes)})
 
 
+def partitioned(lookupd: Stub, *nodes: dict[str, Any]) -> None:
+    """Answer as Youzan's do: each of *nodes* leads a partition."""
+    meta = {"partition_num": len(nodes), "replica": 1}
+    leaders = {str(number): each for number, each in enumerate(nodes)}
+    for path in ("/lookup", "/nodes"):
+        lookupd.answers[path] = (200, {"channels": [], "producers": list(nodes), "partitions": leaders, "meta": meta})
+
+
 def node(host: Any, port: Any = 4150) -> dict[str, Any]:
     return {"broadcast_address": host, "hostname": "h", "tcp_port": port, "http_port": 4151, "version": "1.3.0"}
 
@@ -57,21 +65,27 @@ class Gate:
         return (host, port) in self.allowed
 
 
-@pytest.mark.rule("DISC-6")
-@pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_only_allowed_addresses_are_connected_to_however_they_are_spelled(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    tried: list[tuple[str, int]] = []
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Whom anybody tries to connect to."""
     import gnsq_lite.net.connection as connection
 
+    addresses: list[tuple[str, int]] = []
     real = connection.connect
 
     def noting(loop: Any, host: str, port: int, *rest: Any) -> Any:
-        tried.append((host, port))
+        addresses.append((host, port))
         return real(loop, host, port, *rest)
 
     monkeypatch.setattr(connection, "connect", noting)
+    return addresses
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("kind", ["reader", "writer"])
+def test_only_allowed_addresses_are_connected_to_however_they_are_spelled(
+    tried: list[tuple[str, int]], kind: str
+) -> None:
     with Broker() as broker, stub() as lookupd:
         host, port = broker.tcp_address
         gate = Gate((host, port))
@@ -89,6 +103,92 @@ def test_only_allowed_addresses_are_connected_to_however_they_are_spelled(
                 time.sleep(0.5)
         assert {name for name, _ in gate.asked} >= set(METADATA)
     assert set(tried) == {(host, port)}
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.rule("YZ-4")
+@pytest.mark.parametrize("dialect", ["youzan", "auto"])
+@pytest.mark.parametrize("kind", ["reader", "writer"])
+def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, int]], kind: str, dialect: Any) -> None:
+    with Broker(youzan=True) as broker, stub() as lookupd:
+        broker.youzan.create_topic("t", 1)
+        host, port = broker.nodes[0].tcp_address
+        gate = Gate((host, port))
+        partitioned(lookupd, node(host, port), *(node(name, port) for name in METADATA), node(host, 22))
+        where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": gate}
+        with Writer(**where, dialect=dialect, **WARY) as writer:
+            for _ in range(3):  # without a key, partitions take turns: those that are left
+                writer.publish("t", b"x", timeout=10.0)
+            if kind == "writer":
+                for partition in (1, len(METADATA) + 1):
+                    with pytest.raises(errors.PartitionUnavailable, match="may be connected to"):
+                        writer.publish("t", b"x", partition=partition, timeout=0.5)
+        if kind == "reader":
+            tried.clear()
+            with Reader("t", "ch", print, **where, dialect=dialect, **WARY) as reader:
+                wait_for(lambda: reader.stats().connections)
+                before = len(lookupd.requests)
+                wait_for(lambda: len(lookupd.requests) >= before + 3)
+        assert {name for name, _ in gate.asked} >= set(METADATA)
+    assert set(tried) == {(host, port)}
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("dialect", ["youzan", "auto"])
+def test_where_all_leaders_are_refused_nothing_is_connected_to_and_a_publish_fails(
+    tried: list[tuple[str, int]], dialect: Any
+) -> None:
+    with Broker(youzan=True) as broker, stub() as lookupd:
+        broker.youzan.create_topic("t", 1)
+        partitioned(lookupd, node(*broker.nodes[0].tcp_address))
+        where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": Gate()}
+        with (
+            Writer(**where, dialect=dialect, **WARY) as writer,
+            Reader("t", "ch", print, **where, dialect=dialect, **WARY),
+        ):
+            with pytest.raises(errors.NotSent, match="may be connected to"):
+                writer.publish("t", b"x", timeout=0.7)
+            with pytest.raises(errors.NotSent):
+                writer.publish("t", b"x", partition=0, timeout=0.7)
+        assert tried == []
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.rule("YZ-1")
+def test_a_nsqlookupd_that_is_named_is_asked_only_where_it_is_allowed() -> None:
+    with Broker(youzan=True) as broker, stub() as lookupd, stub() as refused, stub() as allowed:
+        broker.youzan.create_topic("t", 1)
+        nsqd = broker.nodes[0].tcp_address
+        for each in (lookupd, refused, allowed):
+            partitioned(each, node(*nsqd))
+        named = [other.address.rpartition(":") for other in (refused, allowed)]
+        nodes = [{"ID": "x", "NodeIP": host, "TcpPort": "1", "HttpPort": port} for host, _, port in named]
+        lookupd.answers["/listlookup"] = (200, {"lookupdleader": {}, "lookupdnodes": nodes})
+        host, _, port = allowed.address.rpartition(":")
+        gate = Gate(nsqd, (host, int(port)))
+        where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": gate}
+        with Reader("t", "ch", print, **where, dialect="youzan", **WARY):
+            wait_for(lambda: allowed.requests)
+            before = len(lookupd.requests)
+            wait_for(lambda: len(lookupd.requests) >= before + 3)
+        assert refused.requests == []
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("port", [0, 70000])
+@pytest.mark.parametrize("youzan", [False, True])
+def test_a_registration_of_no_use_hides_no_nsqd(port: int, youzan: bool) -> None:
+    with Broker(youzan=youzan) as broker, stub() as lookupd:
+        if youzan:
+            broker.youzan.create_topic("t", 1)
+        good = node(*broker.nodes[0].tcp_address)
+        (partitioned if youzan else listing)(lookupd, good, node("h", port))
+        with (
+            Reader("t", "ch", print, lookupd_http_addresses=lookupd.address, **WARY) as reader,
+            Writer(lookupd_http_addresses=lookupd.address, **WARY) as writer,
+        ):
+            writer.publish("t", b"x", timeout=10.0)
+            wait_for(lambda: reader.stats().connections)
 
 
 @pytest.mark.rule("DISC-6")

@@ -95,6 +95,33 @@ def test_a_bad_answer_is_the_one_error(document: Any) -> None:
         parse_layout(document)
 
 
+def test_a_partition_of_no_use_is_left_out_and_counts_as_one_without_a_leader() -> None:
+    bad = {**NODE, "tcp_port": 70000}
+    meta = {"partition_num": 3}
+    layout = parse_layout({"meta": meta, "partitions": {"0": NODE, "1": bad, "x": NODE}, "producers": [bad, NODE]})
+    assert layout.partitions == {0: Endpoint("10.0.0.1", 4150, 0)}
+    assert layout.producers == (Endpoint("10.0.0.1", 4150),)
+    assert layout.missing() == (1, 2)
+    assert layout.left_out == (
+        "a producer without a usable address: '10.0.0.1', port 70000",
+        "no partition has the number 'x'",
+    )
+
+
+def test_nodes_are_no_substitute_for_partitions_that_are_of_no_use_or_refused() -> None:
+    layout = parse_layout({"partitions": {"0": {**NODE, "tcp_port": 0}}, "producers": [NODE]})
+    assert (layout.endpoints(), layout.has_partitions) == ((), True)
+    layout = parse_layout({"partitions": {"0": {**NODE, "tcp_port": 1}}, "producers": [NODE]})
+    narrowed = layout.only(lambda endpoint: endpoint.port == NODE["tcp_port"])
+    assert (narrowed.endpoints(), narrowed.has_partitions) == ((), True)
+    assert narrowed.producers == (Endpoint("10.0.0.1", 4150),)
+
+
+def test_more_entries_of_no_use_than_anybody_reads_are_not_kept() -> None:
+    bad = [{**NODE, "tcp_port": 70000 + number} for number in range(1000)]
+    assert len(parse_layout({"producers": [NODE, *bad]}).left_out) == 100
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
