@@ -35,6 +35,9 @@ _LIMIT = 30.0
 
 _NEVER = float("inf")
 
+#: Bytes of a folder below which /gnsq-XXXXXXXX/1023.sock is a path for a Unix socket: 107, on macOS 103.
+_LONGEST = 103 - len("/gnsq-XXXXXXXX/1023.sock")
+
 
 @dataclass
 class Child:
@@ -76,7 +79,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run to the end and return the exit code (:class:`Exit`).  In the main thread."""
-        folder = tempfile.mkdtemp(prefix="gnsq-")
+        folder = tempfile.mkdtemp(prefix="gnsq-", dir=_folder_for_sockets())
         try:
             sockets = (os.path.join(folder, f"{number}.sock") for number in range(self.count))
             self.children = [Child(n, path, Restarts(self.clock)) for n, path in enumerate(sockets)]
@@ -226,6 +229,12 @@ class Supervisor:
             if code in codes:
                 return code
         return Exit.NOT_DRAINED if codes else Exit.OK
+
+
+def _folder_for_sockets() -> str:
+    """Return the folder for temporary files, or /tmp where its path is too long for that of a Unix socket."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= _LONGEST else "/tmp"
 
 
 def _extra(child: Child) -> dict[str, Any]:

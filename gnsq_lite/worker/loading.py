@@ -45,7 +45,7 @@ def load(target: str) -> Worker:
                 f"cannot import {name!r}: there is no module {error.name!r} in {here} or on sys.path"
             ) from None
         raise explained(repr(name), error) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit("configuration missing") too: a new start would not mend it
         raise explained(repr(name), error) from None
     found: object = module
     for part in (attribute or "worker").split("."):
@@ -60,7 +60,7 @@ def load(target: str) -> Worker:
     return found
 
 
-def explained(what: str, error: Exception) -> LoadError:
+def explained(what: str, error: BaseException) -> LoadError:
     """Return what to raise when importing *what* failed: its traceback from the user's code on."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)

@@ -464,3 +464,24 @@ def test_a_taken_port_is_said_at_once(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--metrics-port", port) as program:
         assert program.ends() == 1
         assert f"127.0.0.1:{port}: no status pages: Address already in use" in program.output
+
+
+def test_a_module_that_exits_is_not_started_again_and_what_it_said_is_shown(tmp_path: Path) -> None:
+    app = "import sys\nsys.exit('configuration missing: ' + 'DB_URL')\n"
+    with worker(tmp_path, "127.0.0.1:1", app=app) as program:
+        assert program.ends() == 2
+        assert program.output.count("configuration missing: DB_URL") == 1
+        assert program.output.count("started") == 1
+
+
+def test_a_long_path_for_temporary_files_is_no_hindrance(
+    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("d" * 100)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))  # too long for the address of a Unix socket
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert program.output.count("process 0 started") == 1

@@ -59,7 +59,7 @@ class Command(BaseCommand):
             worker = _worker(options)
         except (OptionError, InvalidName, ImproperlyConfigured) as error:
             why = LoadError(str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = explained("the apps' nsq.py", error)
         else:
             return run_worker(worker, place, reload=options["reload"], status=status)
