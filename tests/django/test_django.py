@@ -196,3 +196,30 @@ def test_every_python_block_of_the_page_runs(shop: Shop) -> None:
     with running(["-c", DOCS, str(page)], shop.folder, env=shop.env, name="docs") as program:
         assert program.ends() == 0, program.output
         assert int(program.output.rsplit("blocks: ", 1)[1]) >= 3
+
+
+def test_an_app_that_exits_at_import_is_explained_once_and_is_exit_code_2(shop: Shop) -> None:
+    change(shop, "shop/nsq.py", "import time", "raise SystemExit('no ' + 'configuration')")
+    assert shop.call("nsq_worker", code=2).count("no configuration") == 1
+
+
+AT_ONCE = """
+import threading
+from gnsq_lite.contrib.django import publishing, writer
+
+class Slow(publishing.Writer):
+    both = threading.Barrier(2)
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.both.wait(20)
+
+publishing.Writer, found = Slow, []
+threads = [threading.Thread(target=lambda: found.append(writer())) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("writers:", len({id(each) for each in [*found, writer()]}))
+"""
+
+
+def test_threads_that_ask_for_the_first_writer_at_once_get_the_same_one(shop: Shop) -> None:
+    assert "writers: 1" in shop.call("shell", "-c", AT_ONCE)

@@ -51,18 +51,26 @@ class CommitWriter:
         transaction.on_commit(functools.partial(self.now.multipublish, topic, batch, **options), using=using)
 
 
-@functools.lru_cache(maxsize=1)
+#: The process's writer, by the name of the setting it is made of.
+_made: dict[str, CommitWriter] = {}
+
+
 def writer() -> CommitWriter:
     """Return the process's writer, made of the setting ``NSQ``; shared by all threads, and safe in forked children."""
-    options = dict(nsq_settings().get("WRITER", {}))
-    return CommitWriter(Writer(**addresses(), **options), options.get("max_msg_size", _DEFAULT_MAX))
+    found = _made.get("NSQ")
+    if found is None:
+        options = dict(nsq_settings().get("WRITER", {}))
+        made = CommitWriter(Writer(**addresses(), **options), options.get("max_msg_size", _DEFAULT_MAX))
+        # Of threads that come here at once the first wins, and a Writer that is not used has opened nothing.  A lock
+        # could be held by another thread while this process forks; setdefault() cannot.
+        found = _made.setdefault("NSQ", made)
+    return found
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     """A test has changed the setting: the next call makes a new Writer."""
-    if setting == "NSQ" and writer.cache_info().currsize:
-        writer().now.close()
-        writer.cache_clear()
+    if setting == "NSQ" and (made := _made.pop("NSQ", None)) is not None:
+        made.now.close()
 
 
 setting_changed.connect(_forget)
