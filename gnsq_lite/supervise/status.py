@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
+
+log = logging.getLogger("gnsq_lite.supervise")
 
 #: Seconds a client may take over its request, or a page over its answer.
 TIMEOUT = 10.0
@@ -72,7 +76,18 @@ class _Handler(BaseHTTPRequestHandler):
         """No line for a request: a probe comes every few seconds."""
 
 
-class _TCP(socketserver.ThreadingTCPServer):
+class _Lenient(socketserver.BaseServer):
+    """Says nothing of a client that has gone: probes reset their connections."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            log.debug("a client of the status pages has gone: %s", error)
+        else:
+            log.error("a request for a status page failed", exc_info=error)
+
+
+class _TCP(_Lenient, socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
@@ -81,7 +96,7 @@ class _TCP6(_TCP):
     address_family = socket.AF_INET6
 
 
-class _Unix(socketserver.ThreadingUnixStreamServer):
+class _Unix(_Lenient, socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
 

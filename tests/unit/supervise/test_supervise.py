@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
+from socketserver import BaseRequestHandler
 
 import pytest
 
@@ -17,7 +19,7 @@ from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatte
 from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.place import VARIABLE, Place, take_place
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
-from gnsq_lite.supervise.status import StatusServer
+from gnsq_lite.supervise.status import _TCP, StatusServer, _Unix
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 from tests.fakes import FakeClock
 
@@ -162,3 +164,21 @@ def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
     pages = GroupPages(list, lambda pages: ("", b""))
     with pytest.raises(OverflowError):
         StatusServer(pages, ("127.0.0.1", 99999), start_native_thread).start()
+
+
+def test_a_client_of_the_status_pages_that_goes_leaves_no_traceback(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty(BaseRequestHandler):
+        def handle(self) -> None:
+            raise error
+
+    for kind, address in ((_TCP, ("127.0.0.1", 0)), (_Unix, b"\0gnsq-test-%d" % os.getpid())):
+        with kind(address, Faulty) as server:  # type: ignore[arg-type]
+            for error in (ConnectionResetError(104, "Connection reset by peer"), ValueError("a fault of ours")):
+                caplog.clear()
+                one, other = socket.socketpair()
+                server.process_request_thread(one, "client")  # type: ignore[arg-type]
+                other.close()
+                assert ("a fault of ours" in caplog.text) == isinstance(error, ValueError)
+    assert capsys.readouterr().err == ""
