@@ -118,7 +118,7 @@ def _metrics(worker: Any) -> Callable[[], Page]:
         from gnsq_lite.contrib import prometheus
     except MissingExtra as missing:
         return _refusing(missing)
-    prometheus.REGISTRY.register(prometheus.Collector(worker))
+    prometheus.show(worker)
     if not any(isinstance(each, prometheus.HandlerSeconds) for each in worker.middleware):
         worker.middleware.insert(0, prometheus.HandlerSeconds())
     return prometheus.page

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from gnsq_lite.errors import ClosedError, MissingExtra
 from gnsq_lite.reader import Reader
@@ -33,7 +33,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("gnsq_lite.contrib.prometheus", "prometheus", "prometheus-client") from missing
 
-__all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "TimedWriter", "page"]
+__all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "TimedWriter", "page", "show"]
 
 #: Seconds an I/O loop has to answer; one that does not shows what was last seen of it, and gnsq_loop_up 0.
 TIMEOUT = 2.0
@@ -76,6 +76,9 @@ _WRITER_GAUGES = (
 )
 
 
+_collectors: WeakSet[Collector] = WeakSet()
+
+
 class Collector:
     """Shows the state of Readers, Writers and Workers; more may be added later.
 
@@ -88,10 +91,11 @@ class Collector:
         self._sources: list[Reader | Worker | Writer] = list(sources)
         self._writers: dict[str, Writer] = dict(writers)
         self._last: dict[Any, Any] = {}
+        _collectors.add(self)
 
     def add(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
-        """Show these too."""
-        self._sources += sources
+        """Show these too; one that is shown already is not shown twice."""
+        self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
 
     def describe(self) -> Iterable[Metric]:
@@ -274,6 +278,19 @@ class TimedWriter(Writer):
             return result
         finally:
             self._histogram.labels(topic, outcome).observe(time.perf_counter() - began)
+
+
+def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> None:
+    """Have *registry* show *worker*: through the Collector that it has, as it takes each name once, or a new one."""
+    for known in list(_collectors):
+        try:
+            registry.unregister(known)
+        except KeyError:  # it is not there
+            continue
+        registry.register(known)
+        known.add(worker)
+        return
+    registry.register(Collector(worker))
 
 
 def page(registry: CollectorRegistry = REGISTRY) -> tuple[str, bytes]:

@@ -17,7 +17,7 @@ from tests.programs import running, wait_for
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
-from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, TimedWriter, page  # noqa: E402
+from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, TimedWriter, page, show  # noqa: E402
 from gnsq_lite.contrib.prometheus_merge import merge  # noqa: E402
 
 CONTRIB = Path(gnsq_lite.__file__).parent / "contrib"
@@ -167,3 +167,22 @@ def test_without_the_extra_the_page_says_what_to_install(tmp_path: Path) -> None
     with running(["-c", WITHOUT], tmp_path) as program:
         assert program.ends() == 0, program.output
         assert 'pip install "gnsq_lite[prometheus]"' in program.output
+
+
+def test_a_registry_that_has_a_collector_shows_a_worker_through_it_and_once(nsqd: Broker) -> None:
+    worker = Worker(nsqd_tcp_addresses=nsqd.nsqd_tcp_address)
+    worker.add(gnsq_lite.worker.Handler("t", "ch", print))
+    with Writer(nsqd.nsqd_tcp_address) as writer:
+        writer.publish("t", b"1")
+        own, empty = (prometheus_client.CollectorRegistry() for _ in range(2))
+        own.register(Collector(main=writer))
+        worker.start()
+        try:
+            for registry in (own, own, empty):
+                show(worker, registry)
+            for registry in (own, empty):
+                assert page(registry)[1].count(b"\ngnsq_queued{") == 1
+            assert value(own, "gnsq_publishes_total", writer="main", outcome="published") == 1.0
+            assert value(empty, "gnsq_publishes_total", writer="main", outcome="published") is None
+        finally:
+            worker.close(1.0)
