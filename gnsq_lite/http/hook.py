@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from collections.abc import Mapping
+from http.client import HTTPException
 from urllib.parse import quote
 
 import urllib3
 
-from gnsq_lite.errors import HTTPError
+from gnsq_lite.errors import HTTPError, OptionError
+from gnsq_lite.http.transport import deadline, open_pool
+from gnsq_lite.options import HTTPOptions
+
+#: Bytes of an answer that are read so that its connection serves the next call; after a longer one it is closed.
+_ANSWER = 64 * 1024
 
 
 class HookFailed(HTTPError):
@@ -16,7 +24,14 @@ class HookFailed(HTTPError):
 
 
 class Caller:
-    """Sends bodies to one destination each, in turn, or to all.  Safe to share between threads."""
+    """Sends bodies to one destination each, in turn, or to all.  Safe to share between threads.
+
+    Args:
+        request_timeout: Seconds a call may take, the whole of its answer included.
+
+    Raises:
+        OptionError: a URL is none of http or https, or a header cannot be sent.
+    """
 
     def __init__(
         self,
@@ -30,14 +45,17 @@ class Caller:
         request_timeout: float,
         concurrency: int,
     ) -> None:
-        self._calls = [("POST", url) for url in posts] + [("GET", url) for url in gets]
+        _check_headers(headers)
+        pooled = HTTPOptions(http_pool_size=concurrency, environment_proxies=False)
+        self._calls = [
+            (method, url, open_pool(*_checked(url), pooled, {}))
+            for method, urls in (("POST", posts), ("GET", gets))
+            for url in urls
+        ]
         self._turn = itertools.count()
         self._all, self._sample, self._headers = mode == "multicast", sample, headers
-        self._pool = urllib3.PoolManager(
-            maxsize=concurrency,
-            timeout=urllib3.Timeout(connect=connect_timeout, read=request_timeout, total=request_timeout),
-            retries=False,
-        )
+        self._timeout = urllib3.Timeout(connect=connect_timeout, read=request_timeout, total=request_timeout)
+        self._seconds = request_timeout
         self.sent = self.skipped = 0
 
     def send(self, body: bytes) -> None:
@@ -46,26 +64,65 @@ class Caller:
             self.skipped += 1
             return
         if self._all:
-            for method, url in self._calls:
-                self._call(method, url, body)
+            for call in self._calls:
+                self._call(*call, body)
         else:
-            method, url = self._calls[next(self._turn) % len(self._calls)]
-            self._call(method, url, body)
+            self._call(*self._calls[next(self._turn) % len(self._calls)], body)
         self.sent += 1
 
-    def _call(self, method: str, url: str, body: bytes) -> None:
+    def _call(self, method: str, url: str, pool: urllib3.PoolManager, body: bytes) -> None:
+        target, sent = (url, body) if method == "POST" else (url.replace("%s", quote(body, safe="")), None)
         try:
-            if method == "POST":
-                answer = self._pool.request("POST", url, body=body, headers=self._headers, preload_content=False)
-            else:
-                target = url.replace("%s", quote(body, safe=""))
-                answer = self._pool.request("GET", target, headers=self._headers, preload_content=False)
-        except urllib3.exceptions.HTTPError as error:
+            with deadline(self._seconds):
+                answer = pool.request(
+                    method,
+                    target,
+                    body=sent,
+                    headers=self._headers,
+                    preload_content=False,
+                    retries=False,
+                    timeout=self._timeout,
+                )
+                is_good = 200 <= answer.status < 300
+                is_whole = False
+                try:
+                    is_whole = is_good and _read(answer)
+                finally:
+                    if not is_whole:
+                        answer.close()
+                    answer.release_conn()
+        except (urllib3.exceptions.HTTPError, HTTPException, OSError) as error:
             raise HookFailed(url, f"{method}: {error}") from error
-        try:
-            answer.read(64 * 1024)
-            if not 200 <= answer.status < 300:
-                raise HookFailed(url, f"{method}: HTTP {answer.status}")
-        finally:
-            answer.drain_conn() if answer.status < 300 else answer.close()
-            answer.release_conn()
+        if not is_good:
+            raise HookFailed(url, f"{method}: HTTP {answer.status}")
+
+
+def _read(answer: urllib3.BaseHTTPResponse) -> bool:
+    """Read the body; return whether that was all of it."""
+    left = _ANSWER
+    while left > 0:
+        data = answer.read(left, decode_content=False)
+        if not data:
+            return True
+        left -= len(data)
+    return False
+
+
+def _checked(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of *url*.  Raises OptionError."""
+    try:
+        parts = urllib3.util.parse_url(url.replace("%s", "x"))
+    except urllib3.exceptions.LocationParseError:
+        parts = urllib3.util.Url()
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise OptionError("url", url, "must be http://host[:port]/... or https://host[:port]/...")
+    return parts.scheme, parts.host, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Raise OptionError for what http.client would refuse at each call."""
+    for name, value in headers.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise OptionError("header", name, "is no name of a header")
+        if any(letter > "\xff" or letter in "\r\n\0" for letter in value):
+            raise OptionError("header", name, "its value must be one line of latin-1 text")
