@@ -63,6 +63,22 @@ def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, by
         yield number, b"%d\t%b" % (number, line.rstrip(b"\r\n"))
 
 
+class Publishing(threading.Thread):
+    """Publishes the records beside the Reader; *failed* is what ended it early."""
+
+    def __init__(self, writer: Writer, topic: str, source: Iterable[tuple[int, bytes]], sent: Tally) -> None:
+        super().__init__(daemon=True)
+        self._job = (writer, topic, source, sent)
+        self.failed: Exception | None = None
+
+    def run(self) -> None:
+        """Publish them all."""
+        try:
+            publish_all(*self._job)
+        except Exception as error:
+            self.failed = error
+
+
 class Handler:
     """Notes each line once; sends one in FAILS back, the first time it comes."""
 
@@ -179,11 +195,13 @@ def command(
             **where,
         )
         with reader:
-            publishing = threading.Thread(target=publish_all, args=(writer, topic, source, sent))
+            publishing = Publishing(writer, topic, source, sent)
             publishing.start()
             while publishing.is_alive():
                 progress.show(published=sent.count, handled=handler.tally.count)
                 publishing.join(0.1)
+            if publishing.failed is not None:  # a sum of what had been published until then would prove nothing
+                raise publishing.failed
             wait_for_all(sent, handler, progress, timeout=30.0)
             seconds = time.monotonic() - started
     return 0 if summary(sent, handler, seconds) else 1

@@ -14,7 +14,13 @@ from rich.text import Text
 
 
 class Output(Console):
-    """A Console that leaves a broken pipe to the program, where rich ends it with 1 and without a word."""
+    """A Console that leaves a broken pipe to the program, where rich ends it with 1 and without a word.
+
+    ``:a:`` stays what it is, in an IPv6 address for one; rich would make an emoji of it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"emoji": False, **options})
 
     def on_broken_pipe(self) -> None:
         """Raise it."""
@@ -25,7 +31,7 @@ class Output(Console):
 console = Output(highlight=False, soft_wrap=True)
 
 #: Standard error.
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 #: Characters of a progress bar.
@@ -70,5 +76,5 @@ class Progress:
 
 
 def echo(text: Any) -> None:
-    """Print one plain line."""
-    console.print(str(text), markup=False)
+    """Print one plain line, tabs included."""
+    print(text, flush=True)

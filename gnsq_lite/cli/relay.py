@@ -44,9 +44,12 @@ class Filter:
         if self._field is None and not self._keep:
             return body
         try:
-            record = json.loads(body)
-        except ValueError:
+            return self._of_json(body)
+        except (ValueError, RecursionError):  # no JSON, or nested beyond what is read here
             return None
+
+    def _of_json(self, body: bytes) -> bytes | None:
+        record = json.loads(body)
         if not isinstance(record, dict):
             return None
         if self._field is not None:

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.cli.lists import show
+from gnsq_lite.cli.output import console, errors
 from gnsq_lite.cli.pub import Read, pieces
+from gnsq_lite.cli.relay import Filter
 from tests.cli.programs import command, environment
 from tests.cli.programs import run as program
 
@@ -155,3 +158,45 @@ def test_stat_cuts_no_name_off_where_a_program_reads_it() -> None:
         done = program("stat", "--once", "--nsqd-http-address", at, COLUMNS="80")
     assert topic.encode() in done.stdout
     assert b"in flight" in done.stdout
+
+
+def test_a_demo_that_could_not_publish_everything_proves_nothing(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"a line\n" * 300 + b"x" * 2_000_000 + b"\n")  # nsqd takes 1 MiB
+    done = program("demo", str(lines))
+    assert done.returncode == 1
+    assert b"nothing was lost" not in done.stdout
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(b"gnsq-lite: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--post", "localhost:8080/in"), b"localhost:8080/in"),
+        (("--post", "ftp://localhost/in"), b"ftp://localhost/in"),
+        (("--get", "http:///%s"), b"http:///%s"),
+        (("--post", f"http://{NOWHERE}/", "--header", "X-Name: \u65e5\u672c"), b"X-Name"),
+        (("--post", f"http://{NOWHERE}/", "--header", "X Name: 1"), b"X Name"),
+        (("--post", f"http://{NOWHERE}/", "--content-type", "a\nb"), b"Content-Type"),
+    ],
+)
+def test_a_call_that_could_never_be_made_is_refused_at_once(arguments: tuple[str, ...], said: bytes) -> None:
+    done = program("to-http", "--topic", "t", "--nsqd-tcp-address", NOWHERE, *arguments, timeout=20.0, PYTHONUTF8="1")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a": ' * 100_000 + b"1" + b"}" * 100_000, b"\xff", b"[]", b""])
+def test_a_body_that_is_no_readable_json_object_is_filtered_out(body: bytes) -> None:
+    assert Filter("a", None, ("a",)).apply(body) is None
+    assert Filter("a", "1", ()).apply(b'{"a": 1}') == b'{"a": 1}'
+
+
+def test_an_ipv6_address_is_printed_as_it_is_and_columns_are_apart_by_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "[2001:db8:a::b:1]:4150"
+    show("nsqds", ["tcp", "version"], [[address, "1.3.0"]], False)
+    console.print(address, markup=False)
+    errors.print(address, markup=False)
+    assert capsys.readouterr() == (f"{address}\t1.3.0\n{address}\n", f"{address}\n")
