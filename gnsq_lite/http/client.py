@@ -135,13 +135,15 @@ class HTTPClient:
             port_given = url.port
         except ValueError:
             raise OptionError("address", "<hidden>", "is no URL") from None
-        safe = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+        # A "/", "?" or "#" in a password ends what urlsplit takes for the host, and the "@" comes behind it.
+        cut = "@" in url.path + url.query + url.fragment
+        safe = "<hidden>" if cut else f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         if url.scheme not in ("http", "https"):
             raise OptionError("address", safe, "must be a URL of http or https, or 'host:port'")
         if url.scheme == "http" and tls:
             raise OptionError("tls", "set", f"contradicts {safe}; write https://")
-        if url.query or url.fragment:
-            raise OptionError("address", safe, "must have no query and no fragment")
+        if url.query or url.fragment or cut:
+            raise OptionError("address", safe, "must have no query, no fragment and no '@' in its path")
         port = port_given or (443 if url.scheme == "https" else 80)
         host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
         credentials = None

@@ -194,6 +194,7 @@ def test_the_secret_is_in_no_repr_and_no_error() -> None:
         lambda: Writer(lookupd_http_addresses="http://user:hush@/"),
         lambda: Writer(lookupd_http_addresses="http://user:hu/sh@lookup"),
         lambda: Writer(lookupd_token="hush\n"),
+        lambda: Writer(lookupd_http_addresses="http://hush:47/x@lookup:4161"),
         lambda: Writer("http://user:hush,x@nsqd7:4150"),
         lambda: Writer(lookupd_http_addresses="http://user:hush,x@lookup:4161"),
         lambda: Writer(lookupd_http_addresses="http://user:hush x@lookup:4161"),

@@ -64,11 +64,27 @@ def test_what_is_no_address_is_an_option_error(address: Any) -> None:
         NsqdClient(address)
 
 
-def test_no_secret_is_in_the_error_about_a_url() -> None:
-    for url in ("ftp://user:s3cret@host", "http://user:s3cret@host/?x=1", "http://user:s3cret@host:999999"):
-        with pytest.raises(OptionError) as caught:
-            NsqdClient(url)
-        assert "s3cret" not in str(caught.value)
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://user:s3cret@host",
+        "http://user:s3cret@host/?x=1",
+        "http://user:s3cret@host:999999",
+        "http://user:47/s3cret@host",
+        "ftp://user:47/s3cret@host",
+        "http://user:47?s3cret@host",
+        "http://user:47#s3cret@host",
+        "http://user,47/s3cret@host",
+        b"http://user:47s3cret@host",
+        ("http://user:47s3cret@host", 80),
+    ],
+)
+def test_no_secret_is_in_the_error_about_a_url(url: Any) -> None:
+    with pytest.raises(OptionError) as caught:
+        NsqdClient(url)
+    assert "s3cret" not in f"{caught.value}{caught.value!r}"
+    assert "47" not in f"{caught.value}{caught.value!r}"
 
 
 def test_contradictions_are_refused() -> None:
