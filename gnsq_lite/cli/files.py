@@ -101,7 +101,7 @@ class TopicFile:
 
         Raises OSError where the disk is full, for one; the file is then as it was, and the bodies may be written again.
         """
-        self._rotate_if_due()
+        self.finish_if_due()
         file = self._file or self._open()
         data = b"".join(body + b"\n" for body in bodies)
         # A whole gzip member for each sync: what was synced can be read whatever comes after it.
@@ -124,7 +124,11 @@ class TopicFile:
             self._file = None
             file.close()
 
-    def _rotate_if_due(self) -> None:
+    def finish_if_due(self) -> None:
+        """Give the file its final name if the next message would begin a new one.
+
+        Raises OSError where that fails; the file is then left to recover().
+        """
         if self._file is None:
             return
         layout, now = self._layout, self._now()
@@ -191,7 +195,8 @@ def _publish(part: Path, final: Path) -> None:
         try:
             os.link(part, target)
         except FileExistsError:
-            continue
+            if not os.path.samefile(part, target):  # it is where a kill came before the next line
+                continue
         os.unlink(part)
         _sync_folder(target.parent)
         return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,12 @@ from gnsq_lite.cli import flags
 from gnsq_lite.cli.files import Layout, TopicFile
 from gnsq_lite.cli.output import errors
 from gnsq_lite.cli.serving import serve
+from gnsq_lite.supervise import logs
+
+log = logging.getLogger("gnsq_lite.to_file")
+
+#: Seconds between two looks whether a file is due of which nothing more is written.
+_LOOK = 1.0
 
 
 class FileWriter:
@@ -29,10 +38,37 @@ class FileWriter:
             self._file.write([message.body for message in batch])
             self.count += len(batch)
 
+    def look(self) -> None:
+        """Give the current file its final name if its time is over; a failure is a warning."""
+        try:
+            with self._lock:
+                self._file.finish_if_due()
+        except OSError:
+            log.warning("a file was not given its final name; the next start does it", exc_info=True)
+
     def close(self) -> None:
         """Give the current file its final name."""
         with self._lock:
             self._file.close()
+
+
+@contextmanager
+def looking(writers: Collection[FileWriter], every: float = _LOOK) -> Iterator[None]:
+    """Have the writers look *every* so many seconds, until the block ends: a topic may be silent for long."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(every):
+            for writer in writers:
+                writer.look()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @click.command("to-file")
@@ -92,6 +128,7 @@ def command(
         rotate_interval=rotate_interval,
     )
     keywords = {**flags.where(nsqds, lookupds), **flags.secured(options)}
+    logs.configure("brief", "warning", "main")  # what recovery warns of comes before serve() does this
     handlers = {topic: FileWriter(layout, topic) for topic in dict.fromkeys(topics)}
     readers = [
         Reader(
@@ -107,7 +144,8 @@ def command(
         for topic, handler in handlers.items()
     ]
     try:
-        serve(readers, drain=10.0)
+        with looking(handlers.values()):
+            serve(readers, drain=10.0)
     finally:
         for topic, handler in handlers.items():
             handler.close()

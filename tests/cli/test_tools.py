@@ -17,6 +17,7 @@ import pytest
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.app import COMMANDS, run
+from gnsq_lite.cli.files import Layout
 from tests.certs import Certificates
 from tests.cli.programs import Program
 from tests.cli.programs import run as program
@@ -260,6 +261,35 @@ def kill_and_compare(embedded: Broker, topic: str, out: Path) -> None:
         assert running.stop()[0] == 0
     assert set(read_all(out)) == bodies
     assert not list(out.glob("*.part"))
+
+
+def test_to_file_finishes_a_file_of_a_silent_topic_when_its_time_is_over(
+    embedded: Broker, topic: str, tmp_path: Path
+) -> None:
+    assert program("pub", "--topic", topic, *on(embedded), stdin=b"one\n").returncode == 0
+    flags = ("--topic", topic, "--output-dir", str(tmp_path), "--sync-interval", "0.1", "--rotate-interval", "0.5")
+    with Program("to-file", *flags, *on(embedded)):
+        wait_for(lambda: list(tmp_path.glob("*.log")), timeout=20)
+        assert not list(tmp_path.glob("*.part"))
+        assert read_all(tmp_path) == [b"one"]
+
+
+def test_to_file_leaves_what_is_not_its_own_and_warns_of_what_is_damaged(embedded: Broker, tmp_path: Path) -> None:
+    damaged = Layout(output_dir=tmp_path, work_dir=tmp_path, gzip=True).part("a.gz")
+    files = {tmp_path / "video.part": b"no newline", damaged: b"no gzip"}
+    for path, data in files.items():
+        path.write_bytes(data)
+    with Program("to-file", "--topic", "quiet", "--output-dir", str(tmp_path), *on(embedded)) as running:
+        wait_for(lambda: embedded.node.stats()["topics"], timeout=20)
+        _, _, err = running.stop()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert f"WARNING gnsq_lite.to_file[main] left {damaged}".encode() in err.splitlines()[0]
+
+
+def test_to_file_refuses_a_name_in_gz_for_lines() -> None:
+    done = program("to-file", "--topic", "t", "--filename-format", "<TOPIC><REV>.gz", timeout=20.0)
+    assert done.returncode == 2
+    assert b"must not end in .gz without gzip" in done.stderr
 
 
 # -- to-http

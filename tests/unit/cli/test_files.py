@@ -7,6 +7,7 @@ import fcntl
 import gzip
 import io
 import os
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from gnsq_lite.cli import files
 from gnsq_lite.cli.files import Layout, TopicFile, recover
+from gnsq_lite.cli.to_file import FileWriter, looking
 from gnsq_lite.errors import OptionError
 
 
@@ -311,3 +313,66 @@ def test_recovery_of_gzip_holds_little_of_a_file_in_memory(member: bytes, peak: 
     assert recover(layout) == [tmp_path / "a.log.gz"]
     assert (tmp_path / "a.log.gz").stat().st_size == count * len(member)
     assert peak() - before < 300_000
+
+
+def test_a_file_that_got_its_name_before_the_kill_gets_no_second_one(tmp_path: Path) -> None:
+    part = leave(layout_in(tmp_path), b"one")
+    os.link(part, tmp_path / "topic.host.day.log")
+    recover(layout_in(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["topic.host.day.log"]
+    assert lines_of(tmp_path) == [b"one"]
+
+
+# -- files of topics that are silent
+
+
+@pytest.mark.parametrize(
+    ("options", "due"),
+    [({"rotate_interval": 5.0}, 5.0), ({"datetime_format": "%S"}, 1.0), ({"rotate_size": 4}, 0.0)],
+    ids=["interval", "date", "size"],
+)
+def test_a_file_that_is_due_gets_its_final_name_without_another_message(
+    options: dict[str, Any], due: float, tmp_path: Path
+) -> None:
+    began = now = 1_000.0
+    layout = Layout(output_dir=tmp_path, work_dir=tmp_path, **{"datetime_format": "day", **options})
+    file = TopicFile(layout, "topic", lambda: now)
+    file.finish_if_due()  # there is none
+    file.write([b"one"])
+    [part] = tmp_path.iterdir()
+    if due:
+        now = began + due - 0.5
+        file.finish_if_due()
+        assert part.exists()
+    now = began + due
+    file.finish_if_due()
+    assert not part.exists()
+    assert lines_of(tmp_path) == [b"one"]
+
+
+def test_a_message_that_comes_when_the_file_is_due_goes_to_a_new_one(tmp_path: Path) -> None:
+    now = 1_000.0
+    file = TopicFile(layout_in(tmp_path, rotate_interval=5.0), "topic", lambda: now)
+    file.write([b"one"])
+    now += 5.0
+    file.write([b"two"])
+    file.close()
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"two\n", b"one\n"]  # "-000001", then ".day"
+
+
+def test_a_silent_file_is_looked_at_until_the_end_and_a_failure_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    again, threads = threading.Event(), set()
+
+    def fail(file: TopicFile) -> None:
+        threads.add(threading.current_thread())
+        if caplog.records:
+            again.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(TopicFile, "finish_if_due", fail)
+    with looking([FileWriter(layout_in(tmp_path), "topic")], every=0.001):
+        assert again.wait(20.0)
+    assert [thread.is_alive() for thread in threads] == [False]
+    assert "not given its final name" in caplog.text
