@@ -87,8 +87,12 @@ class Lookupds:
         """Take what a nsqlookupd says of which there are; return whether there are new ones to ask (YZ-1)."""
         if self._members is None or not self.may_grow:
             return False
-        found = self._members.found(self._same.get(_server(address), address) for address in addresses)
-        for address in found[: max(0, MAX_LOOKUPDS - len(self._busy))]:
+        named = dict.fromkeys(self._same.get(_server(address), address) for address in addresses)
+        new = [address for address in named if address not in self._busy]
+        for address in new[max(0, MAX_LOOKUPDS - len(self._busy)) :]:  # not even remembered
+            del named[address]
+        found = self._members.found(named)
+        for address in found:
             log.info("nsqlookupd %s was found", address)
             self._busy.setdefault(address, None)
         return bool(found)

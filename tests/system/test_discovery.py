@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,12 +17,13 @@ import pytest
 from gevent.event import Event
 
 from gnsq_lite import Writer
-from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
 from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError, OptionError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import LookupOptions, TLSOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.lookupds import LookupSet
 from tests.certs import Certificates
 from tests.fakes import FakeClock
 from tests.system.http_stub import Stub, answer, replying, scripted, stub
@@ -444,6 +445,31 @@ def test_a_nsqlookupd_that_is_named_by_another_must_be_allowed_as_well(
     assert {address for address, _ in cluster.asked} == {f"http://{ONE}", THREE}
     refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
     assert refusals == [f"a nsqlookupd names the nsqlookupd {TWO}, which allowed_addresses refuses"]
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.rule("YZ-1")
+def test_of_nsqlookupds_that_are_named_without_end_a_hundred_are_asked_and_remembered(found: Found) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE)
+    members: list[LookupSet] = []
+
+    class Noting(YouzanDialect):
+        def lookupd_members(self, seeds: Iterable[str], clock: Clock) -> LookupSet:
+            members.append(super().lookupd_members(seeds, clock))
+            return members[0]
+
+    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=Noting(), clock=clock)
+    for turn in range(5):
+        named = [f"10.1.{turn}.{number}:4161" for number in range(90)]
+        cluster.says.update({address: producers() for address in named})
+        cluster.lists.update(dict.fromkeys(cluster.says, listed(ONE, *named)))
+        poll(discovery)
+        gevent.sleep(0.01)
+        clock.advance(100.0)
+    poll(discovery)
+    assert len(members[0].addresses()) == 100
+    assert len({address for address, _ in cluster.asked}) == 100
 
 
 @pytest.mark.rule("DISC-6")
