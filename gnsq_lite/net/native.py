@@ -1,4 +1,4 @@
-"""The operating system's threads and locks, whatever is monkey-patched."""
+"""The operating system's threads and locks, whatever is monkey-patched; and their end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gevent import monkey
+
+from gnsq_lite.errors import ClosedError
 
 _start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
 _native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
@@ -29,3 +31,33 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
         _start_native(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
+
+
+class Exit:
+    """The end of the interpreter, from when the library's own thread is stopped: what waits for it waits in vain."""
+
+    #: Seconds until a daemonic thread hears of it.  The process is gone by then, and nothing is said; but where the
+    #: exiting thread joins that one, both would wait for good.
+    GRACE = 3.0
+
+    def __init__(self) -> None:
+        #: The exiting thread, once the library's is stopped.
+        self.ident: int | None = None
+        #: The waits of all threads, each with a ``wake()``.  Who begins one adds it and then looks at *ident*.
+        self.waits: set[Any] = set()
+
+    def begin(self) -> None:
+        """End all waits; in the exiting thread."""
+        self.ident = native_ident()
+        for wait in self.waits.copy():
+            wait.wake()
+
+    def error(self) -> ClosedError:
+        """Return what a wait raises; in another than the exiting thread after a while."""
+        if self.ident not in (None, native_ident()):
+            nap = native_lock()
+            nap.acquire()
+            nap.acquire(True, self.GRACE)
+        return ClosedError(
+            "the interpreter is exiting: the library's thread does not run any more, and no outcome is learnt"
+        )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
+from gnsq_lite.net.native import Exit
 from gnsq_lite.net.native import is_patched as is_patched
 from gnsq_lite.net.native import native_ident as native_ident
 from gnsq_lite.net.native import native_lock as native_lock
@@ -59,6 +61,8 @@ class Loop:
         self.pid = os.getpid()
         #: Whether its thread is the parent's: in a forked child nobody turns it any more.
         self.gone = False
+        #: Whether the interpreter is exiting, and its thread was stopped for good.
+        self.stopped = False
         self.soon: Callable[..., Any] = hub.loop.run_callback
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
@@ -146,7 +150,7 @@ class Loop:
     def run(self, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Run *run* in a greenlet of this loop and return its result; from any thread or greenlet.
 
-        Raises ClosedError in a forked child, where the loop's thread is missing.
+        Raises ClosedError where the loop's thread is missing: in a forked child, and when the interpreter exits.
         """
         if self.gone:
             raise ClosedError("this belongs to the parent process; make one in the child")
@@ -235,16 +239,20 @@ class Completion:
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the result, at most *timeout* seconds; return whether it came."""
+        """Wait for the result, at most *timeout* seconds; return whether it came.  ClosedError: Python exits."""
         if self._done:
             return True
         parking = Parking()
         self._wakers.append(parking.wake)
+        _exit.waits.add(parking)
         try:
-            if not self._done:
+            if not self._done and _exit.ident is None:
                 parking.park(timeout)
         finally:
+            _exit.waits.discard(parking)
             self._wakers.remove(parking.wake)
+        if _exit.ident is not None and not self._done:
+            raise _exit.error()
         return self._done
 
     def result(self, timeout: float | None = None) -> Any:
@@ -331,17 +339,23 @@ class Parking:
 _own: Loop | None = None
 _own_lock = native_lock()
 _after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+_exit = Exit()
 #: The Reader's loop, by the ident of each handler thread.
 _handles_for: dict[int, Loop] = {}
 
 
 def io_loop() -> Loop:
-    """Return the loop in which a Reader or Writer made here does its I/O (see the module's text)."""
+    """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
+
+    Raises ClosedError where the interpreter is too far gone to start a thread.
+    """
     if is_patched():
         return _handles_for.get(native_ident()) or loop_here()
     global _own
     with _own_lock:
         if _own is None:
+            if sys.is_finalizing():  # a thread that is started now never runs
+                raise _exit.error()
             _own = _start_own()
         return _own
 
@@ -369,10 +383,10 @@ def forget_on_fork(thing: Any) -> None:
 
 
 def _in_child() -> None:
-    global _own, _own_lock
+    global _own, _own_lock, _exit
     if _own is not None:
         _own.gone = True
-    _own, _own_lock = None, native_lock()
+    _own, _own_lock, _exit = None, native_lock(), Exit()
     _handles_for.clear()
     for thing in list(_after_fork):
         thing.after_fork()
@@ -397,6 +411,8 @@ def _at_exit() -> None:
 
     loop.call_soon(stop)
     ended.acquire(True, 1.0)
+    loop.stopped = True
+    _exit.begin()
 
 
 atexit.register(_at_exit)

@@ -541,3 +541,114 @@ def test_a_writer_first_used_in_a_handler_thread_of_a_patched_process_publishes_
     done = python(FIRST_IN_A_HANDLER, broker.tcp_address, topic, where, limit=12.0)
     assert done.returncode == 0, done
     assert int(broker.stats(f"{topic}_out")["depth"]) == 4
+
+
+AT_EXIT = """
+import atexit, sys, threading, time, weakref
+address, topic, when, what = sys.argv[1:]
+if when == "atexit":
+    atexit.register(lambda: act())
+weakref.finalize(threading.Thread(), int)  # as tempfile and logging do, before
+from gnsq_lite import Reader, Writer
+from gnsq_lite.errors import ClosedError
+def close(thing):
+    try:
+        thing.close()
+    except (ClosedError, RuntimeError):  # greenlet's: it is being finalized
+        pass
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except ClosedError as error:
+        assert "interpreter is exiting" in str(error)
+    else:
+        raise AssertionError("it came back")
+writer = Writer(address)
+unused = Writer(address)
+reader = Reader(topic, "ch", print, nsqd_tcp_addresses=address)
+if what != "first publish":
+    reader.start(block=False)
+    writer.publish(topic + "_out", b"x")
+threads = [threading.Thread(target=refused, args=(call,), daemon=True) for call in (
+    writer.stats, reader.join, lambda: writer.publish(topic + "_out", b"x"))]
+def join_others():
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+def act():
+    {
+        "writer.close": lambda: close(writer),
+        "reader.close": lambda: close(reader),
+        "publish": lambda: refused(writer.publish, topic + "_out", b"x"),
+        "nowait": lambda: refused(writer.publish_nowait(topic + "_out", b"x").result, 9.0),
+        "first publish": lambda: refused(unused.publish, topic + "_out", b"x"),
+        "flush": lambda: refused(writer.flush),
+        "stats": lambda: refused(reader.stats),
+        "join": lambda: refused(reader.join, 9.0),
+        "others": join_others,
+        "waiting": lambda: waits.join(),
+    }[what]()
+    print("done", flush=True)
+if what == "waiting":
+    waits = threading.Thread(target=refused, args=(reader.join,), daemon=True)
+    waits.start()
+    while not reader._core.ended._wakers:
+        time.sleep(0.01)
+class Service:
+    def __del__(self):
+        act()
+if when == "del":
+    service = Service()
+elif when == "finalize":
+    weakref.finalize(Service, act)
+print("main", flush=True)
+"""
+
+CLEAN_UPS = ["writer.close", "reader.close", "nowait", "flush", "stats", "join"]
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [
+        *((when, what) for when in ("atexit", "finalize", "del") for what in CLEAN_UPS),
+        ("atexit", "publish"),
+        ("finalize", "publish"),
+        ("atexit", "others"),
+        ("atexit", "waiting"),
+        ("del", "first publish"),
+    ],
+)
+def test_a_clean_up_after_the_librarys_thread_has_stopped_does_not_keep_the_interpreter(
+    broker: ServerHandle, topic: str, when: str, what: str
+) -> None:
+    """What would wait for the library's thread raises ClosedError; in a thread that the exiting one joins, too."""
+    done = python(AT_EXIT, broker.tcp_address, topic, when, what, limit=12.0)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"main\ndone\n", b"")
+
+
+PUBLISHES_ON = """
+import sys, threading
+from gnsq_lite import Writer
+writer = Writer(sys.argv[1])
+published = threading.Event()
+def publish():
+    while True:
+        writer.publish(sys.argv[2], b"x")
+        published.set()
+def ask():
+    while True:
+        writer.stats()
+for target in (publish, publish, ask):
+    threading.Thread(target=target, daemon=True).start()
+published.wait(10)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_daemonic_threads_that_publish_while_the_interpreter_ends_are_not_heard_of(
+    broker: ServerHandle, topic: str
+) -> None:
+    done = python(PUBLISHES_ON, broker.tcp_address, topic)
+    assert (done.returncode, done.stderr) == (0, b"")
