@@ -63,6 +63,10 @@ class _DeadlineReader(io.RawIOBase):
         count: int | None = self._raw.readinto(buffer)
         return count
 
+    def readall(self) -> bytes:
+        """Raise HTTPException: nobody asks for all there is, but a chunk whose size is -1 would get it."""
+        raise http.client.HTTPException("a read without a bound")
+
     def close(self) -> None:
         if not self.closed:
             self._raw.close()

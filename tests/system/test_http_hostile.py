@@ -189,6 +189,26 @@ def test_what_is_not_whole_http_is_a_typed_error(reply: bytes, kind: type[errors
         lookup(address, http_timeout=5.0)
 
 
+@pytest.mark.rule("DISC-6")
+def test_a_chunk_of_no_size_does_not_get_round_the_limit() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n"
+    read: list[int] = []
+
+    def script(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(head)
+        try:
+            for count in range(300):
+                connection.sendall(b"x" * 65536)
+                read.append(count)
+        except OSError:
+            pass  # the client has closed
+
+    with scripted(script) as address, pytest.raises(errors.HTTPError):
+        lookup(address, http_timeout=20.0, http_max_body=4096)
+    assert len(read) < 300
+
+
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"])
 @pytest.mark.rule("SEC-1")
 def test_a_redirect_is_not_followed_and_the_token_goes_nowhere_else(status: str) -> None:
