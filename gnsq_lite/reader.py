@@ -232,7 +232,7 @@ class Reader:
             if self._core is None:
                 self._core = _NEVER
             core, loop = self._core, self._loop
-        if loop is not None and core is not None and not core.ended.done():
+        if loop is not None and core is not None and not (core.ended.done() or loop.stopped):
             close_and_wait(core, timeout)
 
     def join(self, timeout: float | None = None) -> bool:

@@ -269,7 +269,7 @@ class Writer:
         """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect."""
         with self._lock:
             core, self._closed = self._core, True
-        if core is not None and not core.ended:
+        if core is not None and not (core.ended or core.loop.stopped):
             core.loop.run(core.close, timeout)
 
     @property

@@ -73,6 +73,8 @@ class Publication(Completion):
         loop = self._loop
         if loop.gone and not self._done:
             raise OutcomeUnknown("it was published by the parent process, which alone learns of the outcome")
+        if loop.stopped and self.sent and not self._done:
+            raise OutcomeUnknown("it was sent, and the interpreter is exiting: no outcome is learnt any more")
         if timeout is None and not self._done and loop.is_here():
             greenlet = getcurrent()
             if greenlet is not loop.hub:

@@ -551,11 +551,6 @@ if when == "atexit":
 weakref.finalize(threading.Thread(), int)  # as tempfile and logging do, before
 from gnsq_lite import Reader, Writer
 from gnsq_lite.errors import ClosedError
-def close(thing):
-    try:
-        thing.close()
-    except (ClosedError, RuntimeError):  # greenlet's: it is being finalized
-        pass
 def refused(call, *arguments):
     try:
         call(*arguments)
@@ -578,8 +573,8 @@ def join_others():
         thread.join()
 def act():
     {
-        "writer.close": lambda: close(writer),
-        "reader.close": lambda: close(reader),
+        "writer.close": writer.close,
+        "reader.close": reader.close,
         "publish": lambda: refused(writer.publish, topic + "_out", b"x"),
         "nowait": lambda: refused(writer.publish_nowait(topic + "_out", b"x").result, 9.0),
         "first publish": lambda: refused(unused.publish, topic + "_out", b"x"),
