@@ -127,7 +127,7 @@ class Consumer:
         if self.closing:
             return  # close() was quicker
         settings = self.settings
-        self.discovery = Discovery.for_reader(self.loop, settings, self.rng, self.clock, self._found)
+        self.discovery = Discovery.for_reader(settings, self.rng, self.clock, self._found, self._forgotten)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
@@ -138,6 +138,12 @@ class Consumer:
         """Discovery says: connect to these, which are not connected."""
         for endpoint in endpoints:
             self._connect(endpoint, direct=False)
+
+    def _forgotten(self, endpoints: Iterable[Endpoint]) -> None:
+        """Discovery says: nobody lists these any more, which are not connected."""
+        for endpoint in endpoints:
+            self._lost_by.pop(endpoint, None)
+            self._hopeless.pop(endpoint, None)
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
         if self.closing or endpoint in self._subscriptions or _ordered_by(endpoint) in self._stopped:

@@ -87,7 +87,9 @@ class Discovery:
         self._stopped = False
 
     @classmethod
-    def for_reader(cls, loop: Any, settings: Any, rng: Rng, clock: Clock, found: Callable[..., Any]) -> Discovery:
+    def for_reader(
+        cls, settings: Any, rng: Rng, clock: Clock, found: Callable[..., Any], forgotten: Callable[..., Any]
+    ) -> Discovery:
         """Return the discovery of a Reader's topic, from its ConsumerSettings.  Raises OptionError."""
         dialect, topic = settings.dialect, settings.topic
         return cls(
@@ -99,6 +101,7 @@ class Discovery:
             rng=rng,
             direct=settings.endpoints,
             on_found=found,
+            on_forget=forgotten,
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,

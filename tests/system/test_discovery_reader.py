@@ -125,3 +125,19 @@ def test_a_writer_publishes_to_what_nsqlookupd_lists_beside_a_silent_one(broker:
             writer.publish(topic, b"x", timeout=10.0)
             assert time.monotonic() - began < 4.0
         assert broker.stats(topic)["message_count"] == 1
+
+
+@pytest.mark.rule("DISC-6")
+def test_nothing_is_remembered_of_nsqds_that_nobody_lists_any_more(broker: ServerHandle, topic: str) -> None:
+    """A nsqlookupd that makes up ever new ones must not fill the memory."""
+    with stub() as server:
+        lists(server, "127.0.0.1", 1)
+        options: dict[str, Any] = {"lookupd_http_addresses": server.address, "lookupd_poll_interval": 0.05}
+        with Reader(topic, "c", print, **options) as reader:
+            core: Any = reader._core
+            for port in (1, 2, 3):  # nobody listens there
+                lists(server, "127.0.0.1", port)
+                wait_for(lambda port=port: any(lost.port == port for lost in core._lost_by))
+            lists(server, broker.host, broker.tcp_port)
+            wait_for(lambda: reader.stats().connections)
+            wait_for(lambda: not core._lost_by)
