@@ -27,7 +27,8 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.closing import close_and_wait
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
-from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop, native_lock
+from gnsq_lite.net.native import native_lock
+from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop
 from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.snapshot import reader_stats

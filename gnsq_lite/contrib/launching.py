@@ -47,7 +47,7 @@ def run_worker(worker: Any, place: Place | None, *, reload: bool = False, status
 
     Raises what :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
     """
-    from gnsq_lite.net.runtime import start_native_thread
+    from gnsq_lite.net.native import start_native_thread
     from gnsq_lite.worker import running
     from gnsq_lite.worker.pages import WorkerPages
 

@@ -374,9 +374,7 @@ class Consumer:
         except (KeyboardInterrupt, SystemExit) as error:
             exits = error
             self.loop.call_soon(lambda: self.fail(exits))
-        except gevent.GreenletExit:
-            if self.closing:
+        except BaseException as error:  # gevent.Timeout is no Exception
+            if self.closing and isinstance(error, gevent.GreenletExit):
                 raise  # this greenlet was killed, at the Reader's end
-            log.exception("the hook %s failed", name)
-        except BaseException:  # gevent.Timeout is no Exception
             log.exception("the hook %s failed", name)

@@ -17,7 +17,8 @@ import gevent
 from greenlet import getcurrent, greenlet
 
 from gnsq_lite.message import EXPIRED, NEW, Message
-from gnsq_lite.net.runtime import Loop, is_patched
+from gnsq_lite.net.native import is_patched
+from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.threads import ThreadPool
 from gnsq_lite.speed import TURN_OVER, Runner
 

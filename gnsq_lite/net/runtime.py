@@ -27,11 +27,7 @@ from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
-from gnsq_lite.net.native import Exit
-from gnsq_lite.net.native import is_patched as is_patched
-from gnsq_lite.net.native import native_ident as native_ident
-from gnsq_lite.net.native import native_lock as native_lock
-from gnsq_lite.net.native import start_native_thread as start_native_thread
+from gnsq_lite.net.native import Exit, is_patched, native_ident, native_lock, start_native_thread
 
 log = logging.getLogger("gnsq_lite.net")
 

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.net.runtime import Loop, enter_thread, leave_thread, native_lock, start_native_thread
+from gnsq_lite.net.native import native_lock, start_native_thread
+from gnsq_lite.net.runtime import Loop, enter_thread, leave_thread
 from gnsq_lite.speed import Runner
 
 log = logging.getLogger("gnsq_lite.reader")

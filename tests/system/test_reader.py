@@ -15,7 +15,7 @@ import pytest
 
 from gnsq_lite import BackoffOptions, Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.broker import Broker
-from gnsq_lite.net.runtime import is_patched, start_native_thread
+from gnsq_lite.net.native import is_patched, start_native_thread
 from tests.conftest import MakeBroker, MakeCluster
 from tests.servers import ServerHandle
 

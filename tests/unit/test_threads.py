@@ -12,7 +12,7 @@ import gevent
 import pytest
 
 from gnsq_lite.net import threads
-from gnsq_lite.net.runtime import native_ident, native_lock, start_native_thread
+from gnsq_lite.net.native import native_ident, native_lock, start_native_thread
 from gnsq_lite.net.threads import ThreadPool
 from gnsq_lite.speed import Runner
 

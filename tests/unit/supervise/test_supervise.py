@@ -13,7 +13,7 @@ from socketserver import BaseRequestHandler
 import pytest
 
 from gnsq_lite.errors import HTTPConnectError
-from gnsq_lite.net.runtime import start_native_thread
+from gnsq_lite.net.native import start_native_thread
 from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.orphans import LastResort
