@@ -1,13 +1,14 @@
 """A batch's bytes in one pass over its bodies, in C where it was built: the same bytes either way.
 
-``GNSQ_LITE_PURE=1`` in the environment, at import, keeps to Python.
+:mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
+
+from gnsq_lite.accelerator import WANTED, do_without
 
 
 def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
@@ -35,10 +36,10 @@ def with_sizes(bodies: Sequence[bytes]) -> bytes:
 _MOST_PAYLOAD = 2**31 - 1
 
 pack, is_accelerated = pure_pack, False
-if os.environ.get("GNSQ_LITE_PURE") != "1":
+if WANTED != "python":
     try:
         from gnsq_lite._pack import pack as _pack
-    except ImportError:
-        pass  # it is built where a C compiler is at hand
+    except ImportError as missing:
+        do_without(missing)
     else:
         pack, is_accelerated = _pack, True

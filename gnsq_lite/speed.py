@@ -1,15 +1,16 @@
 """What is done once per message, in C where it was built, in Python elsewhere: the same either way.
 
-``GNSQ_LITE_PURE=1`` in the environment, at import, keeps to Python.
+:mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, TypeAlias
+
+from gnsq_lite.accelerator import WANTED, do_without
 
 #: Size, type, and a message's head in one go.
 _MESSAGE_FRAME_HEAD = Struct(">iIqH16s")
@@ -145,15 +146,15 @@ class PureRunner:
 scan, skip_answered, know, is_accelerated = pure_scan, pure_skip_answered, pure_know, False
 Fins: TypeAlias = PureFins
 Runner: TypeAlias = PureRunner
-if os.environ.get("GNSQ_LITE_PURE") != "1":
+if WANTED != "python":
     try:
         from gnsq_lite._speed import Fins as _Fins
         from gnsq_lite._speed import Runner as _Runner
         from gnsq_lite._speed import know as _know
         from gnsq_lite._speed import scan as _scan
         from gnsq_lite._speed import skip_answered as _skip_answered
-    except ImportError:
-        pass  # it is built where a C compiler is at hand
+    except ImportError as missing:
+        do_without(missing)
     else:
         scan, skip_answered, know, is_accelerated = _scan, _skip_answered, _know, True
         Fins, Runner = _Fins, _Runner

@@ -51,6 +51,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_report_header() -> str:
+    """Say which implementation the run tests: the accelerator is easily missing where a compile has failed."""
+    from gnsq_lite import packing, speed
+
+    said = {True: "C", False: "Python"}
+    return f"gnsq_lite: messages in {said[speed.is_accelerated]}, batches in {said[packing.is_accelerated]}"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of Youzan's cluster the time that it needs: it looks once a minute whether it is stable."""
     for item in items:

@@ -166,7 +166,7 @@ def test_what_contradicts_or_is_of_the_wrong_kind_is_refused(cls: Any, values: d
         {"client_id": "", "hostname": ""},
         {"extra_identify": {"desired_tag": "x"}},
     ],
-    ids=str,
+    ids=lambda options: ",".join(options) or "none",
 )
 def test_what_nsqd_takes_is_taken(values: dict[str, Any]) -> None:
     ConnectionOptions(**values)

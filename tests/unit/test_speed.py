@@ -6,9 +6,7 @@ Where it was not built, Python stands on both sides.
 from __future__ import annotations
 
 import gc
-import os
 import struct
-import subprocess
 import sys
 from typing import Any
 
@@ -190,10 +188,3 @@ def test_no_reference_is_kept_and_none_is_lost() -> None:
     gc.collect()
     assert counts() == before
     assert sys.getrefcount(Message) == classes
-
-
-def test_the_environment_can_turn_it_off() -> None:
-    program = "from gnsq_lite import speed; print(speed.is_accelerated, speed.scan is speed.pure_scan)"
-    environment = {**os.environ, "GNSQ_LITE_PURE": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnsq_lite.wire import RULES, Rule
+from tests.unit.wire.rules import RULES, Rule
 
 HERE = Path(__file__).parent
 
