@@ -6,7 +6,6 @@ into bytes and what a server said into values.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -259,31 +258,3 @@ def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
         shown = f"{_SHORT.repr(host)}, port {_SHORT.repr(port)}" if isinstance(node, Mapping) else _SHORT.repr(node)
         raise HTTPResponseError("lookup", printable(f"a producer without a usable address: {shown}"))
     return Endpoint(str(host), port, partition)
-
-
-# -- finding a dialect by its name ----------------------------------------------------------------------------------
-
-_REGISTRY: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect}
-
-#: Dialects that are imported when they are asked for: module and name of what makes them.
-_LATER = {
-    "auto": ("gnsq_lite.youzan.auto", "auto_dialect"),
-    "youzan": ("gnsq_lite.youzan.dialect", "YouzanDialect"),
-}
-
-
-def register(name: str, factory: Callable[..., Dialect]) -> None:
-    """Make *factory* the maker of the dialect *name*; it is called with the Reader's or Writer's own options."""
-    _REGISTRY[name] = factory
-
-
-def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
-    """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
-    if not isinstance(dialect, str):
-        return dialect
-    if dialect not in _REGISTRY and dialect in _LATER:
-        module, name = _LATER[dialect]
-        register(dialect, getattr(importlib.import_module(module), name))
-    if dialect not in _REGISTRY:
-        raise OptionError("dialect", dialect, f"must be one of {', '.join(sorted({*_REGISTRY, *_LATER}))}")
-    return _REGISTRY[dialect](**options)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gnsq_lite.dialect import Dialect, Endpoint, resolve
+from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,

@@ -8,7 +8,8 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest, resolve
+from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
+from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import (
     AuthFirstError,
     ClosedError,

@@ -9,14 +9,13 @@ What a call does, whatever the server answers:
 * Every failure is one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
 
 Calls are plain and blocking; a *runner* decides where they run.  In a process that has loaded gevent, and so may have
-greenlets, ``gnsq_lite.net.offload`` is loaded by its name when the first call is made, and installs the default one: it
-keeps a slow server from stopping other greenlets, monkey-patched or not.  This part itself knows no gevent.
+greenlets, the default one keeps a slow server from stopping other greenlets, monkey-patched or not
+(:mod:`gnsq_lite.blocking_calls`).  Elsewhere gevent is not loaded for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
 import os
 import sys
@@ -73,21 +72,21 @@ def call_here(call: Callable[[], T], *, timeout: float) -> T:
 _default_runner: Runner | None = None
 
 
-def set_default_runner(runner: Runner, *, replace: bool = True) -> None:
-    """Make *runner* the one of all clients that were given none, those already made included.
-
-    With ``replace=False`` only where none was set before.
-    """
+def set_default_runner(runner: Runner) -> None:
+    """Make *runner* the one of all clients that were given none, those already made included."""
     global _default_runner
-    if replace or _default_runner is None:
-        _default_runner = runner
+    _default_runner = runner
 
 
 def default_runner() -> Runner:
     """Return the runner of clients that were given none."""
-    if _default_runner is None and "gevent" in sys.modules:
-        importlib.import_module("gnsq_lite.net.offload")
-    return _default_runner or call_here
+    if _default_runner is not None:
+        return _default_runner
+    if "gevent" in sys.modules:
+        from gnsq_lite.blocking_calls import call_cooperatively
+
+        return call_cooperatively
+    return call_here
 
 
 class HTTPClient:

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import gevent
 
+from gnsq_lite.blocking_calls import call_cooperatively
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.net.addresses import without_credentials
-from gnsq_lite.net.offload import call_cooperatively
 from gnsq_lite.options import LookupOptions, TLSOptions
 
 log = logging.getLogger("gnsq_lite.discovery")

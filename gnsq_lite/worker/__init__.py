@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gnsq_lite.worker.app import Worker
-from gnsq_lite.worker.middleware import Middleware
+from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
 __all__ = ["Handler", "Middleware", "Worker"]

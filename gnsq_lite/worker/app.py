@@ -1,4 +1,4 @@
-"""The Worker: handlers by decorator, one Reader for each, one orderly end for all."""
+"""The Worker: handlers by decorator, one Reader for each, code around each message, one orderly end for all."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any, TypeVar
 
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.giveup import by_name
+from gnsq_lite.net.handlers import refuse_unrun
 from gnsq_lite.net.signals import Stages
 from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.worker import running
-from gnsq_lite.worker.middleware import Middleware, wrapped
 from gnsq_lite.worker.specs import Handler, check_drain_timeout, check_give_up, writer_options
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
+Call = Callable[[Any], Any]
 
 
 class Worker:
@@ -168,7 +169,14 @@ class Worker:
 
     def close(self, timeout: float | None = None) -> bool:
         """Drain what :meth:`start` has started, and wait; return whether every handler finished in time."""
-        return running.close(self, self.drain_timeout if timeout is None else timeout)
+        seconds = self.drain_timeout if timeout is None else timeout
+        drained = running.drain(self.readers, self.writers, self._stages, seconds)
+        for each in reversed(self.middleware):
+            try:
+                each.stopped(self)
+            except Exception:
+                log.exception("middleware failed when the worker stopped")
+        return drained
 
     # -- while it runs
 
@@ -221,3 +229,67 @@ def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -
     if isinstance(options.get("on_give_up"), str):
         options["on_give_up"] = print
     Reader(topic, channel, function, **options)
+
+
+class Middleware:
+    """Base class: override the hooks you need; those you leave cost nothing.
+
+    *message* is what the handler gets: a :class:`~gnsq_lite.Message`, or a list of them where it has a *batch_size*.
+    The hooks run where the handler runs, and several at once where handlers do.  Middleware given first is outermost:
+    its ``before`` runs first and its ``after`` or ``failed`` last.
+    """
+
+    def before(self, message: Any) -> None:
+        """Runs before the handler.  What it raises is the message's failure; the handler is not called."""
+
+    def after(self, message: Any) -> None:
+        """Runs when the handler has returned.  What it raises is the message's failure."""
+
+    def failed(self, message: Any, error: BaseException) -> None:
+        """Runs when the handler, or middleware further in, raised; ``Requeue`` too.  *error* is raised on after it."""
+
+    def started(self, worker: Worker) -> None:
+        """Runs once, before the first message, in each process."""
+
+    def stopped(self, worker: Worker) -> None:
+        """Runs once, after the last message, in each process."""
+
+    def wrap(self, call: Call, handler: Handler) -> Call:
+        """Return what is called in place of *call*; override it to keep something from before to after."""
+        before, after, failed = (self._overridden(name) for name in ("before", "after", "failed"))
+        if before is after is failed is None:
+            return call
+
+        def wrapped(message: Any) -> None:
+            if before is not None:
+                before(message)
+            try:
+                returned = call(message)
+                if returned is not None:
+                    refuse_unrun(returned)
+            except BaseException as error:
+                if failed is not None:
+                    _tell(failed, message, error)
+                raise
+            if after is not None:
+                after(message)
+
+        return wrapped
+
+    def _overridden(self, name: str) -> Callable[..., Any] | None:
+        return None if getattr(type(self), name) is getattr(Middleware, name) else getattr(self, name)
+
+
+def _tell(failed: Callable[..., Any], message: Any, error: BaseException) -> None:
+    try:
+        failed(message, error)
+    except Exception:
+        log.exception("middleware failed while it was told of a failure")
+
+
+def wrapped(handler: Handler, middleware: Iterable[Middleware]) -> Call:
+    """Return the handler's function within all *middleware*, the first one outermost."""
+    call = handler.function
+    for each in reversed(list(middleware)):
+        call = each.wrap(call, handler)
+    return call

@@ -8,15 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gnsq_lite.net.runtime import Completion, wait_any
 from gnsq_lite.net.signals import Stages, in_main_thread
+from gnsq_lite.reader import Reader
 from gnsq_lite.supervise.exits import Exit
-
-if TYPE_CHECKING:
-    from gnsq_lite.reader import Reader
-    from gnsq_lite.worker.app import Worker
+from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
 
@@ -27,7 +25,21 @@ _LOOK = 0.5
 Tick = Callable[[], bool]
 
 
-def run(worker: Worker, drain_timeout: float, *, supervised: bool = False, ticks: Sequence[Tick] = ()) -> int:
+class Runnable(Protocol):
+    """What is run: a :class:`gnsq_lite.Worker`, as far as its life is concerned."""
+
+    @property
+    def stages(self) -> Stages: ...
+
+    @property
+    def readers(self) -> Sequence[Reader]: ...
+
+    def start(self) -> None: ...
+
+    def close(self, timeout: float) -> bool: ...
+
+
+def run(worker: Runnable, drain_timeout: float, *, supervised: bool = False, ticks: Sequence[Tick] = ()) -> int:
     """Run *worker* to its end and return the exit code; see :meth:`gnsq_lite.Worker.run`.
 
     A *supervised* one drains on SIGTERM and SIGINT however often they come, as a service manager may send them to it
@@ -41,17 +53,17 @@ def run(worker: Worker, drain_timeout: float, *, supervised: bool = False, ticks
         told += [(signal.SIGQUIT, stages.ask_at_once)] if supervised else []
     with stages.listening(told):
         worker.start()
-        log.info("worker runs", extra={"pid": os.getpid(), "handlers": len(worker.handlers)})
+        log.info("worker runs", extra={"pid": os.getpid(), "handlers": len(worker.readers)})
         error = _until_told(worker, stages, ticks)
         log.info("worker drains, for at most %g s", drain_timeout, extra={"pid": os.getpid(), "limit": drain_timeout})
-        drained = close(worker, drain_timeout)
+        drained = worker.close(drain_timeout)
     log.info("worker ends, %s", "drained" if drained else "not drained", extra={"pid": os.getpid(), "drained": drained})
     if error is not None:
         raise error
     return Exit.OK if drained else Exit.NOT_DRAINED
 
 
-def _until_told(worker: Worker, stages: Stages, ticks: Sequence[Tick]) -> BaseException | None:
+def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> BaseException | None:
     """Return when it is time to drain; what ended a Reader, if that is why."""
     while not stages.drain.done():
         try:
@@ -69,9 +81,8 @@ def _until_told(worker: Worker, stages: Stages, ticks: Sequence[Tick]) -> BaseEx
     return None
 
 
-def close(worker: Worker, timeout: float) -> bool:
+def drain(readers: Sequence[Reader], writers: Sequence[Writer], stages: Stages, timeout: float) -> bool:
     """Close all Readers side by side, then the Writers; return whether every handler finished in time."""
-    stages, readers = worker.stages, worker.readers
     closed = [Completion() for _ in readers]
     deadline = time.monotonic() + timeout
     for reader, done in zip(readers, closed, strict=True):
@@ -85,13 +96,8 @@ def close(worker: Worker, timeout: float) -> bool:
             reader.close(0.0)
         deadline = time.monotonic()
     drained = not any(reader.stats().handlers_abandoned for reader in readers)
-    for writer in worker.writers:
+    for writer in writers:
         writer.close(max(1.0, deadline - time.monotonic()))
-    for each in reversed(worker.middleware):
-        try:
-            each.stopped(worker)
-        except Exception:
-            log.exception("middleware failed when the worker stopped")
     return drained
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest, resolve
+from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
+from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.net.routes import plain_request

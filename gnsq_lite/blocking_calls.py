@@ -1,7 +1,5 @@
 """Keeps a blocking call from stopping the other greenlets of its thread.
 
-Importing this module makes it so for every HTTP client of the library (``gnsq_lite.http`` itself knows no gevent):
-
 * Sockets are monkey-patched: the call runs here; its sockets give way to other greenlets by themselves.
 * They are not, and this thread runs greenlets: the call runs in a native thread; its caller waits as a greenlet.
 * This thread has no hub, so there is no greenlet to stop: the call runs here.
@@ -20,8 +18,6 @@ from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub
 from gevent.threadpool import ThreadPool
 from greenlet import getcurrent
-
-from gnsq_lite.http.client import set_default_runner
 
 T = TypeVar("T")
 
@@ -83,4 +79,3 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-set_default_runner(call_cooperatively, replace=False)

@@ -1,0 +1,23 @@
+"""Which dialect a Reader or Writer speaks, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.dialect import Dialect, PlainDialect
+from gnsq_lite.errors import OptionError
+from gnsq_lite.youzan.auto import auto_dialect
+from gnsq_lite.youzan.dialect import YouzanDialect
+
+_BY_NAME: dict[str, Callable[..., Dialect]] = {"auto": auto_dialect, "nsq": PlainDialect, "youzan": YouzanDialect}
+
+
+def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
+    """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
+    if not isinstance(dialect, str):
+        return dialect
+    make = _BY_NAME.get(dialect)
+    if make is None:
+        raise OptionError("dialect", dialect, f"must be one of {', '.join(sorted(_BY_NAME))}")
+    return make(**options)
