@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import gevent
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, MessageFactory
 from gnsq_lite.errors import (
     ConnectionLost,
     DecompressionError,
     HandshakeTimeout,
     HeartbeatTimeout,
     NSQConnectionError,
-    NsqdError,
     NSQError,
     ProtocolError,
+    UnexpectedFrame,
     error_for,
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.flight import InFlight
+from gnsq_lite.net.pace import Pace
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.stream import Stream, connect
-from gnsq_lite.options import Address, ConnectionOptions, format_address
+from gnsq_lite.net.target import Owner, Target
+from gnsq_lite.net.telling import Complaints
+from gnsq_lite.options import ConnectionOptions, format_address
 from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.compress import make_codec
@@ -45,43 +46,15 @@ log = logging.getLogger("gnsq_lite.net")
 #: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
 _GRACE = 0.5
 
-#: Most bytes that one read of the handshake may decompress to.
+#: Most bytes of a frame of the handshake, and of what one read of it decompresses to.
 _HANDSHAKE_BYTES = 1024 * 1024
+#: Most frames of a handshake; but for heartbeats, nsqd sends five.
+_HANDSHAKE_FRAMES = 1000
+#: Frames, messages apart, between two looks at the clock.
+_FRAMES_AT_ONCE = 256
 
-
-class Owner(Protocol):
-    """What a connection tells its Reader or Writer; all calls come in the loop's thread and must not wait."""
-
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
-
-    def on_response(self, connection: Connection, body: bytes) -> None: ...
-
-    def on_error_frame(self, connection: Connection, error: NsqdError) -> None: ...
-
-    def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None: ...
-
-    def on_answers_lost(self, count: int) -> None: ...
-
-    def on_failure(self) -> None: ...
-
-    def requeue_delay(self, message: Message) -> float: ...
-
-    def handle(self, messages: list[Message]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a connection is for: an nsqd, and for a Reader what to subscribe to."""
-
-    endpoint: Endpoint
-    topic: str = ""
-    channel: str = ""
-    subscribe: bytes | None = None
-    #: Returns how messages are made, once what was negotiated is known.
-    choose_message: Callable[[Any], MessageFactory] | None = None
-    identify_extra: Mapping[str, Any] | None = None
-    #: Where to connect to in truth, when an address map says other than the endpoint.
-    connect_to: Address | None = None
+#: Bytes of answers that wait for a Reader's nsqd to take them, before no more is read.
+_MOST_UNSENT = 4 * 1024 * 1024
 
 
 class Connection:
@@ -109,7 +82,10 @@ class Connection:
         self.fins = self._fins if type(self).finish is Connection.finish else None
         self._out: list[bytes] = []
         self._reqs: list[bytes] = []
-        self._decoder = FrameDecoder[Message](options.max_frame_size, Message, self)
+        limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
+        self._decoder = FrameDecoder[Message](limit, Message, self, at_once=_FRAMES_AT_ONCE)
+        self.complaints = Complaints(clock)
+        self._pace = Pace(loop, clock)
 
     # -- opening (CONN-1, CONN-5)
 
@@ -134,7 +110,7 @@ class Connection:
             raise HandshakeTimeout(self.address, why) from None
         except NSQError as error:
             if isinstance(error, ProtocolError):
-                self._blame(error)
+                error.address = self.address
             self.close(error)
             raise
         except BaseException:
@@ -151,7 +127,7 @@ class Connection:
         identify = build_identify(options, hostname_default=socket.gethostname())
         session = Session(options, self.address, identify=identify, subscribe=self.target.subscribe)
         stream.write(session.start())
-        while True:
+        for _ in range(_HANDSHAKE_FRAMES):
             step = session.receive(self._one_frame(stream))
             if isinstance(step, Send):
                 self._emit(step.data)
@@ -163,6 +139,8 @@ class Connection:
                 self._early = self._decompress_early(self._decoder.take_pending())
             elif isinstance(step, Done):
                 break
+        else:
+            raise UnexpectedFrame(f"no end of the handshake within {_HANDSHAKE_FRAMES} frames")
         for warning in session.warnings:
             log.warning("%s: %s", self.address, warning)
         self.auth_reply = session.auth_reply
@@ -188,6 +166,7 @@ class Connection:
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         self.negotiated = negotiated
+        self._decoder.limit = self.options.max_frame_size
         if self.target.choose_message is not None:
             self._decoder.make_message = self.target.choose_message(negotiated)
         if negotiated is not None:
@@ -205,32 +184,51 @@ class Connection:
             self._deliver(self._decoder.take_pending())
             while True:
                 data = stream.read()
-                self.read_at = self.clock.now()
+                self.read_at = self._pace.began = self.clock.now()
                 if self._codec is None:
                     self._deliver(data)
                 else:
                     for chunk in self._codec.decompress(data):
                         self._deliver(chunk)
+                        self._give_way()
         except NSQError as error:
             if isinstance(error, ProtocolError):
-                self._blame(error)
+                error.address = self.address
             self.close(error)
             raise
         except BaseException:
             self.close(ConnectionLost(self.address, "closed by this client"))
             raise
 
-    def _blame(self, error: ProtocolError) -> None:
-        error.address = self.address
-
     def _deliver(self, data: bytes) -> None:
-        messages, frames = self._decoder.feed(data)
-        if messages:
-            self.in_flight.add(messages)
-            self.owner.on_messages(self, messages)
-        for frame in frames:
-            self._on_frame(frame)
-        self._decoder.check()
+        decoder, in_flight = self._decoder, self.in_flight
+        while True:
+            messages, frames = decoder.feed(data)
+            if messages:
+                in_flight.add(messages)
+                self.owner.on_messages(self, messages)
+            for frame in frames:
+                self._on_frame(frame)
+            decoder.check()
+            if messages and len(in_flight) > self._pace.most:
+                self._pace.rest(self.address, len(in_flight), self._is_crowded)
+                self._go_on()
+            if not decoder.more:
+                return
+            data = b""
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Let the loop do its other work where this read takes long; raise what closed the connection meanwhile."""
+        if self._pace.give_way():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._stream is not None and self._stream.closed is not None:
+            raise self._stream.closed
+
+    def _is_crowded(self) -> bool:
+        return self.is_open() and (len(self.in_flight) > self._pace.most or self.unsent() > _MOST_UNSENT)
 
     def _on_frame(self, frame: Frame) -> None:
         body = frame.body
@@ -240,7 +238,9 @@ class Connection:
                 raise error
             self.owner.on_error_frame(self, error)
         elif body == HEARTBEAT:
-            self.send(commands.NOP)
+            # One answers all that came meanwhile: any byte is a sign of life.
+            if not (self._out and self._out[-1] is commands.NOP) and self.unsent() < _MOST_UNSENT:
+                self.send(commands.NOP)
         else:
             if body == CLOSE_WAIT:
                 self.close_waited = True
@@ -262,6 +262,11 @@ class Connection:
 
     def _flush_soon(self) -> None:
         self.loop.call_soon(self._flush)
+
+    def set_ready(self, count: int) -> None:
+        """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
+        self._pace.allow(count)
+        self.send(commands.ready(count))
 
     def finish(self, message: Message) -> None:
         """Queue FIN; from any thread.  The message was claimed by its caller."""
@@ -319,6 +324,7 @@ class Connection:
             self.finished += finished
             self.requeued += requeued
             self.in_flight.answered(finished + requeued)
+            self._pace.look()
             self.owner.on_answered(self, finished, requeued, 0)
 
     def _emit(self, data: bytes) -> None:
@@ -343,6 +349,10 @@ class Connection:
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
+        self.complaints.tell(now)
+        if self._pace.rests:  # it is not nsqd that is silent; and to it, this side must not seem to be
+            self.read_at = now
+            self.send(commands.NOP)
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
             why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
@@ -352,6 +362,7 @@ class Connection:
             self.close(ConnectionLost(self.address, why))
         else:
             self._count_out(now)
+            self._pace.look()
 
     def _count_out(self, now: float) -> None:
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
@@ -374,6 +385,8 @@ class Connection:
                 reason = ConnectionLost(self.address, str(reason))
             stream.close(reason)
         self.in_flight.clear()
+        self._pace.look()
+        self.complaints.tell()
 
     def send_close(self) -> None:
         """Send CLS: nsqd sends no more messages and answers CLOSE_WAIT (CLOSE-1)."""

@@ -291,9 +291,9 @@ class Consumer:
         self.quiet.set()
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """A late answer (ERR-1): counted, logged, told; nothing else happens."""
+        """A late answer (ERR-1): counted, logged with others of its second, told; nothing else happens."""
         self.late_answers += 1
-        log.warning("%s", error, extra=self.fields(connection.endpoint))
+        connection.complaints.add(log, error, self.fields(connection.endpoint))
         self.call_hook("on_error", error)
 
     def requeue_delay(self, message: Message) -> float:

@@ -18,16 +18,22 @@ def is_open(message: Message) -> bool:
     return token < EXPIRED
 
 
+#: So many answered messages may be kept because an older one is not answered.
+_KEPT = 1000
+
+
 class InFlight:
     """Counts, and remembers what is unanswered.  In the loop's thread."""
 
-    __slots__ = ("_at", "_gone", "_reads", "received")
+    __slots__ = ("_at", "_gone", "_kept", "_reads", "received")
 
     def __init__(self) -> None:
         self._reads: deque[list[Message]] = deque()
         #: How far the oldest read is known to be answered.
         self._at = 0
         self._gone = 0
+        #: Messages in the reads.
+        self._kept = 0
         self.received = 0
 
     def __len__(self) -> int:
@@ -36,10 +42,13 @@ class InFlight:
     def add(self, messages: list[Message]) -> None:
         """A read brought these."""
         self.received += len(messages)
+        self._kept += len(messages)
         reads = self._reads
         reads.append(messages)
         if len(reads) > 1:
             self._forget_answered()
+            if self._kept > _KEPT and self._kept > 2 * len(self) + _KEPT:
+                self._keep_open()
 
     def _forget_answered(self) -> None:
         """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
@@ -52,9 +61,16 @@ class InFlight:
             at = skip_answered(oldest, at)
             if at < len(oldest):
                 break
-            reads.popleft()
+            self._kept -= len(reads.popleft())
             at = 0
         self._at = at
+
+    def _keep_open(self) -> None:
+        """Let go of what was answered behind a message that is not: one slow handler must not keep all that follow."""
+        self._at = 0
+        opened = ([m for m in read if is_open(m)] for read in self._reads)
+        self._reads = deque(read for read in opened if read)
+        self._kept = sum(map(len, self._reads))
 
     def answered(self, count: int) -> None:
         """Answers to so many messages went out."""
@@ -74,11 +90,11 @@ class InFlight:
         self._at = 0
         late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
         self._gone += len(late)
-        self._reads = deque(read for read in self._reads if any(is_open(m) for m in read))
+        self._keep_open()
         return late
 
     def clear(self) -> None:
         """The connection is gone; so is its claim on what it brought."""
         self._reads.clear()
-        self._at = 0
+        self._at = self._kept = 0
         self._gone = self.received

@@ -16,7 +16,6 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
-from gnsq_lite.wire import commands
 
 if TYPE_CHECKING:
     from gnsq_lite.net.consumer import Consumer
@@ -150,7 +149,7 @@ class FlowControl:
         for decision in decisions:
             connection = self._owner.connections.get(decision.key)  # type: ignore[call-overload]
             if connection is not None and not self._owner.closing:
-                connection.send(commands.ready(decision.count))
+                connection.set_ready(decision.count)
         next_tick = self.allocator.next_tick
         if next_tick is not None and next_tick < self._ticks_at:
             self._wake.set()

@@ -19,8 +19,9 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.addresses import mapped
-from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.target import Target
 from gnsq_lite.net.telling import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
@@ -89,7 +90,7 @@ class Peer:
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A refusal that leaves the connection open settles the oldest unanswered publish."""
         if not self.pending:
-            log.warning("%s", error)
+            connection.complaints.add(log, error)
             return
         self.producer.refused(self._answered(connection), error)
 

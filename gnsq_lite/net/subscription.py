@@ -10,8 +10,9 @@ import gevent
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, ConnectionLost, InvalidError, NSQError, OptionError
 from gnsq_lite.net.addresses import mapped
-from gnsq_lite.net.connection import Connection, Target
+from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.ordered import OrderedConnection
+from gnsq_lite.net.target import Target
 from gnsq_lite.net.telling import log_safely
 from gnsq_lite.policy.reconnect import Reconnect
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Mapping
 from typing import Any
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.errors import NsqdError
+
+#: Seconds between two lines of an nsqd's errors.
+_BETWEEN = 1.0
 
 
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
@@ -13,3 +20,30 @@ def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keyword
         log.log(level, text, *args, stacklevel=2, **keywords)
     except Exception:
         traceback.print_exc()
+
+
+class Complaints:
+    """The errors of one connection that leave it open: a line a second at the most, and each is counted in one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next = float("-inf")
+        self._untold = 0
+        self._last: tuple[logging.Logger, NsqdError, Mapping[str, Any] | None] | None = None
+
+    def add(self, log: logging.Logger, error: NsqdError, extra: Mapping[str, Any] | None = None) -> None:
+        """Log *error* now or, as the last of many, with the next line."""
+        self._untold += 1
+        self._last = log, error, extra
+        self.tell(self._clock.now())
+
+    def tell(self, now: float = float("inf")) -> None:
+        """Log what waits for it, if a line is due; called about once a second, and without a time at the end."""
+        if not self._untold or self._last is None or now < self._next:
+            return
+        (log, error, extra), more = self._last, self._untold - 1
+        self._untold, self._last, self._next = 0, None, now + _BETWEEN
+        if more:
+            log_safely(log, logging.WARNING, "%s (and %d more errors since the last line)", error, more, extra=extra)
+        else:
+            log_safely(log, logging.WARNING, "%s", error, extra=extra)

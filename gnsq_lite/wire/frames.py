@@ -13,6 +13,7 @@ is ever held.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -59,17 +60,24 @@ class FrameDecoder(Generic[MessageT]):
         max_frame_size: Largest value of a frame's size field; a larger one is an error (WIRE-4).
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
         owner: Its first argument.
+        at_once: So many frames that are no messages, or some more, end a feed; :attr:`more` is then True.
 
     After an error the decoder is poisoned: :attr:`error` keeps it, and every later call raises it again.
     """
 
-    __slots__ = ("_held", "_limit", "error", "make_message", "owner")
+    __slots__ = ("_at_once", "_held", "error", "limit", "make_message", "more", "owner")
 
     def __init__(
-        self, max_frame_size: int, make_message: Callable[[Any, int, int, bytes, bytes], MessageT], owner: Any = None
+        self,
+        max_frame_size: int,
+        make_message: Callable[[Any, int, int, bytes, bytes], MessageT],
+        owner: Any = None,
+        at_once: int = sys.maxsize,
     ) -> None:
-        self._limit = max_frame_size
+        self.limit, self._at_once = max_frame_size, at_once
         self._held = Held()
+        #: Whether the last feed left what may be whole frames: feed ``b""`` for them.
+        self.more = False
         self.make_message = make_message
         self.owner = owner
         #: What ended the stream, or None.
@@ -90,6 +98,7 @@ class FrameDecoder(Generic[MessageT]):
         if self.error is not None:
             raise self.error
         whole = self._held.join(data)
+        self.more = False
         found: list[MessageT] = []
         others: list[Frame] = []
         if whole is not None:
@@ -140,11 +149,15 @@ class FrameDecoder(Generic[MessageT]):
         """Append what *data* holds to the lists; hold the rest of it."""
         at, length = 0, len(data)
         while True:
-            while data.startswith(_OK_BYTES, at) and self._limit >= 6:  # a Writer's reads are nothing else
+            while data.startswith(_OK_BYTES, at) and self.limit >= 6:  # a Writer's reads are nothing else
                 others.append(OK_FRAME)
                 at += len(_OK_BYTES)
+            if len(others) >= self._at_once:
+                self._held.keep(data[at:], 0)
+                self.more = True
+                return
             if length - at >= _SMALLEST_MESSAGE:
-                at = scan(data, at, self._limit, self.make_message, self.owner, found)
+                at = scan(data, at, self.limit, self.make_message, self.owner, found)
             end = self._end(data, at)
             if end > length:
                 self._held.keep(data[at:], end - at)
@@ -159,8 +172,8 @@ class FrameDecoder(Generic[MessageT]):
         if known < SIZE_LENGTH:
             return at + SIZE_LENGTH
         size = int.from_bytes(data[at : at + SIZE_LENGTH], "big", signed=True)
-        if not TYPE_LENGTH <= size <= self._limit:
-            raise FrameError(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self._limit}{_hint(data, at)}")
+        if not TYPE_LENGTH <= size <= self.limit:
+            raise FrameError(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}{_hint(data, at)}")
         if known < FRAME_HEAD_LENGTH:
             return at + FRAME_HEAD_LENGTH
         kind = _FRAME_HEAD.unpack_from(data, at)[1]

@@ -86,3 +86,16 @@ def test_answers_of_a_thread_race_with_the_count() -> None:
     in_time = connection.box.take()[1]
     assert in_time + len(late) == len(messages)
     assert len(told) + len(refused) == len(late)
+
+
+def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None:
+    flight, (slow,), connection = brought()
+    for number in range(20_000):
+        message = Message(connection, 1, 1, b"%016d" % number, b"")
+        flight.add([message])
+        message.finish()
+        flight.answered(1)
+    assert sum(map(len, flight._reads)) < 2_000
+    assert flight.unanswered() == [slow]
+    assert flight.expire(LATE, LATE) == [slow]
+    assert len(flight) == 0

@@ -1,0 +1,78 @@
+"""How fast an nsqd is read: the loop has its turn between its frames, and messages far beyond RDY stay where they are.
+
+nsqd sends what it likes; what a read brought costs memory and time before anybody can judge it.  So frames are looked
+at a few at a time, and reading rests while more is in flight than RDY lets nsqd send.  It rests and does not end:
+messages that nsqd has taken back, and sent again, count for a moment more than nsqd thinks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gevent.event import Event
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.net.handlers import SLICE, let_io
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.telling import log_safely
+
+log = logging.getLogger("gnsq_lite.net")
+
+#: Messages nsqd may have out beyond its RDY before reading rests, at least; else a quarter of RDY.  Those that it has
+#: taken back count here for a moment more, and a server that counts RDY down renews it while some are under way.
+_SPARE = 10
+#: Seconds after which one who waits looks again, whoever should have woken it.
+_LOOK_AGAIN = 1.0
+
+
+class Pace:
+    """The pace of one connection; in the loop's thread."""
+
+    __slots__ = ("_clock", "_loop", "_room", "_told", "began", "most")
+
+    def __init__(self, loop: Loop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
+        #: Most messages in flight with which reading goes on.
+        self.most = _SPARE
+        #: When this turn of the loop began.
+        self.began = 0.0
+        self._room: Event | None = None
+        self._told = False
+
+    def allow(self, ready: int) -> None:
+        """RDY was sent: so many may be out from now on, also where less is allowed later (it is never confirmed)."""
+        self.most = max(self.most, ready + max(_SPARE, ready // 4))
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is read until there is room."""
+        return self._room is not None
+
+    def look(self) -> None:
+        """There may be room now."""
+        if self._room is not None:
+            self._room.set()
+
+    def give_way(self) -> bool:
+        """Wait, where this turn took long, until the loop has done its other work; return whether that was so."""
+        if self._clock.now() - self.began <= SLICE:
+            return False
+        let_io(self._loop.hub)
+        self.began = self._clock.now()
+        return True
+
+    def rest(self, address: str, in_flight: int, is_crowded: Callable[[], bool]) -> None:
+        """Wait while it is crowded; told once."""
+        if not self._told:
+            self._told = True
+            why = "%s: %d messages are in flight, more than RDY allows; no more are read until some are answered"
+            log_safely(log, logging.WARNING, why, address, in_flight)
+        room = self._room = Event()
+        try:
+            while is_crowded():
+                room.clear()
+                room.wait(_LOOK_AGAIN)
+        finally:
+            self._room = None
+        self.began = self._clock.now()

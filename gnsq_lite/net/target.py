@@ -1,0 +1,47 @@
+"""What a connection is for, and whom it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gnsq_lite.dialect import Endpoint, MessageFactory
+from gnsq_lite.errors import NsqdError
+from gnsq_lite.message import Message
+from gnsq_lite.options import Address
+
+
+class Owner(Protocol):
+    """What a connection, *connection*, tells its Reader or Writer; called in the loop's thread; must not wait."""
+
+    def on_messages(self, connection: Any, messages: list[Message]) -> None: ...
+
+    def on_response(self, connection: Any, body: bytes) -> None: ...
+
+    def on_error_frame(self, connection: Any, error: NsqdError) -> None: ...
+
+    def on_answered(self, connection: Any, finished: int, requeued: int, expired: int) -> None: ...
+
+    def on_answers_lost(self, count: int) -> None: ...
+
+    def on_failure(self) -> None: ...
+
+    def requeue_delay(self, message: Message) -> float: ...
+
+    def handle(self, messages: list[Message]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a connection is for: an nsqd, and for a Reader what to subscribe to."""
+
+    endpoint: Endpoint
+    topic: str = ""
+    channel: str = ""
+    subscribe: bytes | None = None
+    #: Returns how messages are made, once what was negotiated is known.
+    choose_message: Callable[[Any], MessageFactory] | None = None
+    identify_extra: Mapping[str, Any] | None = None
+    #: Where to connect to in truth, when an address map says other than the endpoint.
+    connect_to: Address | None = None
