@@ -1,7 +1,7 @@
 """Snappy and DEFLATE streams (SEC-2, SEC-3).
 
-A codec belongs to one connection: what it has seen is part of how it reads on.  Output comes in pieces of at most 1 MiB
-each, made only when it is asked for: a few bytes that stand for gigabytes never take more memory than that.
+A codec belongs to one connection: what it has seen is part of how it reads on.  Output comes in pieces of at most
+256 KiB each, made only when it is asked for: a few bytes that stand for gigabytes never take more memory than that.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gnsq_lite.options import Compression
 from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
 from gnsq_lite.wire.held import Held
 
-#: No piece of output is longer.
-MAX_PIECE: Final = 1024 * 1024
+#: No piece of output is longer: much in one call into C, and still in the cache.
+MAX_PIECE: Final = 256 * 1024
 
 
 class Codec(Protocol):
@@ -101,8 +101,11 @@ _COMPRESSED, _PLAIN, _IDENTIFIER = 0x00, 0x01, 0xFF
 _MAX_BLOCK: Final = 65536
 #: Most bytes that such a chunk takes in its worst encoding, the checksum included.
 _MAX_CHUNK: Final = _CHECKSUM + 32 + _MAX_BLOCK + _MAX_BLOCK // 6
-#: Chunks are decompressed together up to this much output: one call into C for many, and still in the cache.
-_BATCH: Final = 256 * 1024
+
+
+#: Bytes of a chunk that this side writes.  nsqd before 1.0 asks for 16 KiB less what it has of a command, and where a
+#: chunk leaves it less than it has asked for, waits for the next chunk before it looks at any of that.
+_OWN_CHUNK: Final = 16_000
 
 
 class SnappyCodec:
@@ -124,8 +127,15 @@ class SnappyCodec:
 
     def compress(self, data: bytes) -> bytes:
         """As :meth:`Codec.compress`.  The first bytes begin with the stream identifier."""
-        self._compressor.compress(data)
-        return bytes(self._compressor.flush())
+        compressor = self._compressor
+        if len(data) <= _OWN_CHUNK:
+            compressor.compress(data)
+            return bytes(compressor.flush())
+        chunks = []
+        for at in range(0, len(data), _OWN_CHUNK):
+            compressor.compress(data[at : at + _OWN_CHUNK])
+            chunks.append(bytes(compressor.flush()))
+        return b"".join(chunks)
 
     def decompress(self, data: bytes) -> Iterator[bytes]:
         """As :meth:`Codec.decompress`."""
@@ -157,7 +167,7 @@ class SnappyCodec:
                 if at > batch_at:
                     yield _decompress_batch(whole[batch_at:at], expected)
                 raise
-            if at > batch_at and (not is_data or expected + length > _BATCH):
+            if at > batch_at and (not is_data or expected + length > MAX_PIECE):
                 yield _decompress_batch(whole[batch_at:at], expected)
                 batch_at, expected = at, 0
             if end > len(whole):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 import tracemalloc
@@ -365,3 +366,36 @@ def test_a_flipped_bit_in_snappy_never_changes_what_comes_out(at: int, bit: int,
     for part in parts:
         allowed |= {before + part for before in allowed}
     assert out in allowed
+
+
+def chunks(stream: bytes) -> list[int]:
+    """Return how many bytes each data chunk of a framed stream says it holds."""
+    sizes, at = [], 0
+    while at < len(stream):
+        kind, size = stream[at], int.from_bytes(stream[at + 1 : at + 4], "little")
+        block = stream[at + 8 : at + 4 + size]
+        if kind == 1:
+            sizes.append(len(block))
+        elif kind == 0:
+            length = shift = 0
+            for byte in block:
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            sizes.append(length)
+        at += 4 + size
+    return sizes
+
+
+@pytest.mark.parametrize("size", [1, 16_000, 16_001, 20_040, 65_536, 300_000])
+@pytest.mark.parametrize("random", [False, True])
+def test_no_snappy_chunk_holds_more_than_an_old_nsqd_asks_for_at_once(size: int, random: bool) -> None:
+    """nsqd 0.3.8 asks for 16,384 bytes, less what it has of a command, and stalls on the rest of a longer chunk."""
+    data = os.urandom(size) if random else b"abc" * (size // 3) + b"d" * (size % 3)
+    codec = SnappyCodec()
+    stream = codec.compress(data) + codec.compress(b"FIN")
+    sizes = chunks(stream)
+    assert max(sizes) <= 16_384 - 256
+    assert sum(sizes) == size + 3
+    assert b"".join(SnappyCodec().decompress(stream)) == data + b"FIN"
