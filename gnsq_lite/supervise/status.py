@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import logging
@@ -10,6 +11,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -17,8 +19,10 @@ from typing import Any, Protocol
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Seconds a client may take over its request, or a page over its answer.
+#: Seconds a request may take as a whole, its answer included.
 TIMEOUT = 10.0
+#: Requests at once; one more ends the oldest, so that whoever dawdles never keeps a probe from its answer.
+MOST = 32
 
 #: Content type and body.
 Page = tuple[str, bytes]
@@ -76,8 +80,41 @@ class _Handler(BaseHTTPRequestHandler):
         """No line for a request: a probe comes every few seconds."""
 
 
-class _Lenient(socketserver.BaseServer):
-    """Says nothing of a client that has gone: probes reset their connections."""
+class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
+    """A thread for each request, few at a time and none for long; says nothing of a client that has gone."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        #: When each open request is to have ended, by its socket, the oldest first.
+        self._open: dict[socket.socket, float] = {}
+        self.often: Callable[[], None] | None = None
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        while len(self._open) >= MOST:
+            self._drop(next(iter(tuple(self._open)), None))
+        self._open[request] = time.monotonic() + TIMEOUT
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called every half second, and after each request."""
+        now = time.monotonic()
+        for request, ends in tuple(self._open.items()):
+            if ends < now:
+                self._drop(request)
+        if self.often is not None:
+            self.often()
+
+    def _drop(self, request: socket.socket | None) -> None:
+        """Have the thread of a request meet the end of its stream; it closes the socket."""
+        if request is not None and self._open.pop(request, None) is not None:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
@@ -87,17 +124,17 @@ class _Lenient(socketserver.BaseServer):
             log.error("a request for a status page failed", exc_info=error)
 
 
-class _TCP(_Lenient, socketserver.ThreadingTCPServer):
-    daemon_threads = True
+class _TCP(_Server, socketserver.TCPServer):
     allow_reuse_address = True
+    request_queue_size = 128
 
 
 class _TCP6(_TCP):
     address_family = socket.AF_INET6
 
 
-class _Unix(_Lenient, socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
+class _Unix(_Server, socketserver.UnixStreamServer):
+    request_queue_size = 128
 
 
 def _in_a_thread(name: str, run: Callable[[], None]) -> None:
@@ -145,12 +182,11 @@ class StatusServer:
         finally:
             os.write(tells, b".")  # wakes start()
             os.close(tells)
-        if self._often is not None:
-            server.service_actions = self._often  # type: ignore[method-assign]
+        server.often = self._often
         with server:
             server.serve_forever(poll_interval=0.5)
 
-    def _listen(self) -> socketserver.BaseServer:
+    def _listen(self) -> _Server:
         if isinstance(self._address, str):
             return _Unix(self._address, self._handler)
         kind = _TCP6 if ":" in self._address[0] else _TCP
