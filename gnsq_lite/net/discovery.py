@@ -63,13 +63,14 @@ class Discovery:
         address_map: Any = None,
         dialect: Any = None,
         fetch: Fetch | None = None,
+        fuller_path: Callable[[Any], str | None] | None = None,
     ) -> None:
         seeds = tuple(dict.fromkeys(lookupds))
         make_members = getattr(dialect, "lookupd_members", None)  # plain NSQ has none
         members: Members | None = None
         if make_members is not None:
             members = make_members(tuple(without_credentials(seed) for seed in seeds), clock)
-        self._lookupds = Lookupds(seeds, options, fetch, members)
+        self._lookupds = Lookupds(seeds, options, fetch, members, fuller_path)
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0
         self._direct = frozenset(direct)
@@ -92,6 +93,7 @@ class Discovery:
     ) -> Discovery:
         """Return the discovery of a Reader's topic, from its ConsumerSettings.  Raises OptionError."""
         dialect, topic = settings.dialect, settings.topic
+        fuller_path = getattr(dialect, "fuller_path", None)  # of one that finds out what it speaks
         return cls(
             settings.lookupds,
             path=dialect.lookup_path(topic, "read"),
@@ -105,6 +107,7 @@ class Discovery:
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
+            fuller_path=None if fuller_path is None else lambda data: fuller_path(topic, data),
         )
 
     # -- the loop

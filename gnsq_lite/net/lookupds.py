@@ -62,7 +62,10 @@ class Lookupds:
         options: LookupOptions,
         fetch: Fetch | None = None,
         members: Members | None = None,
+        fuller_path: Callable[[Any], str | None] | None = None,
     ) -> None:
+        """*fuller_path* returns, for an answer, what that nsqlookupd is to be asked for instead, or None."""
+        self._fuller_path, self._asked_for = fuller_path, dict[str, str]()
         self._options, self._members = options, members
         given = {without_credentials(address): address for address in addresses}
         self._busy: dict[str, Any] = dict.fromkeys(given)
@@ -120,7 +123,7 @@ class Lookupds:
         parsed: Any = None
         failure: NSQError | None = None
         try:
-            parsed = parse(self._answer(address, path))
+            parsed = parse(self._full_answer(address, path) if counts else self._answer(address, path))
         except NSQError as error:
             failure = error
         except Exception as error:  # a parser that meets what it did not foresee must not end discovery
@@ -152,6 +155,15 @@ class Lookupds:
             if client is not None:
                 client.close()
         return verdict
+
+    def _full_answer(self, address: str, path: str) -> Any:
+        """Return what it says; one that shows that it can tell more is asked for that, from then on at once."""
+        if self._fuller_path is None:
+            return self._answer(address, path)
+        asked = self._asked_for.get(address, path)
+        data = self._answer(address, asked)
+        wanted = self._asked_for[address] = self._fuller_path(data) or path
+        return data if wanted in (asked, path) else self._answer(address, wanted)
 
     def _answer(self, address: str, path: str) -> Any:
         try:

@@ -40,10 +40,13 @@ class AutoDialect:
     # -- discovery
 
     def lookup_path(self, topic: str, role: Role) -> str:
-        """A Reader asks as Youzan's do, which plain nsqlookupd understands; a Writer asks for nodes until it knows."""
-        if role == "write" and not topic:
-            return self._plain.lookup_path(topic, role)
-        return self._youzan.lookup_path(topic, role)
+        """Ask for what plain nsqlookupd knows; for a topic's leaders once :meth:`needs_route` holds."""
+        dialect = self._youzan if role == "write" and topic else self._plain
+        return dialect.lookup_path(topic, role)
+
+    def fuller_path(self, topic: str, data: Any) -> str | None:
+        """Return what to ask a nsqlookupd for that answered a Reader so: one of Youzan's tells more; None: no more."""
+        return self._youzan.lookup_path(topic, "read") if is_youzan_answer(data) else None
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the answer says, in the dialect it is in.  Raises HTTPResponseError."""

@@ -48,6 +48,14 @@ def test_youzans_answers_are_told_from_plain_ones(name: str) -> None:
     assert not is_youzan_answer({"producers": [None, {"version": 5}]})
 
 
+@pytest.mark.parametrize("name", ["lookup_read", "lookup_unknown_read"])
+def test_a_reader_asks_for_more_only_one_that_shows_to_be_youzans(name: str) -> None:
+    dialect = AutoDialect()
+    assert dialect.lookup_path("t", "read") == "/lookup?topic=t"
+    assert dialect.fuller_path("t", PLAIN) is None
+    assert dialect.fuller_path("t", captured(name)) == "/lookup?topic=t&access=r&metainfo=true"
+
+
 def test_a_reader_stays_plain_on_plain_answers_and_changes_with_youzans() -> None:
     dialect = AutoDialect()
     assert dialect.parse_lookup("t", "read", PLAIN).endpoints == (AT,)
