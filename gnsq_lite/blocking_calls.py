@@ -70,7 +70,7 @@ def _pool_of(hub: Hub) -> ThreadPool:
     return pool
 
 
-def _in_child() -> None:
+def after_fork() -> None:
     """In a forked child the threads of the pools are gone, and an unpatched os.fork leaves the hub deaf to others."""
     _pools.clear()
     hub = get_hub_if_exists()
@@ -78,4 +78,4 @@ def _in_child() -> None:
         gevent.reinit(hub)
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=after_fork)

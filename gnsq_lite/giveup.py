@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message
+from gnsq_lite.net.native import native_ident
 from gnsq_lite.reader import log_give_up
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer
@@ -67,15 +67,16 @@ def to_directory(path: str | os.PathLike[str]) -> GiveUp:
 
 
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    # A name that no other writer has, found without the locks of tempfile: this may be a native thread (docs/handlers).
+    temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, folder / name)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     descriptor = os.open(folder, os.O_RDONLY)
     try:

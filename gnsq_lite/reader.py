@@ -28,11 +28,13 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.closing import close_and_wait
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.handlers import pool_kind
-from gnsq_lite.net.native import native_lock
-from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop
+from gnsq_lite.net.native import is_patched, native_lock
+from gnsq_lite.net.process import forget_on_fork, io_loop
+from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.snapshot import reader_stats
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.options import (
     BackoffOptions,
     ConnectionOptions,
@@ -58,7 +60,9 @@ CLOSE_TIMEOUT = 30.0
 
 def log_give_up(message: Message) -> None:
     """Log a message that is given up, with its metadata; the default of ``on_give_up`` (MSG-4)."""
-    log.error(
+    log_safely(
+        log,
+        logging.ERROR,
         "giving up message %r of %s/%s after %d attempts (%d bytes)",
         message.id,
         message.topic,
@@ -193,6 +197,13 @@ class Reader:
             warnings.warn(
                 f"concurrency={settings.concurrency} handlers can never all run with"
                 f" max_in_flight={settings.max_in_flight}: raise max_in_flight",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        if settings.pool == "thread" and is_patched():
+            warnings.warn(
+                "handler_pool='thread' in a monkey-patched process: handlers run in native threads, where gevent's"
+                " locks can hang, those of logging, queue and threading among them (see the documentation, Handlers)",
                 RuntimeWarning,
                 stacklevel=3,
             )

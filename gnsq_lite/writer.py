@@ -31,9 +31,10 @@ from gnsq_lite.keywords import (
 )
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.native import native_lock
+from gnsq_lite.net.process import forget_on_fork, io_loop
 from gnsq_lite.net.producer import Producer
 from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import Loop, forget_on_fork, io_loop
+from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import AddressMap, ProducerSettings, check_connection, check_lookup
 from gnsq_lite.net.snapshot import writer_stats
 from gnsq_lite.options import (

@@ -70,6 +70,7 @@ def _close(core: Consumer) -> None:
         _wait_until(core, lambda: not any(c.is_open() and c.in_flight for c in connections), lambda: lingers)
         for connection in connections:
             connection.shut_down()
+        _wait_until(core, lambda: not core.loop.is_telling(), lambda: lingers)
         _wait_until(core, lambda: not any(c.is_open() for c in connections), lambda: lingers)
     finally:
         core.stop_all()

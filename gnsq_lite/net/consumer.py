@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import gevent
@@ -43,7 +44,7 @@ from gnsq_lite.net.outcomes import HandlerOutcomes
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.net.subscription import Subscription
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.telling import log_safely, loop_that_tells
 from gnsq_lite.policy.attempts import requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
@@ -369,6 +370,9 @@ class Consumer:
         if getcurrent() is self.loop.hub:  # a hook may wait, as stats() does
             self.loop.spawn("hook", self.call_hook, name, *args)
             return
+        if loop_that_tells() is not None:  # nor is it to meet a patched lock in a native thread
+            self.loop.call_soon(partial(self.call_hook, name, *args))
+            return
         try:
             hook(*args)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -377,4 +381,4 @@ class Consumer:
         except BaseException as error:  # gevent.Timeout is no Exception
             if self.closing and isinstance(error, gevent.GreenletExit):
                 raise  # this greenlet was killed, at the Reader's end
-            log.exception("the hook %s failed", name)
+            log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)

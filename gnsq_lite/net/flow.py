@@ -14,6 +14,7 @@ from gevent.event import Event
 
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 
@@ -84,18 +85,19 @@ class FlowControl:
         owner, before = self._owner, self.backoff.phase
         after = self.backoff.record(success)
         if self.backoff.strategy_error is not None:
-            log.error("the backoff strategy is not used: %s", self.backoff.strategy_error)
+            log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
         if after is before:
             return
         if after is Phase.PAUSED:
             self._apply(self.allocator.pause())
             resume_at = self.backoff.resume_at
             pause = max(0.0, resume_at - self._clock.now()) if resume_at is not None else 0.0
-            log.warning("backing off for %.1f s (level %d)", pause, self.backoff.level, extra=owner.fields())
+            said = "backing off for %.1f s (level %d)"
+            log_safely(log, logging.WARNING, said, pause, self.backoff.level, extra=owner.fields())
             owner.call_hook("on_backoff", pause)
             self._wake.set()
         elif after is Phase.FLOWING:
-            log.info("backoff is over", extra=owner.fields())
+            log_safely(log, logging.INFO, "backoff is over", extra=owner.fields())
             self._apply(self.allocator.resume())
             owner.call_hook("on_backoff", 0.0)
 

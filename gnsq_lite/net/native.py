@@ -12,6 +12,7 @@ from gnsq_lite.errors import ClosedError
 
 _start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
 _native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
+native_sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
 native_ident: Callable[[], int] = monkey.get_original("_thread", "get_ident")
 
 
@@ -27,7 +28,7 @@ def native_lock() -> Any:
 
 def start_native_thread(name: str, run: Callable[[], None]) -> None:
     """Run *run* in a daemonic thread of the operating system, monkey-patched or not."""
-    if is_patched():
+    if monkey.is_module_patched("threading"):
         _start_native(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
@@ -46,6 +47,11 @@ class Exit:
         #: The waits of all threads, each with a ``wake()``.  Who begins one adds it and then looks at *ident*.
         self.waits: set[Any] = set()
 
+    def forget(self) -> None:
+        """In a forked child, whose parent's exit and waits are none of its own."""
+        self.ident = None
+        self.waits = set()
+
     def begin(self) -> None:
         """End all waits; in the exiting thread."""
         self.ident = native_ident()
@@ -61,3 +67,7 @@ class Exit:
         return ClosedError(
             "the interpreter is exiting: the library's thread does not run any more, and no outcome is learnt"
         )
+
+
+#: This interpreter's.
+interpreter_exit = Exit()

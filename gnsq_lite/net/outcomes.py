@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import AlreadyAnswered
@@ -24,16 +25,18 @@ class HandlerOutcomes:
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue the messages of a handler that raised, as far as it has not answered them."""
+        """Requeue the messages of a handler that raised, as far as it has not answered them; then tell."""
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
-        for message in job if isinstance(job, list) else (job,):
-            if asked is None:
-                self._tell(message, error)
+        messages = job if isinstance(job, list) else (job,)
+        for message in messages:
             try:
                 message.requeue(delay, backoff)
             except AlreadyAnswered:
                 pass
+        if asked is None:
+            for message in messages:
+                self._tell(message, error)
 
     def _tell(self, message: Message, error: BaseException) -> None:
         self.failures += 1
@@ -60,12 +63,14 @@ class HandlerOutcomes:
         try:
             refuse_unrun(core.settings.on_give_up(message), "on_give_up")
         except Exception as error:
-            log.exception("giving up %r failed; it is requeued", message.id)
+            self._answer(message.requeue)
+            log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
             core.call_hook("on_failure", message, error)
-            answer = message.requeue
         else:
             self.given_up += 1
-            answer = message.finish  # type: ignore[assignment]
+            self._answer(message.finish)
+
+    def _answer(self, answer: Callable[[], None]) -> None:
         try:
             answer()
         except AlreadyAnswered:
@@ -85,4 +90,5 @@ class HandlerOutcomes:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             core.loop.call_soon(lambda: core.fail(error))
         else:
-            log.error("a handler raised %s; its message was requeued", type(error).__name__, exc_info=error)
+            said = "a handler raised %s; its message was requeued"
+            log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

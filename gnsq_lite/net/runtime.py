@@ -1,21 +1,11 @@
-"""Where I/O runs, and how any thread or greenlet waits for it.
+"""The loop that does the I/O, and how any thread or greenlet waits for it.
 
-A :class:`Loop` is a gevent hub with a thread-safe inbox.  :func:`io_loop` chooses one:
-
-* In a monkey-patched process, the hub of the calling thread: everything is cooperative there.  In a Reader's handler
-  thread it is the Reader's hub: nobody turns that thread's own between two messages.
-* Otherwise one native thread of the library's own with its own hub, shared by all Readers and Writers of the process:
-  whatever user code does - sleep, compute, block in C - cannot hold up a heartbeat (HB-1).
-
-The library never monkey-patches.  After a fork the child gets a fresh loop.
+A :class:`Loop` is a gevent hub with a thread-safe inbox; :func:`gnsq_lite.net.process.io_loop` chooses one.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +17,8 @@ from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
-from gnsq_lite.net.native import Exit, is_patched, native_ident, native_lock, start_native_thread
+from gnsq_lite.net.forks import look_for_fork
+from gnsq_lite.net.native import interpreter_exit, native_ident, native_lock
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -54,7 +45,6 @@ class Loop:
     def __init__(self, hub: Hub, *, keep_alive: bool = False) -> None:
         self.hub = hub
         self.ident = native_ident()
-        self.pid = os.getpid()
         #: Whether its thread is the parent's: in a forked child nobody turns it any more.
         self.gone = False
         #: Whether the interpreter is exiting, and its thread was stopped for good.
@@ -66,6 +56,9 @@ class Loop:
         self._ready: deque[Any] = deque()
         self._turns = 0
         self._switch_to_hub = hub.switch
+        #: What is to be told in a greenlet of its own, and whether that runs.
+        self._untold: deque[Callable[[], None]] = deque()
+        self._telling = False
         self._async = hub.loop.async_(ref=keep_alive)
         self._async.start(self._drain)
 
@@ -92,6 +85,27 @@ class Loop:
                 act()
             except Exception:
                 log.exception("an act of the I/O loop failed")
+
+    def tell(self, act: Callable[[], None]) -> None:
+        """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
+        self._untold.append(act)
+        self.call_soon(self._begin_to_tell)
+
+    def is_telling(self) -> bool:
+        """Whether something is still to be told."""
+        return self._telling or bool(self._untold)
+
+    def _begin_to_tell(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self.spawn("telling", self._tell)
+
+    def _tell(self) -> None:
+        try:
+            while self._untold:
+                self._untold.popleft()()
+        finally:
+            self._telling = False
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
@@ -148,6 +162,7 @@ class Loop:
 
         Raises ClosedError where the loop's thread is missing: in a forked child, and when the interpreter exits.
         """
+        look_for_fork()
         if self.gone:
             raise ClosedError("this belongs to the parent process; make one in the child")
         if self.is_here() and getcurrent() is not self.hub:
@@ -181,29 +196,18 @@ def _reported(name: str, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 _loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
 
 
-def loop_here() -> Loop:
+def has_loop(hub: Hub) -> bool:
+    """Whether another thread may be about to wake *hub*."""
+    return hub in _loops
+
+
+def loop_here(*, keep_alive: bool = False) -> Loop:
     """Return the Loop of the calling thread's hub; makes both where they are missing."""
     hub = get_hub()
     loop = _loops.get(hub)
     if loop is None:
-        loop = _loops[hub] = Loop(hub)
+        loop = _loops[hub] = Loop(hub, keep_alive=keep_alive)
     return loop
-
-
-def enter_thread(loop: Loop) -> None:
-    """Have what is first used in this native thread, which runs the handlers of *loop*'s Reader, do its I/O there."""
-    _handles_for[native_ident()] = loop
-
-
-def leave_thread() -> None:
-    """Give back the descriptors of the hub that a wait of gevent's made in this native thread, which is about to end.
-
-    A hub with a Loop stays: another thread may be about to wake it.
-    """
-    _handles_for.pop(native_ident(), None)
-    hub = get_hub_if_exists()
-    if hub is not None and hub not in _loops:
-        hub.destroy(destroy_loop=True)
 
 
 class Completion:
@@ -238,17 +242,20 @@ class Completion:
         """Wait for the result, at most *timeout* seconds; return whether it came.  ClosedError: Python exits."""
         if self._done:
             return True
+        look_for_fork()
+        if self._done:
+            return True
         parking = Parking()
         self._wakers.append(parking.wake)
-        _exit.waits.add(parking)
+        interpreter_exit.waits.add(parking)
         try:
-            if not self._done and _exit.ident is None:
+            if not self._done and interpreter_exit.ident is None:
                 parking.park(timeout)
         finally:
-            _exit.waits.discard(parking)
+            interpreter_exit.waits.discard(parking)
             self._wakers.remove(parking.wake)
-        if _exit.ident is not None and not self._done:
-            raise _exit.error()
+        if interpreter_exit.ident is not None and not self._done:
+            raise interpreter_exit.error()
         return self._done
 
     def result(self, timeout: float | None = None) -> Any:
@@ -328,87 +335,3 @@ class Parking:
             self._greenlet = None
             self._timer.close()
         return self._woken
-
-
-# -- the library's own thread ---------------------------------------------------------------------------------------
-
-_own: Loop | None = None
-_own_lock = native_lock()
-_after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
-_exit = Exit()
-#: The Reader's loop, by the ident of each handler thread.
-_handles_for: dict[int, Loop] = {}
-
-
-def io_loop() -> Loop:
-    """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
-
-    Raises ClosedError where the interpreter is too far gone to start a thread.
-    """
-    if is_patched():
-        return _handles_for.get(native_ident()) or loop_here()
-    global _own
-    with _own_lock:
-        if _own is None:
-            if sys.is_finalizing():  # a thread that is started now never runs
-                raise _exit.error()
-            _own = _start_own()
-        return _own
-
-
-def _start_own() -> Loop:
-    made: list[Loop] = []
-    ready = native_lock()
-    ready.acquire()
-
-    def run() -> None:
-        hub = get_hub()
-        loop = _loops[hub] = Loop(hub, keep_alive=True)
-        made.append(loop)
-        ready.release()
-        hub.switch()  # for good
-
-    start_native_thread("gnsq_lite-io", run)
-    ready.acquire()
-    return made[0]
-
-
-def forget_on_fork(thing: Any) -> None:
-    """Call ``thing.after_fork()`` in a forked child; held weakly."""
-    _after_fork.add(thing)
-
-
-def _in_child() -> None:
-    global _own, _own_lock, _exit
-    if _own is not None:
-        _own.gone = True
-    _own, _own_lock, _exit = None, native_lock(), Exit()
-    _handles_for.clear()
-    for thing in list(_after_fork):
-        thing.after_fork()
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-def _at_exit() -> None:
-    """Stop the library's thread before the interpreter goes: a running loop in a daemonic thread could crash it."""
-    loop = _own
-    if loop is None or loop.pid != os.getpid():
-        return
-    ended = native_lock()
-    ended.acquire()
-
-    def stop() -> None:
-        ended.release()
-        park = native_lock()
-        park.acquire()
-        park.acquire()  # the thread sleeps, without the GIL, until the process is gone
-
-    loop.call_soon(stop)
-    ended.acquire(True, 1.0)
-    loop.stopped = True
-    _exit.begin()
-
-
-atexit.register(_at_exit)

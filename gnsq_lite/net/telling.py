@@ -1,4 +1,9 @@
-"""Logging where a greenlet's life hangs on it: a filter or a handler of the user's that raises must not end it."""
+"""Logging where a greenlet's life hangs on it, or a thread's.
+
+A filter or a handler of the user's that raises must not end what told.  And in a monkey-patched process the locks of
+:mod:`logging` are gevent's: a native thread that waits for one may wait for good, and a hub cannot wait at all.  There
+a greenlet of the loop logs, in order, a moment later.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,31 @@ from gnsq_lite.errors import NsqdError
 
 #: Seconds between two lines of an nsqd's errors.
 _BETWEEN = 1.0
+from functools import partial
+
+from gevent._hub_local import get_hub_if_exists
+from greenlet import getcurrent
+
+from gnsq_lite.net.native import is_patched
+from gnsq_lite.net.process import loop_of_handlers
+from gnsq_lite.net.runtime import Loop, loop_here
 
 
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
-    """Log; what the user's logging raises is printed to standard error, as :mod:`logging` itself does."""
+    """Log, from wherever handlers and loops run; what the user's logging raises is printed to standard error.
+
+    ``exc_info`` must be the exception itself: when the line is written it may be handled no more.
+    """
+    loop = loop_that_tells()
+    if loop is None:
+        _log(log, level, text, args, keywords)
+    else:
+        loop.tell(partial(_log, log, level, text, args, keywords))
+
+
+def _log(log: logging.Logger, level: int, text: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     try:
-        log.log(level, text, *args, stacklevel=2, **keywords)
+        log.log(level, text, *args, stacklevel=3, **keywords)
     except Exception:
         traceback.print_exc()
 
@@ -47,3 +71,13 @@ class Complaints:
             log_safely(log, logging.WARNING, "%s (and %d more errors since the last line)", error, more, extra=extra)
         else:
             log_safely(log, logging.WARNING, "%s", error, extra=extra)
+
+
+def loop_that_tells() -> Loop | None:
+    """Return the loop that must tell in the caller's place; None where the caller may itself."""
+    if not is_patched():
+        return None
+    loop = loop_of_handlers()
+    if loop is not None:
+        return loop
+    return loop_here() if getcurrent() is get_hub_if_exists() else None

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.net.native import native_lock, start_native_thread
-from gnsq_lite.net.runtime import Loop, enter_thread, leave_thread
+from gnsq_lite.net.process import enter_thread, leave_thread
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.speed import Runner
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -66,7 +68,8 @@ class ThreadPool:
                 self._count()
             if not left:
                 raise
-            log.error("no more than %d of %d handler threads: %s", left, self._concurrency, error)
+            said = "no more than %d of %d handler threads: %s"
+            log_safely(log, logging.ERROR, said, left, self._concurrency, error)
 
     def _wake_next(self) -> None:
         """Just woken: where more is queued than this thread is about to take, wake the next."""

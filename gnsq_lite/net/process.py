@@ -1,0 +1,127 @@
+"""Where a Reader or Writer does its I/O in this process; what a fork and the interpreter's exit mean for that.
+
+* In a monkey-patched process, in the hub of the calling thread: everything is cooperative there.  In a Reader's handler
+  thread it is the Reader's hub: nobody turns that thread's own between two messages.
+* Otherwise in one native thread of the library's own with its own hub, shared by all Readers and Writers of the
+  process: a handler that sleeps or waits in C cannot hold up a heartbeat (HB-1).
+
+The library never monkey-patches.  After a fork the child gets a fresh loop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import weakref
+from typing import Any
+
+from gevent._hub_local import get_hub_if_exists
+
+from gnsq_lite.blocking_calls import after_fork
+from gnsq_lite.net.forks import look_for_fork, on_fork
+from gnsq_lite.net.native import interpreter_exit, is_patched, native_ident, native_lock, start_native_thread
+from gnsq_lite.net.runtime import Loop, has_loop, loop_here
+
+_own: Loop | None = None
+_own_lock = native_lock()
+_after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The Reader's loop, by the ident of each handler thread.
+_handles_for: dict[int, Loop] = {}
+
+
+def io_loop() -> Loop:
+    """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
+
+    Raises ClosedError where the interpreter is too far gone to start a thread.
+    """
+    look_for_fork()
+    if is_patched():
+        return _handles_for.get(native_ident()) or loop_here()
+    global _own
+    with _own_lock:
+        if _own is None:
+            if sys.is_finalizing():  # a thread that is started now never runs
+                raise interpreter_exit.error()
+            _own = _start_own()
+        return _own
+
+
+def _start_own() -> Loop:
+    made: list[Loop] = []
+    ready = native_lock()
+    ready.acquire()
+
+    def run() -> None:
+        loop = loop_here(keep_alive=True)
+        made.append(loop)
+        ready.release()
+        loop.hub.switch()  # for good
+
+    start_native_thread("gnsq_lite-io", run)
+    ready.acquire()
+    return made[0]
+
+
+def enter_thread(loop: Loop) -> None:
+    """Have what is first used in this native thread, which runs the handlers of *loop*'s Reader, do its I/O there."""
+    _handles_for[native_ident()] = loop
+
+
+def leave_thread() -> None:
+    """Give back the descriptors of the hub that a wait of gevent's made in this native thread, which is about to end.
+
+    A hub with a Loop stays: another thread may be about to wake it.
+    """
+    _handles_for.pop(native_ident(), None)
+    hub = get_hub_if_exists()
+    if hub is not None and not has_loop(hub):
+        hub.destroy(destroy_loop=True)
+
+
+def loop_of_handlers() -> Loop | None:
+    """Return the Reader's loop where the caller is a native thread that runs its handlers, else None."""
+    return _handles_for.get(native_ident())
+
+
+def forget_on_fork(thing: Any) -> None:
+    """Call ``thing.after_fork()`` in a forked child; held weakly."""
+    _after_fork.add(thing)
+
+
+def _in_child() -> None:
+    global _own, _own_lock
+    if _own is not None:
+        _own.gone = True
+    _own, _own_lock = None, native_lock()
+    interpreter_exit.forget()
+    _handles_for.clear()
+    for thing in list(_after_fork):
+        thing.after_fork()
+
+
+on_fork(after_fork)
+on_fork(_in_child)
+
+
+def _at_exit() -> None:
+    """Stop the library's thread before the interpreter goes: a running loop in a daemonic thread could crash it."""
+    look_for_fork()
+    loop = _own
+    if loop is None:
+        return
+    ended = native_lock()
+    ended.acquire()
+
+    def stop() -> None:
+        ended.release()
+        park = native_lock()
+        park.acquire()
+        park.acquire()  # the thread sleeps, without the GIL, until the process is gone
+
+    loop.call_soon(stop)
+    ended.acquire(True, 1.0)
+    loop.stopped = True
+    interpreter_exit.begin()
+
+
+atexit.register(_at_exit)
