@@ -27,6 +27,7 @@ from gnsq_lite.keywords import (
 from gnsq_lite.message import Message
 from gnsq_lite.net.closing import close_and_wait
 from gnsq_lite.net.consumer import Consumer
+from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.handlers import pool_kind
 from gnsq_lite.net.native import is_patched, native_lock
 from gnsq_lite.net.process import forget_on_fork, io_loop
@@ -221,6 +222,7 @@ class Reader:
             ClosedError: it was started before.
             NSQError: with ``block=True``, the error that ended the Reader: TLS that nsqd does not grant, for one.
         """
+        look_for_fork()
         loop = core = None
         if self._core is None:
             loop = io_loop()
@@ -241,6 +243,7 @@ class Reader:
         A second call can shorten that time, 0 to none; one before start() keeps it from starting.  In a signal handler
         of a monkey-patched process, which may run in gevent's loop, it returns at once; start() or join() wait.
         """
+        look_for_fork()
         with self._lock:
             if self._core is None:
                 self._core = _NEVER
@@ -311,6 +314,7 @@ class Reader:
             self._core.abandon()
 
     def _started(self) -> Consumer:
+        look_for_fork()
         if not isinstance(self._core, Consumer):
             raise ClosedError("the Reader was not started")
         return self._core

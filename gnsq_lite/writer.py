@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from os import getpid
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import (
     AuthFirstError,
     ClosedError,
+    NotSent,
     NSQError,
     OptionError,
     ProtocolError,
@@ -30,10 +31,11 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.net.addresses import without_credentials
+from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.native import native_lock
 from gnsq_lite.net.process import forget_on_fork, io_loop
 from gnsq_lite.net.producer import Producer
-from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.publication import GRACE, Publication
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import AddressMap, ProducerSettings, check_connection, check_lookup
 from gnsq_lite.net.snapshot import writer_stats
@@ -123,7 +125,7 @@ class Writer:
         self._loop: Loop | None = None
         self._lock = native_lock()
         self._closed = False
-        self._pid = os.getpid()
+        self._pid = getpid()
         forget_on_fork(self)
 
     # -- publishing
@@ -154,6 +156,8 @@ class Writer:
             OutcomeUnknown, PublishTimeout: it was sent, and no answer came; publishing again may double it.
             NsqdError: nsqd refused it.
         """
+        if getpid() != self._pid:
+            look_for_fork()
         core = self._core
         plain = key is None and partition is None and trace_id is None and headers is None and not defer
         if plain and timeout is None and core is not None and not (core.routed or core.closing):
@@ -191,13 +195,15 @@ class Writer:
         Raises as :meth:`publish` for what is refused before anything is sent, and BacklogFull when *max_pending* bytes
         are on the way.
         """
+        if getpid() != self._pid:
+            look_for_fork()
         core = self._core
         commands.publish_head(topic) if core is None else core.head(topic)  # a bad name opens nothing
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             body = self._checked(body)
-        if core is None or core.closing:
-            core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        if core is None or core.closing:
+            core = self._start(seconds)
         plain = key is None and partition is None and trace_id is None and headers is None
         if plain and not defer and not core.routed:
             publication = core.plain(topic, body, seconds)
@@ -239,10 +245,11 @@ class Writer:
         head = commands.multipublish_head(topic)
         batch = commands.listed(bodies)
         data = commands.multipublish_packed(head, batch, self._own.max_msg_size)
+        look_for_fork()
         core = self._core
-        if core is None or core.closing:
-            core = self._start()
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        if core is None or core.closing:
+            core = self._start(seconds)
         deadline = core.clock.now() + seconds
         extra = self._extra
         whole = len(data) - len(head) - 4 + len(batch) * extra <= self._own.max_body_size
@@ -261,15 +268,17 @@ class Writer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
+        look_for_fork()
         core = self._core
         if core is None:
             return
         seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
-        if not core.loop.run(core.drain, seconds):
+        if not core.loop.run(core.drain, seconds, timeout=seconds + GRACE):
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0) -> None:
         """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect."""
+        look_for_fork()
         with self._lock:
             core, self._closed = self._core, True
         if core is not None and not (core.ended or core.loop.stopped):
@@ -286,6 +295,7 @@ class Writer:
         Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
         when some greenlet holds up all others.
         """
+        look_for_fork()
         core = self._core
         if core is None:
             state = "closed" if self._closed else "idle"
@@ -303,7 +313,7 @@ class Writer:
 
     # -- inside
 
-    def _start(self) -> Producer:
+    def _start(self, seconds: float) -> Producer:
         with self._lock:
             if self._closed:
                 raise ClosedError("the Writer was closed")
@@ -311,14 +321,17 @@ class Writer:
             if core is not None:
                 return core
             loop = self._loop = io_loop()
-        core = loop.run(Producer, loop, self._settings)  # which opens nothing
+        core = Producer(loop, self._settings)  # which opens nothing
         with self._lock:
             if self._closed:  # meanwhile
                 raise ClosedError("the Writer was closed")
             if self._core is None:
                 self._core = core
             core = self._core
-        loop.run(core.start)
+        try:
+            loop.run(core.start, timeout=seconds + GRACE)
+        except TimeoutError:
+            raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from None
         return core
 
     def _submit(self, core: Producer, publication: Publication) -> None:
@@ -326,7 +339,7 @@ class Writer:
         if loop.is_here():
             core.submit(publication)
         else:
-            loop.call_soon(lambda: core.submit(publication))
+            publication.hand_over(core)
 
     def _requested(self, core: Producer, request: PublishRequest, seconds: float, deadline: float) -> Publication:
         data = b"" if core.routed else self._dialect.encode(request, NOWHERE, None)
@@ -342,7 +355,7 @@ class Writer:
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone and begin anew."""
         core, self._core, self._loop = self._core, None, None
-        self._lock = native_lock()
+        self._lock, self._pid = native_lock(), getpid()
         if core is not None:
             core.abandon()
 

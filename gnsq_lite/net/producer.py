@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import gevent
@@ -207,7 +206,7 @@ class Producer:
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)
-        self.loop.call_soon(partial(self.submit, publication))
+        publication.hand_over(self)
         return publication.result()
 
     def _dispatch(self, publication: Publication) -> None:
@@ -290,8 +289,11 @@ class Producer:
 
     def settle(self, publication: Publication, *, error: BaseException) -> None:
         """Give a publish its outcome, once, and count it."""
-        if not publication.settle(error=error):
-            return
+        if publication.settle(error=error):
+            self.count_failure(publication, error)
+
+    def count_failure(self, publication: Publication, error: BaseException) -> None:
+        """Count a publish that was settled with *error*."""
         self.backlog.release(publication)
         if isinstance(error, OutcomeUnknown):
             self.unknown += publication.count
@@ -400,6 +402,8 @@ class Producer:
         for peer in self.peers.values():
             peer.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
+            for publication in list(self._everything()):
+                publication.settle(error=OutcomeUnknown("the parent process published it, and learns of the outcome"))
             self.routes.abandon()
             if self._discovery is not None:
                 self._discovery.abandon()

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from greenlet import getcurrent
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
+from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.runtime import Completion, Loop
+
+#: Seconds beyond the deadline that the loop has to say what became of it: it knows more than who waits.
+GRACE = 0.1
+
+
+class Carrier(Protocol):
+    """What carries publishes out."""
+
+    clock: Clock
+
+    def submit(self, publication: Publication) -> None:
+        """Send it now, or as soon as it can be; in the loop's thread."""
+
+    def count_failure(self, publication: Publication, error: BaseException) -> None:
+        """It was settled with *error*; in the loop's thread."""
 
 
 class Publication(Completion):
@@ -19,8 +36,11 @@ class Publication(Completion):
     """
 
     __slots__ = (
+        "_carrier",
         "_greenlet",
         "_loop",
+        "_undecided",
+        "_untaken",
         "again_at",
         "cost",
         "count",
@@ -38,6 +58,10 @@ class Publication(Completion):
 
     def __init__(self, loop: Loop, topic: str, data: bytes, count: int, timeout: float, deadline: float) -> None:
         self._done = False
+        #: Who deletes it gives the outcome: one, in whatever thread.
+        self._undecided = None
+        #: Of a publish that comes from another thread: who deletes it carries the publish out, or withdraws it.
+        self._carrier: Any = None
         self._value = self._error = None
         self._wakers = []
         self._loop = loop
@@ -71,6 +95,8 @@ class Publication(Completion):
             TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
         """
         loop = self._loop
+        if not self._done:
+            look_for_fork()
         if loop.gone and not self._done:
             raise OutcomeUnknown("it was published by the parent process, which alone learns of the outcome")
         if loop.stopped and self.sent and not self._done:
@@ -98,7 +124,9 @@ class Publication(Completion):
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome; in the loop's thread.  False when it was settled before."""
-        if self._done:
+        try:
+            del self._undecided
+        except AttributeError:
             return False
         self._value, self._error = value, error
         self._done = True
@@ -116,3 +144,60 @@ class Publication(Completion):
         if self.sent:
             return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
         return NotSent(f"no nsqd could be reached for the publish to {self.topic} within {self.timeout:g} s{why}")
+
+    # -- of other threads, which keep the deadline themselves, whatever the loop does
+
+    def hand_over(self, carrier: Carrier) -> None:
+        """Put it into the loop's inbox; from another thread, which gives up by itself after the deadline."""
+        self._carrier = carrier
+        self._untaken = None
+        self._loop.call_soon(self._submit)
+
+    def _submit(self) -> None:
+        if self._take():
+            self._carrier.submit(self)
+
+    def _take(self) -> bool:
+        """Take it out of the inbox; False: that was done before."""
+        try:
+            del self._untaken
+        except AttributeError:
+            return False
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the outcome, at most *timeout* seconds; return whether it came."""
+        if self._done or self._carrier is None or self._loop.gone:
+            return super().wait(timeout)
+        left = max(0.0, self.deadline - self._carrier.clock.now()) + GRACE
+        if timeout is not None and timeout < left:
+            return super().wait(timeout)
+        if not super().wait(left):
+            self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        """Settle it in the loop's place, which did not in time."""
+        error: NSQError
+        blocked = f"within {self.timeout:g} s: something blocks it"
+        if self._take():
+            error = NotSent(f"the I/O loop did not take the publish to {self.topic} {blocked}")
+        elif self.sent:
+            error = self.expired("")
+        else:
+            error = OutcomeUnknown(f"the I/O loop did not say what became of the publish to {self.topic} {blocked}")
+        try:
+            del self._undecided
+        except AttributeError:
+            super().wait()  # the loop is settling it just now
+            return
+        self._error = error
+        self._done = True
+        for wake in tuple(self._wakers):
+            wake()
+        self._loop.call_soon(lambda: self._tell_carrier(error))
+
+    def _tell_carrier(self, error: NSQError) -> None:
+        if self._greenlet is not None:  # of the loop's, which waits for it too
+            self._loop.resume_soon((self._greenlet,))
+        self._carrier.count_failure(self, error)

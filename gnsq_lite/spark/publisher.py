@@ -44,7 +44,7 @@ class PayloadWriter(Writer):
         """Queue a payload and return its outcome to come.  Raises ClosedError."""
         core = self._core
         if core is None or core.closing:
-            core = self._start()
+            core = self._start(timeout)
         deadline = core.clock.now() + timeout
         if core.routed:
             request = PublishRequest(topic=payload.topic, bodies=bodies_of(payload.data), batch=True)

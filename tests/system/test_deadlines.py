@@ -1,0 +1,82 @@
+"""Who publishes from a thread keeps the deadline itself, whatever the I/O loop does."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.servers import ServerHandle
+from tests.system.test_process_faults import python
+
+BLOCKED = """
+import sys, threading, time
+from gnsq_lite import Reader, Writer, errors
+address, topic, silent = sys.argv[1:]
+blocks, go = threading.Event(), threading.Event()
+def handle(message):
+    blocks.set()
+    go.wait(60)
+quick, slow = Writer(address), Writer(silent)
+quick.publish(topic, b"x")
+sent = slow.publish_nowait("t", b"sent", timeout=1.0)
+limit = time.monotonic() + 20
+while not sent.sent:
+    assert time.monotonic() < limit
+    time.sleep(0.01)
+reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, handler_pool="inline")
+reader.start(block=False)
+blocks.wait(20)
+def fails(kind, call):
+    began = time.monotonic()
+    try:
+        call()
+    except kind as error:
+        assert type(error) is kind, error
+    else:
+        raise AssertionError("it came back")
+    return time.monotonic() - began
+late = quick.publish_nowait(topic, b"late", timeout=0.5)
+assert not late.wait(0.01)
+first = Writer(address)
+took = [
+    fails(errors.NotSent, lambda: quick.publish(topic, b"y", timeout=0.5)),
+    fails(errors.NotSent, lambda: quick.multipublish(topic, [b"y", b"z"], timeout=0.5)),
+    fails(errors.NotSent, lambda: first.publish(topic, b"y", timeout=0.5)),
+    fails(errors.NotSent, late.result),
+    fails(errors.PublishTimeout, sent.result),
+    fails(TimeoutError, lambda: quick.flush(0.5)),
+]
+assert late.done() and sent.done()
+assert quick._core.failed == 0  # which the loop counts
+go.set()
+for writer, counts in ((quick, (1, 3 + 1, 0)), (first, (0, 0, 0)), (slow, (0, 0, 1))):
+    limit = time.monotonic() + 20
+    while (stats := writer.stats()) and (stats.published, stats.failed, stats.unknown) != counts:
+        assert time.monotonic() < limit, (stats, counts)
+        time.sleep(0.01)
+    assert writer._core.backlog.size == 0
+reader.close()
+quick.publish(topic, b"after")
+quick.close()
+print(max(took))
+import os
+os._exit(0)
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_publish_fails_in_time_while_a_handler_blocks_the_loop(broker: ServerHandle, topic: str) -> None:
+    from tests.system.http_stub import scripted
+
+    def greets(connection: Any) -> None:
+        connection.recv(65536)
+        connection.sendall(b"\0\0\0\6\0\0\0\0{}")
+        time.sleep(60)
+
+    with scripted(greets) as silent:
+        done = python(BLOCKED, broker.tcp_address, topic, silent)
+    assert done.returncode == 0, done
+    assert float(done.stdout) < 5.0  # half a second each, on a busy machine
+    assert int(broker.stats(topic)["depth"]) + int(broker.stats(topic)["channels"][0]["depth"]) <= 2
