@@ -77,6 +77,36 @@ def _close(core: Consumer) -> None:
         core.ended.settle(error=core.error)
 
 
+def leave(core: Consumer) -> Callable[[], str]:
+    """Give back what is here, as the interpreter ends; return what says how much has not gone.  Ends nothing else."""
+    core.closing = True  # what still comes goes back as well
+    if core.discovery is not None:
+        core.discovery.stop()
+    connections = [connection for connection in core.connections.values() if connection.is_open()]
+    for connection in connections:
+        connection.send_close()
+    core.send_back(take_queued(core))
+    for connection in connections:
+        if isinstance(connection, OrderedConnection):
+            connection.give_back()
+        core.send_back(connection.in_flight.unanswered())
+    shut: set[Connection] = set()
+    until = core.clock.now() + _LINGER
+
+    def left() -> str:
+        late = core.clock.now() > until
+        for connection in connections:
+            if (connection.close_waited or late) and not connection.in_flight and connection not in shut:
+                shut.add(connection)
+                connection.shut_down()  # nsqd reads all of it, and closes
+        count = sum(len(c.in_flight) for c in connections if c.is_open())
+        if count or (not late and any(connection.is_open() for connection in connections)):
+            return f"messages that go back: {count}"
+        return ""
+
+    return left
+
+
 def take_queued(core: Consumer) -> list[Message]:
     """Remove and return the messages that no handler has begun."""
     jobs = core.pool.take_queued() + (core.batches.take() if core.batches is not None else [])

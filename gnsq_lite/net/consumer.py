@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,12 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder, latest
-from gnsq_lite.net.closing import close, take_queued
+from gnsq_lite.net.closing import close, leave, take_queued
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.flow import FlowControl
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
+from gnsq_lite.net.leaving import leave_at_exit
 from gnsq_lite.net.ordered import OrderedConnection
 from gnsq_lite.net.outcomes import HandlerOutcomes
 from gnsq_lite.net.runtime import Completion, Loop
@@ -120,6 +121,7 @@ class Consumer:
         self.quiet = Event()
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
+        leave_at_exit(self)
 
     # -- starting
 
@@ -343,6 +345,10 @@ class Consumer:
         for connection in list(self.connections.values()):
             connection.close(ConnectionLost(connection.address, "the Reader was closed"))
         self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+
+    def leave(self) -> Callable[[], str]:
+        """At the interpreter's exit: no more messages; what is unanswered goes back."""
+        return leave(self)
 
     def abandon(self) -> None:
         """In a forked child: everything is the parent's."""

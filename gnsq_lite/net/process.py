@@ -3,7 +3,8 @@
 * In a monkey-patched process, in the hub of the calling thread: everything is cooperative there.  In a Reader's handler
   thread it is the Reader's hub: nobody turns that thread's own between two messages.
 * Otherwise in one native thread of the library's own with its own hub, shared by all Readers and Writers of the
-  process: a handler that sleeps or waits in C cannot hold up a heartbeat (HB-1).
+  process: a handler that sleeps or waits in C cannot hold up a heartbeat (HB-1); one that keeps the interpreter's lock
+  does.
 
 The library never monkey-patches.  After a fork the child gets a fresh loop.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
@@ -25,6 +27,7 @@ from gnsq_lite.net.runtime import Loop, has_loop, loop_here
 _own: Loop | None = None
 _own_lock = native_lock()
 _after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+_before_exit: list[Callable[[Loop | None], None]] = []
 #: The Reader's loop, by the ident of each handler thread.
 _handles_for: dict[int, Loop] = {}
 
@@ -88,6 +91,11 @@ def forget_on_fork(thing: Any) -> None:
     _after_fork.add(thing)
 
 
+def before_exit(act: Callable[[Loop | None], None]) -> None:
+    """Have *act* called at the interpreter's exit, with the library's own loop if there is one, which still runs."""
+    _before_exit.append(act)
+
+
 def _in_child() -> None:
     global _own, _own_lock
     if _own is not None:
@@ -104,9 +112,17 @@ on_fork(_in_child)
 
 
 def _at_exit() -> None:
-    """Stop the library's thread before the interpreter goes: a running loop in a daemonic thread could crash it."""
+    """Let all leave, then stop the thread: a loop that runs in a daemonic thread could crash the interpreter."""
     look_for_fork()
     loop = _own
+    try:
+        for act in _before_exit:
+            act(loop)
+    finally:
+        _stop(loop)
+
+
+def _stop(loop: Loop | None) -> None:
     if loop is None:
         return
     ended = native_lock()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
@@ -23,6 +23,7 @@ from gnsq_lite.net.alarm import NEVER, Alarm
 from gnsq_lite.net.backlog import Backlog
 from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathering
 from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.net.leaving import leave_at_exit, outcomes_left
 from gnsq_lite.net.peers import Peer
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.routes import Routes
@@ -67,6 +68,7 @@ class Producer:
         self.routed = settings.dialect.needs_route("")
         self.routes = Routes(self)
         self._discovery: Discovery | None = None
+        leave_at_exit(self)
 
     def start(self) -> None:
         """Begin to connect."""
@@ -395,6 +397,10 @@ class Producer:
         if self._discovery is not None:
             self._discovery.stop()
         self.loop.kill(self._greenlets)
+
+    def leave(self) -> Callable[[], str]:
+        """At the interpreter's exit: wait for what was published until now."""
+        return outcomes_left(list(self._everything()))
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""

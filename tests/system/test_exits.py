@@ -1,0 +1,83 @@
+"""Interpreters that end without close(): what is in flight goes back at once, what was published goes out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.servers import ServerHandle
+from tests.system.test_process_faults import python
+
+ENDS = """
+import sys
+mode, pool, how, address, topic = sys.argv[1:]
+if mode == "patched":
+    from gevent import monkey
+    monkey.patch_all()
+import time, warnings
+warnings.simplefilter("ignore", RuntimeWarning)
+import gevent
+from gnsq_lite import Reader, Writer
+seen = []
+def handle(message):
+    seen.append(message)
+    (gevent.sleep if pool == "greenlet" else time.sleep)(60)
+for _ in range(2):
+    Reader(topic + "_read", "ch", handle, nsqd_tcp_addresses=address, max_in_flight=5, concurrency=1,
+           handler_pool=pool).start(block=False)
+writer = Writer(address)
+writer.multipublish(topic + "_read", [b"x"] * 10)
+while len(seen) < 2:
+    time.sleep(0.01)
+for _ in range(50):
+    writer.publish_nowait(topic, b"x")
+if how == "unreachable":
+    Writer("127.0.0.1:1").publish_nowait("t", b"x")
+del writer
+if how == "raise":
+    raise RuntimeError("as asked")
+if how == "exit":
+    sys.exit(5)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize(("how", "code"), [("end", 0), ("raise", 1), ("exit", 5), ("unreachable", 0)])
+@pytest.mark.parametrize("pool", ["thread", "greenlet"])
+@pytest.mark.parametrize("mode", ["plain", "patched"])
+def test_an_interpreter_that_ends_leaves_nothing_to_nsqds_time_out(
+    broker: ServerHandle, topic: str, mode: str, pool: str, how: str, code: int
+) -> None:
+    broker.prepare(f"{topic}_read", "ch")
+    began = time.monotonic()
+    done = python(ENDS, mode, pool, how, broker.tcp_address, topic)
+    assert done.returncode == code, done
+    assert time.monotonic() - began < 30.0  # and not the handlers' sixty
+    assert int(broker.stats(topic)["depth"]) == 50
+    channel = broker.stats(f"{topic}_read")["channels"][0]
+    assert (int(channel["depth"]), int(channel["in_flight_count"])) == (10, 0), channel
+    told = [line for line in done.stderr.splitlines() if b"the interpreter ends" in line]
+    assert len(told) == (how == "unreachable"), done.stderr
+    assert all(b"publishes without an outcome: 1" in line for line in told), told
+
+
+BLOCKED = """
+import sys, time
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+seen = []
+reader = Reader(topic, "ch", lambda message: (seen.append(message), time.sleep(60)),
+                nsqd_tcp_addresses=address, handler_pool="inline")
+Writer(address).publish(topic, b"x")
+reader.start(block=False)
+while not seen:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_a_handler_that_blocks_the_loop_keeps_no_interpreter(broker: ServerHandle, topic: str) -> None:
+    done = python(BLOCKED, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    assert b"blocks the I/O loop" in done.stderr
