@@ -10,21 +10,20 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Mapping
-from typing import Any
-
-from gnsq_lite.clock import Clock
-from gnsq_lite.errors import NsqdError
-
-#: Seconds between two lines of an nsqd's errors.
-_BETWEEN = 1.0
 from functools import partial
+from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
 from greenlet import getcurrent
 
+from gnsq_lite.clock import Clock
+from gnsq_lite.errors import NsqdError
 from gnsq_lite.net.native import is_patched
 from gnsq_lite.net.process import loop_of_handlers
 from gnsq_lite.net.runtime import Loop, loop_here
+
+#: Seconds between two lines of an nsqd's errors.
+_BETWEEN = 1.0
 
 
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
