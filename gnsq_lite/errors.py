@@ -153,6 +153,10 @@ class CertificateError(TLSError):
     """nsqd's certificate does not verify: its chain, its host name or its dates."""
 
 
+class ClientCertificateError(TLSError):
+    """nsqd refuses this client's certificate, or the lack of one."""
+
+
 class ProtocolError(NSQError):
     """The peer broke the protocol; the connection is closed."""
 
@@ -165,6 +169,10 @@ class ProtocolError(NSQError):
 
 class FrameError(ProtocolError):
     """Bytes that are no frame (WIRE-4)."""
+
+
+class WrongPortError(FrameError):
+    """What answers is no nsqd's TCP port: nsqd's HTTP or HTTPS port, for one."""
 
 
 class DecompressionError(ProtocolError):
@@ -297,6 +305,13 @@ class NsqdError(NSQError):
 
 class InvalidError(NsqdError):
     """E_INVALID: a command nsqd does not know, or not in this state."""
+
+
+class TLSRequiredError(InvalidError):
+    """E_INVALID: this nsqd takes nothing without TLS (``--tls-required``)."""
+
+    def __str__(self) -> str:
+        return super().__str__() + "; set tls= to True or to TLSOptions(ca_file=...)"
 
 
 class BadProtocolError(NsqdError):
@@ -487,7 +502,10 @@ def error_for(body: bytes, address: str | None = None) -> NsqdError:
     """
     text = printable(body.decode("utf-8", "backslashreplace"))
     code, _, rest = text.partition(" ")
-    return ERROR_CODES.get(code, NsqdError)(code, rest.strip(), address)
+    kind = ERROR_CODES.get(code, NsqdError)
+    if kind is InvalidError and "TLS required" in rest:
+        kind = TLSRequiredError
+    return kind(code, rest.strip(), address)
 
 
 def printable(text: str) -> str:

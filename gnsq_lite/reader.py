@@ -220,7 +220,8 @@ class Reader:
 
         Raises:
             ClosedError: it was started before.
-            NSQError: with ``block=True``, the error that ended the Reader: TLS that nsqd does not grant, for one.
+            NSQError: with ``block=True``, the error that ended the Reader before it was ever subscribed: TLS that
+                nsqd does not grant, for one.  Later ones pass; :meth:`stats` tells them.
         """
         look_for_fork()
         loop = core = None

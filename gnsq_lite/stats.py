@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -60,6 +60,10 @@ class ReaderStats:
     starved: bool
     #: Health of each nsqlookupd by its address.
     lookupds: Mapping[str, Any]
+    #: Why each nsqd that was asked and is not connected now is not, by ``host:port``, with the partition where named.
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    #: What ended it, where not ``close()``; ``join()`` raises it.
+    error: str | None = None
 
     @property
     def is_ready(self) -> bool:

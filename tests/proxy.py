@@ -53,6 +53,8 @@ class Proxy:
         self.cut_after: int | None = None
         #: Makes the listener of each connection.
         self.tap: Callable[[], Tap] | None = None
+        #: Speaks with a new client in nsqd's place, in a native thread, and closes when it returns; None: nsqd does.
+        self.instead: Callable[[Any], None] | None = None
         self._losing = b""
         self._losses = 0
         self._pairs: list[tuple[Any, Any]] = []
@@ -69,6 +71,10 @@ class Proxy:
             client = _socket(fileno=number)
             if self.refusing:
                 _abort(client)
+                continue
+            if self.instead is not None:
+                self.connections += 1
+                start_native_thread("proxy-instead", partial(_speak, self.instead, client))
                 continue
             server = _socket()
             try:
@@ -147,6 +153,7 @@ class Proxy:
     def clear(self) -> None:
         """End every fault for new connections."""
         self.refusing = self.holding = False
+        self.instead = None
         self.delay, self.chunk, self.cut_after = 0.0, 65536, None
 
     def __enter__(self) -> Proxy:
@@ -162,6 +169,15 @@ class Proxy:
             pass
         self._listener.close()
         self.reset()
+
+
+def _speak(instead: Callable[[Any], None], client: Any) -> None:
+    try:
+        instead(client)
+    except OSError:
+        pass
+    finally:
+        client.close()
 
 
 def _abort(sock: Any) -> None:

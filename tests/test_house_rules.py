@@ -15,7 +15,7 @@ PACKAGE = ROOT / "gnsq_lite"
 LONGEST_MODULE = 420
 LONGEST_FUNCTION = 55
 #: A catalogue of small classes reads best in one piece.
-CATALOGUES = {"gnsq_lite/errors.py": 500}
+CATALOGUES = {"gnsq_lite/errors.py": 540}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

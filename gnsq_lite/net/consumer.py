@@ -19,18 +19,11 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     AlreadyAnswered,
-    AuthFirstError,
-    BadChannelError,
-    BadTopicError,
     ClosedError,
     ConnectionLost,
     NsqdError,
     NSQError,
     PartitionStopped,
-    ProtocolError,
-    SubOrderIsMustError,
-    TLSError,
-    UnauthorizedError,
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder, latest
@@ -49,19 +42,9 @@ from gnsq_lite.net.telling import log_safely, loop_that_tells
 from gnsq_lite.policy.attempts import requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
+from gnsq_lite.policy.losses import Losses
 
 log = logging.getLogger("gnsq_lite.reader")
-
-#: Errors that another attempt does not mend: where nothing else is to be had, the Reader ends with them.
-MISCONFIGURED = (
-    TLSError,
-    AuthFirstError,
-    UnauthorizedError,
-    BadTopicError,
-    BadChannelError,
-    SubOrderIsMustError,
-    ProtocolError,
-)
 
 #: Longest pause, seconds, between two lookups for the leader of a partition that was lost; up to 30 % more by chance.
 _LONGEST_PAUSE = 8.0
@@ -111,12 +94,11 @@ class Consumer:
         self._subscriptions: dict[Endpoint, Subscription] = {}
         #: Partitions that are read no further, whoever leads them; of an nsqd that names none, the nsqd.
         self._stopped: set[Endpoint | int] = set()
-        self._hopeless: dict[Endpoint, NSQError] = {}
+        self.losses: Losses[Endpoint] = Losses(settings.reconnect, clock=clock, rng=self.rng)
         #: The search for the leader of each partition that was lost.
         self._searches: dict[int | None, Any] = {}
-        #: How often each was lost since it was last subscribed, and what each nsqd was lost by since then.
+        #: How often each was lost since it was last subscribed.
         self._misses: dict[int | None, int] = {}
-        self._lost_by: dict[Endpoint, str] = {}
         #: Set when something happened that the one who closes waits for.
         self.quiet = Event()
         self.discovery: Discovery | None = None
@@ -140,13 +122,13 @@ class Consumer:
     def _found(self, endpoints: Iterable[Endpoint]) -> None:
         """Discovery says: connect to these, which are not connected."""
         for endpoint in endpoints:
-            self._connect(endpoint, direct=False)
+            if not self.losses.rests(endpoint):
+                self._connect(endpoint, direct=False)
 
     def _forgotten(self, endpoints: Iterable[Endpoint]) -> None:
         """Discovery says: nobody lists these any more, which are not connected."""
         for endpoint in endpoints:
-            self._lost_by.pop(endpoint, None)
-            self._hopeless.pop(endpoint, None)
+            self.losses.forget(endpoint)
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
         if self.closing or endpoint in self._subscriptions or _ordered_by(endpoint) in self._stopped:
@@ -166,8 +148,7 @@ class Consumer:
         """A connection is subscribed."""
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
-        self._hopeless.pop(endpoint, None)
-        self._lost_by.pop(endpoint, None)
+        self.losses.joined(endpoint)
         self._misses.pop(endpoint.partition, None)
         if self.discovery is not None:
             self.discovery.connected(endpoint)
@@ -187,11 +168,9 @@ class Consumer:
         self.quiet.set()
 
     def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
-        """Tell, look up again where the leader may have moved, and end the Reader where nothing can be had."""
+        """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
         endpoint = subscription.endpoint
-        again = self._lost_by.get(endpoint) == str(reason)  # an nsqd that stays away is told of once
-        self._lost_by[endpoint] = str(reason)
-        level = logging.DEBUG if again else logging.WARNING
+        level = logging.WARNING if self.losses.lost(endpoint, reason) else logging.DEBUG  # one that stays away: once
         log_safely(log, level, "%s", reason, extra=self.fields(endpoint))
         self.call_hook("on_disconnected", str(endpoint), reason)
         self.call_hook("on_error", reason)
@@ -200,12 +179,8 @@ class Consumer:
             # A nsqlookupd may list for a minute a leader that says it is none.
             misses = self._misses[endpoint.partition] = self._misses.get(endpoint.partition, 0) + 1
             self._search(endpoint, first_pause(after, misses))
-        if isinstance(reason, MISCONFIGURED):
-            # No nsqd it knows can ever be had: asking on would only hide the mistake.
-            self._hopeless[endpoint] = reason
-            known = set(self.settings.endpoints)
-            if not self.settings.lookupds and not self.connections and known <= set(self._hopeless):
-                self.fail(reason)
+        if not self.settings.lookupds and self.losses.is_hopeless(self.settings.endpoints):
+            self.fail(reason)  # asking on would only hide the mistake
 
     def _search(self, lost: Endpoint, after: float) -> None:
         """Look for the leader of a partition that was lost; one search at a time for each."""

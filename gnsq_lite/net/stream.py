@@ -19,6 +19,7 @@ from greenlet import getcurrent
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import (
     CertificateError,
+    ClientCertificateError,
     ConnectionLost,
     NSQConnectionError,
     TLSError,
@@ -221,7 +222,7 @@ class Stream:
         except ssl.SSLCertVerificationError as error:
             raise CertificateError(self.address, certificate_hint(error, name)) from error
         except (ssl.SSLError, ValueError) as error:
-            raise TLSError(self.address, tls_hint(error)) from error
+            raise tls_failure(self.address, error) from error
         except ConnectionLost as error:
             why = (
                 f"nsqd closed the connection in the TLS handshake ({error.why}); does it ask for a client certificate?"
@@ -258,7 +259,7 @@ class Stream:
                 raise ConnectionLost(self.address, "connection closed by nsqd") from None
         except ssl.SSLError as error:
             if not chunks:
-                raise TLSError(self.address, tls_hint(error)) from error
+                raise tls_failure(self.address, error) from error
         if self._tls_out.pending:
             self._send(self._tls_out.read())
         return b"".join(chunks)
@@ -327,12 +328,13 @@ class Stream:
         self._sock.close()
 
 
-def tls_hint(error: Exception) -> str:
+def tls_failure(address: str, error: Exception) -> TLSError:
     """Return what went wrong; an alert during or right after the handshake is nsqd's refusal of this client."""
     said = getattr(error, "reason", None) or str(error)
     if "CERTIFICATE_REQUIRED" in said or "UNKNOWN_CA" in said or "BAD_CERTIFICATE" in said:
-        return f"nsqd refuses this client's certificate, or the lack of one ({said}); set TLSOptions(cert_file=...)"
-    return f"TLS failed: {error}"
+        why = f"nsqd refuses this client's certificate, or the lack of one ({said}); set TLSOptions(cert_file=...)"
+        return ClientCertificateError(address, why)
+    return TLSError(address, f"TLS failed: {error}")
 
 
 def certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:

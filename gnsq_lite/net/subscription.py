@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gevent
 
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ClosedError, ConnectionLost, InvalidError, NSQError, OptionError
+from gnsq_lite.errors import ClosedError, ConnectionLost, InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.ordered import OrderedConnection
@@ -45,8 +45,8 @@ class Subscription:
                     return
                 if self._way != way and self._way % self._ways:
                     continue  # at once: the server may know another name for it
-                core.on_lost(self, reason)
-                if not self.direct or isinstance(reason, OptionError):
+                self._tell_lost(reason)
+                if not self.direct:
                     return
                 delay = retry.failed()
                 log.debug("%s: next attempt in %.1f s", self.endpoint, delay)
@@ -54,6 +54,12 @@ class Subscription:
                 core.reconnects += 1
         finally:
             core.forget(self)
+
+    def _tell_lost(self, reason: NSQError) -> None:
+        try:
+            self.core.on_lost(self, reason)
+        except Exception as error:
+            log_safely(log, logging.ERROR, "%s: what follows from its loss failed", self.endpoint, exc_info=error)
 
     def _once(self, retry: Reconnect) -> NSQError:
         """Connect and serve until the end; return its reason."""

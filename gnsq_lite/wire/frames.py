@@ -18,7 +18,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.errors import FrameError, ProtocolError, WrongPortError
 from gnsq_lite.speed import scan
 from gnsq_lite.wire import messages
 from gnsq_lite.wire.constants import (
@@ -173,21 +173,25 @@ class FrameDecoder(Generic[MessageT]):
             return at + SIZE_LENGTH
         size = int.from_bytes(data[at : at + SIZE_LENGTH], "big", signed=True)
         if not TYPE_LENGTH <= size <= self.limit:
-            raise FrameError(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}{_hint(data, at)}")
+            raise _no_frame(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}", data, at)
         if known < FRAME_HEAD_LENGTH:
             return at + FRAME_HEAD_LENGTH
         kind = _FRAME_HEAD.unpack_from(data, at)[1]
         if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
-            raise FrameError(f"unknown frame type {kind}{_hint(data, at)}")
+            raise _no_frame(f"unknown frame type {kind}", data, at)
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
             raise FrameError(messages.too_short(size - TYPE_LENGTH))
         return at + SIZE_LENGTH + size
 
 
-def _hint(data: bytes, at: int) -> str:
-    """Return what the bytes at *at* look like, where that helps."""
+def _no_frame(why: str, data: bytes, at: int) -> FrameError:
+    """Return the error, which says what the bytes at *at* look like, where that helps.
+
+    An HTTP server that is there refuses our magic bytes with 400; another status is a balancer's, whose nsqd is gone.
+    """
     if data.startswith(b"HTTP", at):
-        return ": this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)"
+        kind = WrongPortError if data.startswith(b" 400", at + len("HTTP/1.1")) else FrameError
+        return kind(f"{why}: this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)")
     if data.startswith((b"\x15\x03", b"\x16\x03"), at):
-        return ": this is a TLS record; use nsqd's TCP port (4150), not its HTTPS port (4152)"
-    return ""
+        return WrongPortError(f"{why}: this is a TLS record; use nsqd's TCP port (4150), not its HTTPS port (4152)")
+    return FrameError(why)

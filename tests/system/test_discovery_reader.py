@@ -137,10 +137,10 @@ def test_nothing_is_remembered_of_nsqds_that_nobody_lists_any_more(broker: Serve
             core: Any = reader._core
             for port in (1, 2, 3):  # nobody listens there
                 lists(server, "127.0.0.1", port)
-                wait_for(lambda port=port: any(lost.port == port for lost in core._lost_by))
+                wait_for(lambda port=port: any(lost.port == port for lost in core.losses.reasons()))
             lists(server, broker.host, broker.tcp_port)
             wait_for(lambda: reader.stats().connections)
-            wait_for(lambda: not core._lost_by)
+            wait_for(lambda: not core.losses.reasons())
 
 
 @pytest.mark.rule("DISC-1")

@@ -66,7 +66,7 @@ ERRORS: dict[str, tuple[type[errors.NsqdError], str]] = {
     "error_sub_heartbeats_off": (errors.InvalidError, "cannot SUB with heartbeats disabled"),
     "error_sub_no_channel": (errors.InvalidError, "SUB insufficient number of parameters"),
     "error_sub_twice": (errors.InvalidError, "cannot SUB in current state"),
-    "error_tls_required": (errors.InvalidError, "cannot SUB in current state (TLS required)"),
+    "error_tls_required": (errors.TLSRequiredError, "cannot SUB in current state (TLS required)"),
     "error_touch_failed": (errors.TouchFailedError, "TOUCH 0123456789abcdef failed ID not in flight"),
     "error_unauthorized_none": (errors.UnauthorizedError, "AUTH no authorizations found"),
     "error_unauthorized_sub": (errors.UnauthorizedError, 'AUTH failed for SUB on "golden" "ch"'),

@@ -1,0 +1,288 @@
+"""A Reader that was subscribed once goes on, whatever is said to it; one that never was ends where nothing helps."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader, TLSOptions, Writer, errors
+from tests.certs import Certificates
+from tests.conftest import MakeBroker, MakeCluster
+from tests.contract.authserver import AuthServer
+from tests.proxy import Proxy
+from tests.servers import ServerHandle
+from tests.system.test_reader import QUICK, wait_for
+
+Speak = Callable[[Any], None]
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    return struct.pack(">iI", len(data) + 4, kind) + data
+
+
+def answer_identify(client: Any, **granted: Any) -> None:
+    data = b""
+    while b"IDENTIFY\n" not in data or len(data) < data.index(b"\n") + 20:
+        part = client.recv(65536)
+        if not part:
+            raise OSError("gone")
+        data += part
+    client.sendall(frame(0, json.dumps({"max_rdy_count": 2500, "version": "1.3.0", **granted}).encode()))
+
+
+def at_once(data: bytes) -> Speak:
+    def speak(client: Any) -> None:
+        client.recv(4096)
+        client.sendall(data)
+
+    return speak
+
+
+def in_handshake(data: bytes, reset: bool = False) -> Speak:
+    """Grant TLS, take the client's first bytes of the handshake, say *data* and end."""
+
+    def speak(client: Any) -> None:
+        answer_identify(client, tls_v1=True)
+        client.recv(1)
+        client.sendall(data)
+        if reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    return speak
+
+
+def wrong_certificate(certs: Certificates) -> Speak:
+    def speak(client: Any) -> None:
+        answer_identify(client, tls_v1=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certs.expired.cert, certs.expired.key)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = context.wrap_bio(incoming, outgoing, server_side=True)
+        while True:
+            try:
+                server.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                client.sendall(outgoing.read())
+                incoming.write(client.recv(65536))
+            except ssl.SSLError:
+                return
+
+    return speak
+
+
+PASSING = {
+    "an end in the TLS handshake": in_handshake(b""),
+    "a reset in the TLS handshake": in_handshake(b"", reset=True),
+    "a garbage record": in_handshake(bytes(range(256))),
+    "a balancer's 503": at_once(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
+    "an unknown frame": at_once(frame(7, b"x")),
+    "no auth server": at_once(frame(1, b"E_AUTH_FAILED AUTH failed")),
+}
+#: What ends a Reader that was never subscribed, and no other.
+PROOFS = {
+    "TLS is not granted any more": lambda client: answer_identify(client, tls_v1=False),
+    "no permission": at_once(frame(1, b'E_UNAUTHORIZED AUTH failed for SUB on "t" "ch" false "" ""')),
+    "another port": at_once(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "a name that is refused": at_once(frame(1, b'E_BAD_TOPIC SUB topic name "t" is not valid')),
+}
+
+
+@pytest.fixture
+def secured(make_broker: MakeBroker, certs: Certificates) -> Iterator[tuple[ServerHandle, Proxy]]:
+    broker = make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key)
+    with Proxy(broker.tcp_address) as proxy:
+        yield broker, proxy
+
+
+def secure(certs: Certificates, **options: Any) -> dict[str, Any]:
+    return {**QUICK, "tls": TLSOptions(ca_file=certs.ca), **options}
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("fault", [*PASSING, *PROOFS, "a certificate that has run out"])
+def test_no_fault_ends_a_reader_that_was_subscribed_once(
+    secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str, fault: str
+) -> None:
+    broker, proxy = secured
+    speak = (PASSING | PROOFS | {"a certificate that has run out": wrong_certificate(certs)})[fault]
+    seen: list[bytes] = []
+    told: list[errors.NSQError] = []
+    reader = Reader(
+        topic,
+        "ch",
+        lambda m: seen.append(m.body),
+        nsqd_tcp_addresses=proxy.address,
+        on_error=told.append,
+        **secure(certs),
+    )
+    with reader:
+        wait_for(lambda: reader.stats().connections)
+        assert reader.stats().unavailable == {}
+        proxy.instead = speak
+        proxy.reset()
+        before = proxy.connections
+        wait_for(lambda: proxy.connections >= before + 4)  # asked again and again
+        stats = reader.stats()
+        assert (stats.state, stats.error, list(stats.unavailable)) == ("connecting", None, [proxy.address])
+        assert len(told) >= 3
+        proxy.clear()
+        wait_for(lambda: reader.stats().connections)
+        broker.publish(topic, b"x")
+        wait_for(lambda: seen == [b"x"])
+        assert (reader.stats().state, reader.stats().unavailable) == ("connected", {})
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("fault", PASSING)
+def test_a_passing_fault_at_the_start_ends_no_reader(
+    secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str, fault: str
+) -> None:
+    broker, proxy = secured
+    proxy.instead = PASSING[fault]
+    seen: list[bytes] = []
+    with Reader(
+        topic, "ch", lambda m: seen.append(m.body), nsqd_tcp_addresses=proxy.address, **secure(certs)
+    ) as reader:
+        wait_for(lambda: proxy.connections >= 3)
+        proxy.clear()
+        wait_for(lambda: reader.stats().connections)
+        broker.publish(topic, b"x")
+        wait_for(lambda: seen == [b"x"])
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("fault", PROOFS)
+def test_what_cannot_mend_ends_a_reader_that_was_never_subscribed_and_shows(
+    secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str, fault: str
+) -> None:
+    _, proxy = secured
+    proxy.instead = PROOFS[fault]
+    told: list[errors.NSQError] = []
+    reader = Reader(topic, "ch", print, nsqd_tcp_addresses=proxy.address, on_error=told.append, **secure(certs))
+    reader.start(block=False)
+    with pytest.raises(errors.NSQError) as caught:
+        reader.join(20)
+    stats = reader.stats()
+    assert (stats.state, stats.error) == ("closed", str(caught.value))
+    assert stats.unavailable == {proxy.address: str(caught.value)}
+    assert told == [caught.value]
+
+
+@pytest.mark.rule("CONN-3")
+def test_one_nsqd_that_may_still_come_keeps_a_reader_of_several_alive(
+    secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str
+) -> None:
+    broker, proxy = secured
+    with Proxy(broker.tcp_address) as other:
+        proxy.instead = PROOFS["TLS is not granted any more"]
+        other.refusing = True
+        both = [proxy.address, other.address]
+        with Reader(topic, "ch", print, nsqd_tcp_addresses=both, **secure(certs)) as reader:
+            wait_for(lambda: len(reader.stats().unavailable) == 2 and proxy.connections >= 3)
+            other.clear()
+            wait_for(lambda: reader.stats().connections)
+            assert list(reader.stats().unavailable) == [proxy.address]
+
+
+@pytest.mark.rule("CONN-4")
+def test_a_found_nsqd_that_refuses_tls_is_not_hammered_however_often_it_is_found(
+    make_cluster: MakeCluster, topic: str
+) -> None:
+    cluster = make_cluster()
+    (node,) = cluster.nodes
+    node.publish(topic, b"x")
+    cluster.wait_registered(topic)
+    with (
+        Proxy(node.tcp_address) as proxy,
+        Reader(
+            topic,
+            "ch",
+            print,
+            lookupd_http_addresses=cluster.lookupd_http_address,
+            lookupd_poll_interval=0.05,
+            address_map=lambda host, port: ("127.0.0.1", int(proxy.address.rpartition(":")[2])),
+            tls=True,
+            reconnect_delay=30.0,
+        ) as reader,
+    ):
+        wait_for(lambda: reader.stats().unavailable)
+        polls = next(iter(reader.stats().lookupds.values()))
+        assert polls.ok
+        with pytest.raises(AssertionError):
+            wait_for(lambda: proxy.connections > 1, timeout=1.0)  # some fifteen polls
+        assert reader.stats().state == "connecting"
+
+
+@pytest.mark.rule("SEC-4")
+def test_a_permission_that_is_revoked_and_granted_again_leaves_the_reader_running(
+    make_broker: MakeBroker, topic: str
+) -> None:
+    with AuthServer() as auth:
+        broker = make_broker(auth_http_addresses=(auth.address,))
+        auth.allow("secret")
+        seen: list[bytes] = []
+        told: list[errors.NSQError] = []
+        with (
+            Proxy(broker.tcp_address) as proxy,
+            Reader(
+                topic,
+                "ch",
+                lambda m: seen.append(m.body),
+                nsqd_tcp_addresses=proxy.address,
+                auth_secret="secret",
+                on_error=told.append,
+                **QUICK,
+            ) as reader,
+        ):
+            for turn in range(3):
+                wait_for(lambda: reader.stats().connections)
+                auth.answers.clear()  # E_AUTH_FAILED
+                if turn:
+                    auth.allow("secret", topic="^another$")  # E_UNAUTHORIZED
+                proxy.reset()
+                wait_for(lambda: any(isinstance(error, errors.NsqdError) for error in told))
+                auth.allow("secret")
+                wait_for(lambda: reader.stats().connections)
+                broker.http("POST", f"/pub?topic={topic}", b"%d" % turn)
+                wait_for(lambda turn=turn: len(seen) == turn + 1)
+                told.clear()
+
+
+@pytest.mark.rule("CONN-3")
+def test_readers_survive_restarts_of_nsqd_in_the_middle_of_their_tls_handshakes(
+    make_broker: MakeBroker, certs: Certificates, topic: str
+) -> None:
+    broker = make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key)
+    broker.publish(topic, b"x")
+    options = secure(certs, nsqd_tcp_addresses=broker.tcp_address, reconnect_delay=0.01, max_reconnect_delay=0.02)
+    readers = [Reader(topic, f"ch{number}#ephemeral", lambda m: None, **options) for number in range(8)]
+    try:
+        for reader in readers:
+            reader.start(block=False)
+        for _ in range(5):
+            wait_for(lambda: any(reader.stats().connections for reader in readers))
+            broker.kill()
+            broker.restart()
+        for reader in readers:
+            wait_for(lambda reader=reader: reader.stats().state == "connected")
+    finally:
+        for reader in readers:
+            reader.close(0)
+
+
+@pytest.mark.rule("ERR-2")
+def test_an_nsqd_that_requires_tls_says_which_option_to_set(
+    make_broker: MakeBroker, certs: Certificates, topic: str
+) -> None:
+    broker = make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key, tls_required=True)
+    with pytest.raises(errors.TLSRequiredError, match=r"TLS required.*tls="):
+        Reader(topic, "ch", print, nsqd_tcp_addresses=broker.tcp_address, **QUICK).start()
+    with Writer(broker.tcp_address, **QUICK) as writer, pytest.raises(errors.TLSRequiredError, match="set tls="):
+        writer.publish(topic, b"x")
