@@ -60,6 +60,8 @@ class ReaderStats:
     starved: bool
     #: Health of each nsqlookupd by its address.
     lookupds: Mapping[str, Any]
+    #: Messages that waited for a handler when their connection was lost; nsqd sends them again.
+    dropped: int = 0
     #: Why each nsqd that was asked and is not connected now is not, by ``host:port``, with the partition where named.
     unavailable: Mapping[str, str] = field(default_factory=dict)
     #: What ended it, where not ``close()``; ``join()`` raises it.

@@ -105,6 +105,10 @@ class _Outcomes:
             asked = error if isinstance(error, Requeue) else Requeue()
             job.requeue(asked.delay, asked.backoff)
 
+    def gives_up(self, message: Message) -> bool:
+        """Never: deliver() knows no limit."""
+        return False
+
     def on_too_many_attempts(self, message: Message) -> None:
         """Not asked for: deliver() knows no limit."""
 

@@ -46,7 +46,7 @@ _READER_COUNTERS = (
     ("gnsq_messages_received", "Messages that came, redeliveries included.", ()),
     (
         "gnsq_messages",
-        "Messages that left, by outcome: finished, requeued, or expired (too late to answer).",
+        "Messages that left, by outcome: finished, requeued, expired (too late to answer), dropped (connection lost).",
         ("outcome",),
     ),
     ("gnsq_handler_failures", "Messages whose handler raised.", ()),
@@ -169,7 +169,12 @@ def _add(families: list[Any], labels: list[str], values: Mapping[str, dict[str, 
 def _reader_values(stats: ReaderStats, is_up: bool) -> dict[str, dict[str, float] | float]:
     return {
         "gnsq_messages_received": stats.received,
-        "gnsq_messages": {"finished": stats.finished, "requeued": stats.requeued, "expired": stats.expired},
+        "gnsq_messages": {
+            "finished": stats.finished,
+            "requeued": stats.requeued,
+            "expired": stats.expired,
+            "dropped": stats.dropped,
+        },
         "gnsq_handler_failures": stats.failures,
         "gnsq_messages_given_up": stats.given_up,
         "gnsq_late_answers": stats.late_answers,

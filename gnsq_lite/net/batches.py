@@ -61,6 +61,10 @@ class BatchFeeder:
         """Messages in the list that is not full yet."""
         return len(self._batcher)
 
+    def drop(self, useless: Callable[[Message], bool]) -> list[Message]:
+        """Remove and return those in that list that are *useless*."""
+        return self._batcher.drop(useless)
+
     def take(self) -> list[list[Message]]:
         """Remove and return what was not handed on."""
         self._stop_timer()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from gevent._hub_local import get_hub_if_exists
 from greenlet import getcurrent
 
-from gnsq_lite.message import Message
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.ordered import OrderedConnection
+from gnsq_lite.net.waiting import take_queued
 
 if TYPE_CHECKING:
     from gnsq_lite.net.consumer import Consumer
@@ -54,7 +54,7 @@ def _close(core: Consumer) -> None:
         connections = list(core.connections.values())
         for connection in connections:
             connection.send_close()
-        core.send_back(take_queued(core))
+        core.send_back(take_queued(core.pool, core.batches))
         _wait_until(core, lambda: _is_quiet(core, connections), lambda: core.close_by)
         # What nsqd sent before it read CLS is still to come, and goes back when it does, even where no time was given.
         lingers = core.clock.now() + _LINGER
@@ -85,7 +85,7 @@ def leave(core: Consumer) -> Callable[[], str]:
     connections = [connection for connection in core.connections.values() if connection.is_open()]
     for connection in connections:
         connection.send_close()
-    core.send_back(take_queued(core))
+    core.send_back(take_queued(core.pool, core.batches))
     for connection in connections:
         if isinstance(connection, OrderedConnection):
             connection.give_back()
@@ -105,12 +105,6 @@ def leave(core: Consumer) -> Callable[[], str]:
         return ""
 
     return left
-
-
-def take_queued(core: Consumer) -> list[Message]:
-    """Remove and return the messages that no handler has begun."""
-    jobs = core.pool.take_queued() + (core.batches.take() if core.batches is not None else [])
-    return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
 
 
 def _is_quiet(core: Consumer, connections: list[Connection]) -> bool:

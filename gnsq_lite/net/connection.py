@@ -274,9 +274,7 @@ class Connection:
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
-        if delay is None:
-            delay = self.owner.requeue_delay(message)
-        command = commands.requeue(message.id, delay)
+        command = commands.requeue(message.id, self.owner.requeue_delay(message, delay))
         if backoff:
             self.loop.call_soon(lambda: self._fail(command))
         else:
@@ -343,12 +341,12 @@ class Connection:
 
     # -- watching
 
-    def check(self, now: float) -> None:
-        """Close the connection when nsqd has been silent, or takes no bytes, for too long (HB-2); count out what
-        nsqd has taken back (MSG-5).  Called about once a second, in the loop's thread."""
+    def check(self, now: float) -> list[Message]:
+        """Close the connection when nsqd has been silent, or takes no bytes, for too long (HB-2); count out, and
+        return, what nsqd has taken back (MSG-5).  Called about once a second, in the loop's thread."""
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
-            return
+            return []
         self.complaints.tell(now)
         if self._pace.rests:  # it is not nsqd that is silent; and to it, this side must not seem to be
             self.read_at = now
@@ -361,15 +359,17 @@ class Connection:
             why = f"nsqd has taken no bytes for {self.options.write_timeout:g} s"
             self.close(ConnectionLost(self.address, why))
         else:
-            self._count_out(now)
             self._pace.look()
+            return self._count_out(now)
+        return []
 
-    def _count_out(self, now: float) -> None:
+    def _count_out(self, now: float) -> list[Message]:
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
         if late:
             self.expired += len(late)
             log.warning("%s: %d messages were not answered in time; nsqd sends them again", self.address, len(late))
             self.owner.on_answered(self, 0, 0, len(late))
+        return late
 
     # -- the end
 

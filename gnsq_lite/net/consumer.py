@@ -27,19 +27,20 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder, latest
-from gnsq_lite.net.closing import close, leave, take_queued
+from gnsq_lite.net.closing import close, leave
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.flow import FlowControl
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
 from gnsq_lite.net.leaving import leave_at_exit
 from gnsq_lite.net.ordered import OrderedConnection
-from gnsq_lite.net.outcomes import HandlerOutcomes
+from gnsq_lite.net.outcomes import HandlerOutcomes, key_of
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.net.subscription import Subscription
 from gnsq_lite.net.telling import log_safely, loop_that_tells
-from gnsq_lite.policy.attempts import requeue_delay
+from gnsq_lite.net.waiting import drop, is_expired, take_queued
+from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
 from gnsq_lite.policy.losses import Losses
@@ -76,8 +77,9 @@ class Consumer:
         self.outcomes = HandlerOutcomes(self)
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self._concurrency_given = settings.concurrency is not None
-        concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        self.pool = make_pool(settings.pool, loop, run, concurrency, self.outcomes.on_exit)
+        self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
+        self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
+        self.tries = Tries(settings.retry.max_attempts)
         self.batches: BatchFeeder | None = None
         if settings.batch_size:
             batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
@@ -85,6 +87,8 @@ class Consumer:
         self.finished = self.requeued = self.late_answers = self.answers_lost = self.reconnects = 0
         #: Counts of connections that are gone.
         self.received_before = self.expired_before = 0
+        #: Messages whose connection was gone before a handler began them.
+        self.dropped = 0
         self.closing = False
         #: What it ends with, if not an orderly close.
         self.error: BaseException | None = None
@@ -165,7 +169,24 @@ class Consumer:
             self.received_before += connection.received
             self.expired_before += connection.expired
             self.flow.parted(connection.endpoint)
+            self._drop_queued(connection)
         self.quiet.set()
+
+    def drop_cut(self) -> None:
+        """Take what waits of connections that are gone, though their greenlet has not noticed: it runs a handler."""
+        for connection in list(self.connections.values()):
+            if not connection.is_open():
+                self._drop_queued(connection)
+
+    def _drop_queued(self, connection: Connection) -> None:
+        """nsqd sends again what a connection that is gone has brought: no handler needs to begin it here."""
+        gone = drop(self.pool, self.batches, lambda message: message._connection is connection)
+        if isinstance(connection, OrderedConnection):
+            gone += connection.cut()
+        if gone:
+            self.dropped += len(gone)
+            said = "%s: %d messages that waited for a handler are dropped; nsqd sends them again"
+            log_safely(log, logging.INFO, said, connection.address, len(gone), extra=self.fields(connection.endpoint))
 
     def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
@@ -247,8 +268,30 @@ class Consumer:
         if isinstance(message._connection, OrderedConnection):
             message._connection.left_open(message)
 
+    def on_late(self, connection: Connection, late: list[Message]) -> None:
+        """nsqd has taken these back: those that no handler has begun leave the queue, and slow the connection down."""
+        others: list[Message] = []
+
+        def useless(message: Message) -> bool:
+            if not is_expired(message):
+                others.append(message)
+            return is_expired(message)
+
+        waiting = drop(self.pool, self.batches, useless)
+        not_begun = {id(message) for message in waiting}
+        for message in late:
+            if id(message) not in not_begun:
+                self.tries.tried(key_of(message), message.attempts)
+        for message in waiting:
+            self.on_expired(message)
+        if not_begun:
+            running = len(connection.in_flight) - sum(message._connection is connection for message in others)
+            self.flow.stalled(connection, len(not_begun), running)
+
     def on_expired(self, message: Message) -> None:
-        """nsqd had taken it back before its handler began."""
+        """nsqd had taken it back before its handler began.  Where handlers run, too."""
+        if self.tries.is_over(message.attempts + 1):  # after on_late(), which may not have seen it in the queue
+            self.loop.call_soon(lambda: self.tries.not_begun(key_of(message)))
         if isinstance(message._connection, OrderedConnection):
             message._connection.skipped(message)
 
@@ -256,6 +299,7 @@ class Consumer:
         """Count what left."""
         self.finished += finished
         self.requeued += requeued
+        self.flow.pace.answered(connection.endpoint, finished + requeued)
         self.flow.answered(connection.endpoint, finished + requeued + expired, success=finished > 0)
         if self.closing:
             self.quiet.set()
@@ -263,6 +307,7 @@ class Consumer:
     def on_answers_lost(self, count: int) -> None:
         """Answers came when their connection was gone."""
         self.answers_lost += count
+        self.drop_cut()
 
     def on_response(self, connection: Connection, body: bytes) -> None:
         """CLOSE_WAIT, while closing."""
@@ -274,9 +319,10 @@ class Consumer:
         connection.complaints.add(log, error, self.fields(connection.endpoint))
         self.call_hook("on_error", error)
 
-    def requeue_delay(self, message: Message) -> float:
-        """Return the seconds a failed message rests (MSG-1)."""
-        return requeue_delay(self.settings.retry, message.attempts, self.rng)
+    def requeue_delay(self, message: Message, asked: float | None) -> float:
+        """Return the seconds a message rests that its handler sends back: *asked*, or by its attempts (MSG-1)."""
+        self.tries.tried(key_of(message), message.attempts)
+        return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
     def on_failure(self) -> None:
         """A message failed (BACK-1)."""
@@ -286,7 +332,12 @@ class Consumer:
         """Change it (RDY-8); the default concurrency follows."""
         self.flow.set_max_in_flight(count)
         if not self._concurrency_given:
-            self.pool.set_concurrency(default_concurrency(self.settings.pool, count))
+            self._concurrency = default_concurrency(self.settings.pool, count)
+            self.pool.set_concurrency(self._concurrency)
+
+    def is_idle(self) -> bool:
+        """Whether a handler is free and nothing waits for it."""
+        return not self.queued() and self.pool.busy() < self._concurrency
 
     def queued(self) -> int:
         """Messages that wait for a handler."""
@@ -332,7 +383,7 @@ class Consumer:
             if subscription.connection is not None:
                 subscription.connection.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets and what is queued
-            take_queued(self)
+            take_queued(self.pool, self.batches)
             if self.discovery is not None:
                 self.discovery.abandon()
             self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))

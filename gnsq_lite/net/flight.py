@@ -80,6 +80,11 @@ class InFlight:
         """Return the messages that are neither answered nor counted out."""
         return [message for read in self._reads for message in read if is_open(message)]
 
+    def is_here_twice(self, message: Message) -> bool:
+        """Whether an earlier delivery of *message* is unanswered.  In any thread; looks at all that is in flight."""
+        reads = list(self._reads)  # at once, as far as other threads go
+        return any(m.id == message.id and m is not message and is_open(m) for read in reads for m in read)
+
     def expire(self, now: float, oldest_allowed: float) -> list[Message]:
         """Count out, and return, what nsqd has taken back by *now*.
 

@@ -16,6 +16,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.telling import log_safely
 from gnsq_lite.policy.backoff import Backoff, Phase
+from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class FlowControl:
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
+        self.pace: Pace[Endpoint] = Pace(clock)
+        self._most: dict[Endpoint, int] = {}
         self.backoff = Backoff(settings.backoff, clock=clock, rng=owner.rng)
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
@@ -57,11 +60,13 @@ class FlowControl:
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
         own = settings.dialect.ready_limit(settings.topic, endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
-        self._apply(self.allocator.add(endpoint, limit if own is None else min(own, limit), counts_down=counts_down))
+        most = self._most[endpoint] = limit if own is None else min(own, limit)
+        self._apply(self.allocator.add(endpoint, most, counts_down=counts_down))
         self._wake.set()
 
     def parted(self, endpoint: Endpoint) -> None:
         """A connection is gone."""
+        self.pace.remove(endpoint)
         self._apply(self.allocator.remove(endpoint))
         if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
             self._wake.set()
@@ -75,6 +80,14 @@ class FlowControl:
         self._apply(self.allocator.answered(endpoint, count))
         if success and self.backoff.level:
             self._outcome(True)
+
+    def stalled(self, connection: Connection, count: int, running: int) -> None:
+        """So many messages expired before a handler began them: its RDY goes down to what moves."""
+        endpoint = connection.endpoint
+        size = self.pace.stalled(endpoint, self._most[endpoint], max(0, running), connection.msg_timeout)
+        text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
+        log.warning(text, connection.address, count, size, extra=self._owner.fields(endpoint))
+        self._apply(self.allocator.set_max_rdy_count(endpoint, size))
 
     def failed(self) -> None:
         """A message failed (BACK-1)."""
@@ -142,7 +155,12 @@ class FlowControl:
     def _tick(self) -> None:
         now = self._clock.now()
         for connection in list(self._owner.connections.values()):
-            connection.check(now)
+            late = connection.check(now)
+            if late:
+                self._owner.on_late(connection, late)
+        self._owner.drop_cut()
+        for endpoint, size in self.pace.look(self._owner.is_idle()):
+            self._apply(self.allocator.set_max_rdy_count(endpoint, size))
         if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is Phase.PROBING:
             self._apply(self.allocator.probe())
         self._apply(self.allocator.tick())

@@ -36,6 +36,9 @@ class Outcomes(Protocol):
     def on_exception(self, job: Any, error: BaseException) -> None:
         """The handler raised: requeue, log, tell.  Runs where the handler ran."""
 
+    def gives_up(self, message: Message) -> bool:
+        """Whether a message that came more than max_attempts times is not to be handled."""
+
     def on_too_many_attempts(self, message: Message) -> None:
         """Give the message up (MSG-4).  Runs where handlers run; it may wait."""
 
@@ -67,7 +70,7 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
             if message._token == EXPIRED:  # nsqd has taken it back while it was queued here: it comes again
                 outcomes.on_expired(message)
                 return
-            if message.attempts > most:
+            if message.attempts > most and outcomes.gives_up(message):
                 outcomes.on_too_many_attempts(message)
                 return
             returned = handler(message)
@@ -119,8 +122,9 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
         live = []
         for message in batch:
             if message._token == EXPIRED:
+                outcomes.on_expired(message)
                 continue
-            if message.attempts <= most:
+            if message.attempts <= most or not outcomes.gives_up(message):
                 live.append(message)
                 continue
             try:

@@ -12,7 +12,7 @@ from gnsq_lite.net.connection import Connection
 class OrderedConnection(Connection):
     """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
 
-    #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close -> decisions.
+    #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close, cut -> decisions.
     sequence: Any = None
 
     def take(self, messages: list[Message]) -> None:
@@ -27,7 +27,7 @@ class OrderedConnection(Connection):
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
-        wait = self.owner.requeue_delay(message) if delay is None else delay
+        wait = self.owner.requeue_delay(message, delay)
         self.loop.call_soon(lambda: self._fail_in_order(message, wait, backoff))
 
     def _fail_in_order(self, message: Message, delay: float, backoff: bool) -> None:
@@ -46,6 +46,11 @@ class OrderedConnection(Connection):
     def give_back(self) -> None:
         """The Reader closes: what is held goes back now."""
         self.act(self.sequence.close())
+
+    def cut(self) -> list[Message]:
+        """The connection is gone: nothing more of it is handed out; return what waited in here."""
+        waiting: list[Message] = self.sequence.cut()
+        return waiting
 
     def act(self, decisions: Iterable[Any]) -> None:
         """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message, Requeue
+from gnsq_lite.net.flight import is_open
 from gnsq_lite.net.handlers import refuse_unrun
 from gnsq_lite.net.telling import log_safely
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from gnsq_lite.net.consumer import Consumer
 
 log = logging.getLogger("gnsq_lite.reader")
+
+
+def key_of(message: Message) -> tuple[str, bytes]:
+    """Return what tells a message from all others: ids are one nsqd's own."""
+    return message.nsqd_address, message.id
 
 
 class HandlerOutcomes:
@@ -25,11 +31,16 @@ class HandlerOutcomes:
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue the messages of a handler that raised, as far as it has not answered them; then tell."""
+        """Requeue the messages of a handler that raised, as far as it has not answered them, or give them up; then tell."""
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
         for message in messages:
+            if self._core.tries.is_over(message.attempts) and isinstance(error, Exception) and is_open(message):
+                if backoff:
+                    self._core.loop.call_soon(self._core.on_failure)
+                self.on_too_many_attempts(message)
+                continue
             try:
                 message.requeue(delay, backoff)
             except AlreadyAnswered:
@@ -52,6 +63,15 @@ class HandlerOutcomes:
             extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
         )
         self._core.call_hook("on_failure", message, error)
+
+    def gives_up(self, message: Message) -> bool:
+        """Whether a handler of this process had it at its last attempt, or it came far too often (MSG-4).
+
+        One that came again while an earlier delivery is unanswered has its handler: that left the queue before it.
+        """
+        connection: Any = message._connection
+        over = self._core.tries.gives_up(key_of(message), message.attempts)
+        return over or connection.in_flight.is_here_twice(message)
 
     def on_too_many_attempts(self, message: Message) -> None:
         """FIN after the give-up callback succeeded, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""

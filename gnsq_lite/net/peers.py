@@ -117,7 +117,7 @@ class Peer:
     def on_failure(self) -> None:
         """A Writer has no handlers."""
 
-    def requeue_delay(self, message: Message) -> float:
+    def requeue_delay(self, message: Message, asked: float | None) -> float:
         """A Writer has no messages."""
         return 0.0
 

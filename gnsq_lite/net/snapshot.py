@@ -61,6 +61,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         backoff_for=0.0 if resume_at is None else max(0.0, resume_at - now),
         starved=core.flow.is_starved(),
         lookupds=core.discovery.health() if core.discovery is not None else {},
+        dropped=core.dropped,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
         error=None if core.error is None else str(core.error) or type(core.error).__name__,
     )

@@ -11,6 +11,7 @@ module                decides                                                rul
 ``shares``            an even split of a budget, with upper limits           RDY-3, RDY-5
 ``backoff``           when failures stop the flow, and when to try again     BACK-1 to BACK-5
 ``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
+``pace``              how much RDY goes where handlers do not keep up        MSG-5
 ``reconnect``         how long a lost direct nsqd is left alone              CONN-3
 ``losses``            what a lost nsqd proves, and how long it rests          CONN-3, CONN-4
 ``producers``         which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,

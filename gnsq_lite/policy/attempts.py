@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from gnsq_lite.options import RetryOptions
 from gnsq_lite.policy.chance import Rng
 
@@ -18,10 +20,49 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Rng) -> float:
     return delay * (1.0 - options.requeue_jitter * rng.random())
 
 
-def gives_up(options: RetryOptions, attempts: int) -> bool:
-    """Return whether a message that arrives with this count of attempts is not to be handled any more.
+#: Deliveries beyond ``max_attempts`` that are put down to processes in which no handler began: hung or stopped ones.
+UNSEEN = 20
+#: Messages that are remembered, at least; the number of those that fail at their last attempt before one comes again.
+REMEMBERED = 10_000
 
-    "More than ``max_attempts``": a message is handled ``max_attempts`` times, and given up when it arrives once more.
-    0 means no limit.
+
+class Tries:
+    """Remembers which messages a handler of this process had at their last attempt, and did not finish (MSG-4).
+
+    nsqd counts deliveries, not handlers: one that waited in a hung process until its time was over has cost an attempt
+    too.  So a message that comes with more than ``max_attempts`` is given up at once only where it was tried here at
+    its last attempt, or later.  Any other is handled once more, and given up when that fails.  A message that ends the
+    process it is handled in leaves no memory: with UNSEEN deliveries more than ``max_attempts`` it is given up anyway.
+
+    May be used in any thread.
     """
-    return 0 < options.max_attempts < attempts
+
+    __slots__ = ("_keep", "_max", "_older", "_recent")
+
+    def __init__(self, max_attempts: int, keep: int = REMEMBERED) -> None:
+        self._max, self._keep = max_attempts, keep
+        # Two generations, each no larger than *keep*: nothing is searched for the oldest.
+        self._recent: set[Hashable] = set()
+        self._older: set[Hashable] = set()
+
+    def is_over(self, attempts: int) -> bool:
+        """Return whether a message with this count is handled, if at all, for the last time.  0 means no limit."""
+        return 0 < self._max < attempts
+
+    def tried(self, key: Hashable, attempts: int) -> None:
+        """Take that a handler began the message and did not finish it."""
+        if 0 < self._max <= attempts:
+            if len(self._recent) >= self._keep:
+                self._older, self._recent = self._recent, set()
+            self._recent.add(key)
+
+    def not_begun(self, key: Hashable) -> None:
+        """Take that no handler had begun it after all."""
+        self._recent.discard(key)
+        self._older.discard(key)
+
+    def gives_up(self, key: Hashable, attempts: int) -> bool:
+        """Return whether a message that arrives with this count is not to be handled any more."""
+        if not self.is_over(attempts):
+            return False
+        return attempts > self._max + UNSEEN or key in self._recent or key in self._older

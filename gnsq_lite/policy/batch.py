@@ -52,6 +52,15 @@ class Batcher(Generic[T]):
                 self._due = min(self._due, self._latest(held[0]))
         return batches
 
+    def drop(self, useless: Callable[[T], bool]) -> list[T]:
+        """Remove and return those of the waiting messages that are *useless*."""
+        dropped: list[T] = []
+        kept: list[T] = []
+        for message in self._held:
+            (dropped if useless(message) else kept).append(message)
+        self._held, self._due = kept, self._due if kept else None
+        return dropped
+
     def tick(self) -> list[list[T]]:
         """Return the batch whose wait is over, if there is one."""
         if self._due is None or self._clock.now() < self._due:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gnsq_lite.options import RetryOptions
-from gnsq_lite.policy.attempts import gives_up, requeue_delay
+from gnsq_lite.policy.attempts import UNSEEN, Tries, requeue_delay
 
 
 class Fixed:
@@ -54,5 +54,31 @@ def test_jitter_shortens_by_up_to_its_share_and_never_lengthens(chance: float, d
     ("limit", "attempts", "expected"),
     [(5, 1, False), (5, 5, False), (5, 6, True), (1, 1, False), (1, 2, True), (0, 1, False), (0, 65535, False)],
 )
-def test_a_message_is_given_up_with_more_attempts_than_the_limit(limit: int, attempts: int, expected: bool) -> None:
-    assert gives_up(RetryOptions(max_attempts=limit), attempts) is expected
+def test_a_message_tried_here_is_given_up_with_more_attempts_than_the_limit(
+    limit: int, attempts: int, expected: bool
+) -> None:
+    tries = Tries(limit)
+    for before in range(1, attempts):
+        tries.tried("m", before)
+    assert tries.is_over(attempts) is tries.gives_up("m", attempts) is expected
+
+
+@pytest.mark.rule("MSG-4")
+def test_attempts_that_no_handler_here_began_give_nothing_up_until_there_are_far_too_many() -> None:
+    tries = Tries(3)
+    tries.tried("m", 2)  # failed here, but not at its last attempt, which was somebody else's
+    tries.tried("other", 3)
+    assert [tries.gives_up("m", attempts) for attempts in (4, 5, 3 + UNSEEN, 4 + UNSEEN)] == [False, False, False, True]
+    tries.tried("m", 5)
+    assert tries.gives_up("m", 6)
+    tries.not_begun("m")
+    assert not tries.gives_up("m", 6)
+    assert Tries(0).gives_up("m", 65535) is False
+
+
+def test_the_memory_is_bounded_and_keeps_the_last_ones() -> None:
+    tries = Tries(1, keep=100)
+    for number in range(1_000):
+        tries.tried(number, 1)
+    assert all(tries.gives_up(number, 2) for number in range(900, 1_000))
+    assert sum(tries.gives_up(number, 2) for number in range(1_000)) <= 200

@@ -64,3 +64,14 @@ def test_no_message_waits_longer_than_it_may(clock: FakeClock) -> None:
     assert batcher.tick() == [[began + 7.0, began + 8.0]]
     batcher.add([clock.now() + 90.0])
     assert batcher.next_tick == clock.now() + 60.0
+
+
+@pytest.mark.rule("MSG-5")
+def test_what_is_of_no_use_any_more_leaves_the_batch_and_the_rest_waits_no_longer_for_it(clock: FakeClock) -> None:
+    batcher: Batcher[int] = Batcher(5, 60.0, clock)
+    batcher.add([1, 2, 3, 4])
+    due = batcher.next_tick
+    assert batcher.drop(lambda message: message % 2 == 0) == [2, 4]
+    assert (len(batcher), batcher.next_tick) == (2, due)
+    assert batcher.drop(lambda message: True) == [1, 3]
+    assert (len(batcher), batcher.next_tick, batcher.tick()) == (0, None, [])
