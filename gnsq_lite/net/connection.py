@@ -31,7 +31,7 @@ from gnsq_lite.net.pace import Pace
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.stream import Stream, connect
 from gnsq_lite.net.target import Owner, Target
-from gnsq_lite.net.telling import Complaints
+from gnsq_lite.net.telling import Complaints, log_safely
 from gnsq_lite.options import ConnectionOptions, format_address
 from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
@@ -367,7 +367,8 @@ class Connection:
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
         if late:
             self.expired += len(late)
-            log.warning("%s: %d messages were not answered in time; nsqd sends them again", self.address, len(late))
+            text = "%s: %d messages were not answered in time; nsqd sends them again"
+            log_safely(log, logging.WARNING, text, self.address, len(late))
             self.owner.on_answered(self, 0, 0, len(late))
         return late
 

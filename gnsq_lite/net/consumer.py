@@ -229,7 +229,7 @@ class Consumer:
             if connection is message._connection:
                 self._stopped.add(_ordered_by(endpoint))
                 error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
-                log.error("%s", error, extra=self.fields(endpoint))
+                log_safely(log, logging.ERROR, "%s", error, extra=self.fields(endpoint))
                 self.call_hook("on_error", error)
                 connection.close(error)
                 subscription = self._subscriptions.get(endpoint)
@@ -239,7 +239,7 @@ class Consumer:
     def fail(self, error: BaseException) -> None:
         """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
         topic, channel = self.settings.topic, self.settings.channel
-        log.error("the Reader of %s/%s ends: %s", topic, channel, error, extra=self.fields())
+        log_safely(log, logging.ERROR, "the Reader of %s/%s ends: %s", topic, channel, error, extra=self.fields())
         self.error = self.error or error
         if not self.closing:
             close(self, 0.0)

@@ -18,6 +18,7 @@ from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.lookupds import Fetch, Lookupds, Members
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
@@ -116,7 +117,10 @@ class Discovery:
         """Ask at the start, then periodically with jitter (DISC-4), and whenever :meth:`poke` says, until stopped."""
         while not self._stopped:
             self._wake.clear()
-            self.ask()
+            try:
+                self.ask()
+            except Exception:  # this greenlet is all that ever asks
+                log_safely(log, logging.ERROR, "a poll failed", exc_info=True)
             self._wake.wait(self._producers.next_poll())
 
     def ask(self) -> None:
@@ -167,7 +171,7 @@ class Discovery:
 
     def _listed(self, address: str, lookupds: tuple[Address, ...] | None, error: NSQError | None) -> None:
         if lookupds is None:
-            log.debug("nsqlookupd %s names no others: %s", address, error)
+            log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
         elif self._lookupds.add([format_address(named) for named in lookupds if self._may_ask(named)]):
             self.poke()
 
@@ -186,7 +190,7 @@ class Discovery:
         forgotten: list[Endpoint] = []
         for decision in decisions:
             if isinstance(decision, Connect):
-                log.debug("nsqlookupd %s lists %s", decision.source, decision.key)
+                log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", decision.source, decision.key)
                 found.append(decision.key)
             else:
                 forgotten.append(decision.key)
@@ -201,7 +205,7 @@ class Discovery:
         try:
             hook(*args)
         except Exception:  # the decisions that are left must still be carried out
-            log.exception("what discovery found could not be acted upon")
+            log_safely(log, logging.ERROR, "what discovery found could not be acted upon", exc_info=True)
 
     def _narrowed(self, lookup: Lookup) -> Lookup:
         """Return the answer without what may not be connected to; tell of that, and of entries that were of no use."""
@@ -247,18 +251,28 @@ class Discovery:
             return
         self._told.add(what)
         if len(self._told) > _MOST_TOLD:
-            log.warning("nsqlookupds list more that is refused or of no use; no more of it is told")
+            log_safely(
+                log, logging.WARNING, "nsqlookupds list more that is refused or of no use; no more of it is told"
+            )
         else:
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
 
     def _log_changes(self) -> None:
         for change in self._producers.take_changes():
             if not change.ok:
-                log.warning("nsqlookupd %s fails; what it said before counts on: %s", change.lookupd, change.error)
+                log_safely(
+                    log,
+                    logging.WARNING,
+                    "nsqlookupd %s fails; what it said before counts on: %s",
+                    change.lookupd,
+                    change.error,
+                )
             elif change.after:
-                log.info("nsqlookupd %s answers again, after %d failures", change.lookupd, change.after)
+                log_safely(
+                    log, logging.INFO, "nsqlookupd %s answers again, after %d failures", change.lookupd, change.after
+                )
             else:
-                log.info("nsqlookupd %s answers", change.lookupd)
+                log_safely(log, logging.INFO, "nsqlookupd %s answers", change.lookupd)
 
     # -- connections
 

@@ -86,7 +86,7 @@ class FlowControl:
         endpoint = connection.endpoint
         size = self.pace.stalled(endpoint, self._most[endpoint], max(0, running), connection.msg_timeout)
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
-        log.warning(text, connection.address, count, size, extra=self._owner.fields(endpoint))
+        log_safely(log, logging.WARNING, text, connection.address, count, size, extra=self._owner.fields(endpoint))
         self._apply(self.allocator.set_max_rdy_count(endpoint, size))
 
     def failed(self) -> None:
@@ -150,7 +150,7 @@ class FlowControl:
             try:
                 self._tick()
             except Exception:
-                log.exception("a tick failed")
+                log_safely(log, logging.ERROR, "a tick failed", exc_info=True)
 
     def _tick(self) -> None:
         now = self._clock.now()

@@ -22,6 +22,7 @@ from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, print
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.net.addresses import without_credentials
+from gnsq_lite.net.telling import log_safely
 from gnsq_lite.options import LookupOptions, TLSOptions
 
 log = logging.getLogger("gnsq_lite.discovery")
@@ -96,7 +97,7 @@ class Lookupds:
             del named[address]
         found = self._members.found(named)
         for address in found:
-            log.info("nsqlookupd %s was found", address)
+            log_safely(log, logging.INFO, "nsqlookupd %s was found", address)
             self._busy.setdefault(address, None)
         return bool(found)
 
@@ -138,7 +139,9 @@ class Lookupds:
         try:
             done(address, parsed, failure)
         except Exception:
-            log.exception("the answer of nsqlookupd %s could not be acted upon", address)
+            log_safely(
+                log, logging.ERROR, "the answer of nsqlookupd %s could not be acted upon", address, exc_info=True
+            )
 
     def _follow(self, address: str, failure: NSQError | None) -> str | None:
         """Tell the policy what came; return the name of its verdict."""
@@ -149,7 +152,7 @@ class Lookupds:
             return None
         verdict = str(self._members.failed(address).name)
         if verdict == "FORGOTTEN":
-            log.info("nsqlookupd %s is forgotten: %s", address, failure)
+            log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, failure)
             del self._busy[address]
             client = self._clients.pop(address, None)
             if client is not None:
@@ -173,7 +176,7 @@ class Lookupds:
                 raise
             if address not in self._unknown:
                 self._unknown.add(address)
-                log.info("nsqlookupd %s does not know %s yet: %s", address, path, error.text)
+                log_safely(log, logging.INFO, "nsqlookupd %s does not know %s yet: %s", address, path, error.text)
             return {"channels": [], "producers": []}
         self._unknown.discard(address)
         if isinstance(data, Mapping):

@@ -31,7 +31,7 @@ class HandlerOutcomes:
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue the messages of a handler that raised, as far as it has not answered them, or give them up; then tell."""
+        """Requeue, or give up, the messages of a handler that raised and has not answered them; then tell of it."""
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)

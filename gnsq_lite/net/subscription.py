@@ -49,7 +49,7 @@ class Subscription:
                 if not self.direct:
                     return
                 delay = retry.failed()
-                log.debug("%s: next attempt in %.1f s", self.endpoint, delay)
+                log_safely(log, logging.DEBUG, "%s: next attempt in %.1f s", self.endpoint, delay)
                 gevent.sleep(delay)
                 core.reconnects += 1
         finally:
