@@ -52,7 +52,6 @@ _HANDSHAKE_BYTES = 1024 * 1024
 _HANDSHAKE_FRAMES = 1000
 #: Frames, messages apart, between two looks at the clock.
 _FRAMES_AT_ONCE = 256
-
 #: Bytes of answers that wait for a Reader's nsqd to take them, before no more is read.
 _MOST_UNSENT = 4 * 1024 * 1024
 

@@ -119,8 +119,8 @@ class Discovery:
             self._wake.clear()
             try:
                 self.ask()
-            except Exception:  # this greenlet is all that ever asks
-                log_safely(log, logging.ERROR, "a poll failed", exc_info=True)
+            except Exception as error:  # this greenlet is all that ever asks
+                log_safely(log, logging.ERROR, "a poll failed", exc_info=error)
             self._wake.wait(self._producers.next_poll())
 
     def ask(self) -> None:
@@ -204,8 +204,8 @@ class Discovery:
             return
         try:
             hook(*args)
-        except Exception:  # the decisions that are left must still be carried out
-            log_safely(log, logging.ERROR, "what discovery found could not be acted upon", exc_info=True)
+        except Exception as error:  # the decisions that are left must still be carried out
+            log_safely(log, logging.ERROR, "what discovery found could not be acted upon", exc_info=error)
 
     def _narrowed(self, lookup: Lookup) -> Lookup:
         """Return the answer without what may not be connected to; tell of that, and of entries that were of no use."""

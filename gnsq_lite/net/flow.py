@@ -149,8 +149,8 @@ class FlowControl:
             self._wake.clear()
             try:
                 self._tick()
-            except Exception:
-                log_safely(log, logging.ERROR, "a tick failed", exc_info=True)
+            except Exception as error:
+                log_safely(log, logging.ERROR, "a tick failed", exc_info=error)
 
     def _tick(self) -> None:
         now = self._clock.now()

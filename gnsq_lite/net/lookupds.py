@@ -138,9 +138,9 @@ class Lookupds:
             return
         try:
             done(address, parsed, failure)
-        except Exception:
+        except Exception as error:
             log_safely(
-                log, logging.ERROR, "the answer of nsqlookupd %s could not be acted upon", address, exc_info=True
+                log, logging.ERROR, "the answer of nsqlookupd %s could not be acted upon", address, exc_info=error
             )
 
     def _follow(self, address: str, failure: NSQError | None) -> str | None:
