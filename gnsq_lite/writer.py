@@ -12,13 +12,12 @@ from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import (
     AuthFirstError,
+    CertificateError,
     ClosedError,
     NotSent,
     NSQError,
     OptionError,
-    ProtocolError,
-    TLSError,
-    UnauthorizedError,
+    TLSNotGranted,
 )
 from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
@@ -54,8 +53,8 @@ if TYPE_CHECKING:
 
     from gnsq_lite.keywords import WriterKeywords
 
-#: Errors that waiting does not mend: publishes fail with them at once.
-MISCONFIGURED = (TLSError, AuthFirstError, UnauthorizedError, ProtocolError)
+#: Errors that waiting does not mend: where nsqd was never reached, publishes fail with them at once.
+MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError)
 
 
 class Writer:

@@ -17,7 +17,25 @@ from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, raw
 from gnsq_lite.wire.names import check_channel, check_topic
 
+#: Bytes of an ext header at the most, for nsqd's sake: nsqd/message.go:436
+_MAX_HEADER_BYTES = 65535 - 29
+
 _OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1")
+
+
+#: What Go's JSON escapes and Python's does not, or in fewer bytes: how many more there are.
+_LONGER = {"<": 5, ">": 5, "&": 5, "\u2028": 3, "\u2029": 3, "\\b": 4, "\\f": 4}
+_MARKED = re.compile(r"\\.|[<>&\u2028\u2029]")
+#: As long as a number may become where Go writes it.
+_NUMBER = "x" * 24
+
+
+def _bytes_at_nsqd(ext: str) -> int:
+    """Return how many bytes, at the most, nsqd makes of the JSON *ext*, which it reads and writes anew."""
+    read = json.loads(ext, parse_float=lambda _: _NUMBER, parse_int=lambda n: int(n) if len(n) < 22 else _NUMBER)
+    text = json.dumps(read, ensure_ascii=False, separators=(",", ":"))
+    longer = sum(_LONGER.get(found, 0) for found in _MARKED.findall(text))
+    return len(text.encode("utf-8", "surrogatepass")) + longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +82,15 @@ class YouzanNsqdEndpoints(HTTPClient):
         """Publish one message with JSON *headers* to an ext topic.
 
         Returns where nsqd keeps it if *headers* hold a ``##trace_id`` (a decimal string), else None.
+
+        Raises OptionError for more than 65506 bytes of JSON, as nsqd writes it: nsqd would die of them.
         """
         check_topic(topic)
         check_body(body)
         ext = json.dumps(dict(headers), ensure_ascii=True, separators=(",", ":"))
+        size = _bytes_at_nsqd(ext)
+        if size > _MAX_HEADER_BYTES:
+            raise OptionError("headers", f"<{size} bytes of JSON>", f"must be at most {_MAX_HEADER_BYTES} bytes")
         # nsqd unquotes this parameter twice: nsqdserver/http.go internalPUB
         quoted = ext.replace("%", "%25").replace("+", "%2B")
         reply = self.post("/pub_ext", {"topic": topic, "partition": partition, "ext": quoted}, body)

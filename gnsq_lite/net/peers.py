@@ -55,6 +55,9 @@ class Peer:
         self.waiting: deque[Publication] = deque()
         self.error: NSQError | None = None
         self.task: Any = None
+        #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).
+        self.suspected = False
+        self.seen: Publication | None = None
 
     def send(self, publication: Publication) -> bool:
         """Send it; False, and nothing was sent, when the connection turns out to have ended."""
@@ -99,7 +102,30 @@ class Peer:
         publication = self.pending.popleft()
         if len(self.pending) == MANY - 1:
             connection.read_at_least(1)
+        if self.suspected:
+            self.producer.rotation.answered(self, in_time=not publication.done())
         return publication
+
+    def oldest(self) -> Publication | None:
+        """Return the first of what it owes; None where it owes nothing."""
+        return self.pending[0] if self.pending else self.waiting[0] if self.waiting else None
+
+    def take_movable(self) -> list[Publication]:
+        """Take away, in order, what another may have instead: what was not sent, and what may be sent again."""
+        again: list[Publication] = []
+
+        def moves(publication: Publication) -> bool:
+            return not publication.done() and self.producer.rotation.goes_elsewhere(publication, self)
+
+        for place, publication in enumerate(self.pending):
+            if publication.retries > 0 and moves(publication):
+                publication.retries -= 1
+                self.pending[place] = publication.stand_in()
+                again.append(publication)
+        waiting, self.waiting = self.waiting, deque()
+        for publication in waiting:
+            (again if moves(publication) else self.waiting).append(publication)
+        return again
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         """Nobody subscribed."""
@@ -135,6 +161,7 @@ class Peer:
             self.error = error
             level = logging.DEBUG if again else logging.WARNING
             log_safely(log, level, "%s", error, extra={"nsqd": str(self.endpoint)})
+            producer.rotation.failed(self, error)
             self._after_loss(error)
             producer.fail_hopeless()
             gevent.sleep(retry.failed())
@@ -190,7 +217,7 @@ class Peer:
                 continue
             if unread or publication.retries > 0:
                 publication.retries -= 0 if unread else 1
-                publication.sent = publication.sent and not unread
+                publication.sent = self.producer.is_in_doubt(publication)
                 again.append(publication)
             else:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {error}"

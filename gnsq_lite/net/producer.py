@@ -18,7 +18,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ClosedError, NotSent, NsqdError, OutcomeUnknown
+from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.alarm import NEVER, Alarm
 from gnsq_lite.net.backlog import Backlog
 from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathering
@@ -26,6 +26,7 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.leaving import leave_at_exit, outcomes_left
 from gnsq_lite.net.peers import Peer
 from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.rotation import Rotation
 from gnsq_lite.net.routes import Routes
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import ProducerSettings
@@ -44,8 +45,8 @@ class Producer:
         self.loop, self.settings, self.clock = loop, settings, clock
         self.rng = random.Random()
         self.peers: dict[Endpoint, Peer] = {}
-        #: Peers whose handshake is done, in a list for round robin.
-        self.ready: list[Peer] = []
+        self.rotation = Rotation(self)
+        self.ready = self.rotation.ready
         self.waiting: deque[Publication] = deque()
         #: Nothing more is taken; what was taken may still have its outcome to come.
         self.closing = False
@@ -114,6 +115,7 @@ class Producer:
         for endpoint in endpoints:
             peer = self.peers.pop(endpoint, None)
             if peer is not None:
+                self.rotation.shunned.discard(endpoint)
                 peer.close()
 
     def keep(self, greenlet: Any) -> None:
@@ -130,22 +132,25 @@ class Producer:
 
     def joined(self, peer: Peer) -> None:
         """A peer's handshake is done."""
-        self.ready.append(peer)
+        self.rotation.join(peer)
         if self._discovery is not None:
             self._discovery.connected(peer.endpoint)
+        self.flush(peer)
+
+    def flush(self, peer: Peer) -> None:
+        """Send what waited for this peer, or for any."""
         waiting, peer.waiting = peer.waiting, deque()
         shared, self.waiting = self.waiting, deque()
         for publication in waiting:
             if not publication.done():
                 self.send_to(peer.endpoint, publication)
         self.send_again(p for p in shared if not p.done())
+        self.rotation.relieve()
 
     def parted(self, peer: Peer) -> None:
         """A peer's connection is gone."""
-        if peer in self.ready:
-            self.ready.remove(peer)
-            if self._discovery is not None:
-                self._discovery.disconnected(peer.endpoint)
+        if self.rotation.part(peer) and self._discovery is not None:
+            self._discovery.disconnected(peer.endpoint)
 
     # -- publishing
 
@@ -229,7 +234,12 @@ class Producer:
                 peer = ready[turn]
             if peer.send(publication):
                 return
-        self.waiting.append(publication)
+        if not self.rotation.send_anyhow(publication):
+            self.waiting.append(publication)
+
+    def is_in_doubt(self, publication: Publication) -> bool:
+        """Whether an earlier try, whose answer did not come, may have brought it to an nsqd."""
+        return publication.retries < self.settings.retries
 
     def send_to(self, endpoint: Endpoint, publication: Publication) -> None:
         """Send it to that endpoint, and to no other, once it is connected."""
@@ -310,13 +320,12 @@ class Producer:
                 event.set()
 
     def fail_hopeless(self) -> None:
-        """Fail what waits when no nsqd can be had, for a reason that waiting does not mend."""
-        errors = [peer.error for peer in self.peers.values()]
-        if self.ready or not errors or not all(isinstance(e, self.settings.misconfigured) for e in errors):
-            return
-        waiting, self.waiting = self.waiting, deque()
-        for publication in (*waiting, *self.routes.waiting()):
-            self.settle(publication, error=errors[0] or NotSent("no nsqd can be reached"))
+        """Fail what waits where that mends nothing, and no nsqd was ever had."""
+        error = self.rotation.hopeless()
+        if error is not None:
+            waiting, self.waiting = self.waiting, deque()
+            for publication in (*waiting, *self.routes.waiting()):
+                self.settle(publication, error=error)
 
     # -- deadlines
 
@@ -337,30 +346,32 @@ class Producer:
             if publication.done():
                 continue
             if publication.deadline <= now:
-                self.settle(publication, error=publication.expired(self._why()))
+                self.settle(publication, error=publication.expired(self._reasons()))
             else:
                 soonest = min(soonest, publication.deadline)
         self.waiting = deque(p for p in self.waiting if not p.done())
         self.routes.forget(Publication.done)
         for peer in self.peers.values():
             peer.waiting = deque(p for p in peer.waiting if not p.done())
+        self.rotation.overdue()
         if soonest < self._alarm.at:  # unless something sooner was submitted meanwhile
             self._alarm.set(soonest)
 
-    def _why(self) -> str:
-        """Say why no nsqd can be reached, as far as it is known."""
-        known = [str(peer.error) for peer in self.peers.values() if peer.error is not None]
+    def _reasons(self) -> list[NSQError | str]:
+        """Return why no nsqd can be reached, as far as it is known."""
+        known: list[NSQError | str] = [peer.error for peer in self.peers.values() if peer.error is not None]
         if not known and self._discovery is not None:
-            known = [str(each.error) for each in self._discovery.health().values() if each.error is not None]
-        return f": {'; '.join(known[:3])}" if known else ""
+            known = [each.error for each in self._discovery.health().values() if each.error is not None]
+        return known
 
     def _tick(self) -> None:
         while True:
             gevent.sleep(_CHECK_EVERY)
             now = self.clock.now()
-            for peer in list(self.ready):
+            for peer in self.rotation.connected():
                 if peer.connection is not None:
                     peer.connection.check(now)
+            self.rotation.look_again()
 
     # -- the end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from greenlet import getcurrent
@@ -137,13 +138,22 @@ class Publication(Completion):
                 wake()
         return True
 
-    def expired(self, why: str) -> NSQError:
-        """Return the error for a deadline that has passed; *why* no nsqd could be reached."""
+    def stand_in(self) -> Publication:
+        """Return what is left where it was sent, to take the answer that may still come, when it is sent elsewhere."""
+        other = Publication(self._loop, self.topic, b"", 0, self.timeout, self.deadline)
+        other.request, other._done = self.request, True
+        return other
+
+    def expired(self, reasons: Sequence[NSQError | str]) -> NSQError:
+        """Return the error for a deadline that has passed; *reasons* say why no nsqd could be reached."""
         if self.last_error is not None and not self.sent:
             return self.last_error
         if self.sent:
             return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
-        return NotSent(f"no nsqd could be reached for the publish to {self.topic} within {self.timeout:g} s{why}")
+        why = f": {'; '.join(map(str, reasons[:3]))}" if reasons else ""
+        error = NotSent(f"no nsqd could be reached for the publish to {self.topic} within {self.timeout:g} s{why}")
+        error.__cause__ = next((reason for reason in reasons if isinstance(reason, NSQError)), None)
+        return error
 
     # -- of other threads, which keep the deadline themselves, whatever the loop does
 
@@ -183,7 +193,7 @@ class Publication(Completion):
         if self._take():
             error = NotSent(f"the I/O loop did not take the publish to {self.topic} {blocked}")
         elif self.sent:
-            error = self.expired("")
+            error = self.expired(())
         else:
             error = OutcomeUnknown(f"the I/O loop did not say what became of the publish to {self.topic} {blocked}")
         try:

@@ -25,9 +25,9 @@ log = logging.getLogger("gnsq_lite.writer")
 #: Seconds between two lookups of a topic while publishes wait for its leaders.
 _LOOK_AGAIN = 0.25
 
-#: How many pauses, each twice the one before, one publish follows a leader for, and the longest of them, seconds.
-#: Tries are not counted: there is one for every answer of a nsqlookupd, and there may be several of those.
-_MOST_MOVES = 8
+#: The pauses between which a publish follows its leader, each twice the one before: first and longest, in seconds.  Its
+#: deadline alone says for how long: a cluster takes a minute or more to choose another leader.
+_FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 
 
@@ -57,6 +57,9 @@ class Routes:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
         if publication.request is None:  # it was made before anybody knew that topics have leaders
             publication.request = plain_request(publication.topic, publication.data)
+        prepare = getattr(self._dialect, "prepare", None)
+        if prepare is not None:
+            publication.request = prepare(publication.request)
         topic = self._topic(publication.topic)
         if topic.waiting or not topic.fresh:
             topic.waiting.append(publication)
@@ -118,12 +121,8 @@ class Routes:
         request, producer = publication.request, self._producer
         if request is None:
             raise ValueError("a routed publish has a request")
-        if topic.lookup is not None:
-            endpoints: Iterable[Endpoint] = topic.lookup.endpoints
-        else:
-            endpoints = producer.settings.endpoints
         try:
-            endpoint = self._dialect.choose(request, tuple(endpoints), topic.lookup)
+            endpoint = self._choose(topic, request)
             publication.data = self._dialect.encode(request, endpoint, topic.lookup)
         except NotSent as error:  # no leader now: look again, within the publish's own limits
             if self._may_retry(topic, publication, error):
@@ -137,9 +136,10 @@ class Routes:
     # -- leaders that moved
 
     def retry(self, publication: Publication, error: NSQError) -> None:
-        """nsqd refused it: look the topic up again at once and send it to the new leader, for a bounded time."""
+        """nsqd refused it: look the topic up again at once and send it to the new leader, until its deadline."""
         topic = self._topic(publication.topic)
         if self._may_retry(topic, publication, error):
+            publication.sent = self._producer.is_in_doubt(publication)
             self._put_back(topic, publication)
             self._look_again(topic, publication.again_at - self._producer.clock.now())
 
@@ -148,22 +148,55 @@ class Routes:
         now = self._producer.clock.now()
         if now >= publication.again_at:
             moves = publication.moves = publication.moves + 1
-            publication.again_at = now + (min(0.05 * 2.0 ** (moves - 1), _LONGEST_PAUSE) if moves > 1 else 0.0)
-        if publication.moves > _MOST_MOVES or topic.discovery is None:
+            pause = min(_FIRST_PAUSE * 2.0 ** min(moves - 1, 16), _LONGEST_PAUSE)
+            publication.again_at = now + (pause if moves > 1 else 0.0)
+        if topic.discovery is None:
             self._producer.settle(publication, error=error)
             return False
         publication.last_error = error
         return True
 
     def put_back(self, publications: Iterable[Publication]) -> None:
-        """Queue what a lost connection had not taken, in its order, in front; look the topics up again."""
-        for publication in reversed(list(publications)):
+        """Queue what a lost connection had not taken, in its order, in front; look the topics up again.
+
+        What another leader can take goes there at once: nobody waits for a lookup that may have nothing new to say.
+        """
+        for publication in publications:
             topic = self._topic(publication.topic)
-            self._put_back(topic, publication)
-            self._look_again(topic, 0.05)
+            if topic.discovery is None or (
+                not _is_bound(publication.request) and self.goes_elsewhere(publication, None)
+            ):
+                self._place(topic, publication)
+            else:
+                self._put_back(topic, publication)
+            self._look_again(topic, _FIRST_PAUSE)
+
+    def goes_elsewhere(self, publication: Publication, endpoint: Endpoint | None) -> bool:
+        """Whether it has, now, a leader that answers as far as is known, and that is not at *endpoint*."""
+        topic = self._topic(publication.topic)
+        if publication.request is None or not (topic.lookup or topic.discovery is None):
+            return False
+        try:
+            chosen = self._choose(topic, publication.request)
+        except NSQError:
+            return False
+        return chosen != endpoint and not self._producer.rotation.shunned.has(chosen)
+
+    def refresh(self, endpoint: Endpoint) -> None:
+        """Ask again for the topics that have a leader at *endpoint*, which is silent: it may have moved (YZ-18)."""
+        for topic in self._topics.values():
+            if topic.lookup is not None and endpoint in topic.lookup.endpoints:
+                self._look_again(topic, 0.0)
+
+    def _choose(self, topic: Topic, request: PublishRequest) -> Endpoint:
+        """Return the leader; where any will do, one that is not shunned, if there is one (PUB-4, YZ-5)."""
+        producer = self._producer
+        endpoints = producer.settings.endpoints if topic.lookup is None else topic.lookup.endpoints
+        if not _is_bound(request):
+            endpoints = producer.rotation.shunned.best(endpoints)
+        return self._dialect.choose(request, tuple(endpoints), topic.lookup)
 
     def _put_back(self, topic: Topic, publication: Publication) -> None:
-        publication.sent = False
         topic.fresh = topic.discovery is None
         _insert(topic.waiting, publication)
 
@@ -209,6 +242,11 @@ class Routes:
                 topic.discovery.stop()
             if topic.timer is not None:
                 topic.timer.close()
+
+
+def _is_bound(request: PublishRequest | None) -> bool:
+    """Whether one partition alone will do."""
+    return request is not None and (request.key is not None or request.partition is not None)
 
 
 def _insert(queue: deque[Publication], publication: Publication) -> None:

@@ -105,7 +105,7 @@ class ProducerSettings:
     coalesce: bool
     #: How often a publish of unknown outcome is sent again.
     retries: int = 0
-    #: Errors that waiting does not mend.
+    #: Errors that waiting does not mend, as long as nsqd was never reached.
     misconfigured: tuple[type[NSQError], ...] = ()
     address_map: AddressMap | None = None
     allowed_addresses: Callable[[str, int], bool] | None = None

@@ -74,7 +74,7 @@ def _total(counts: Iterable[int]) -> int:
 def writer_stats(core: Producer) -> WriterStats:
     """Return the state of a Writer."""
     now = core.clock.now()
-    connections = [peer.connection for peer in core.ready if peer.connection is not None]
+    connections = [peer.connection for peer in core.rotation.connected() if peer.connection is not None]
     return WriterStats(
         state="closed" if core.ended else "connected" if connections else "connecting",
         connections=tuple(connection_stats(c, 0, now) for c in connections),

@@ -98,6 +98,10 @@ class AutoDialect:
         """As the dialect that was found.  Raises NotSent, OptionError."""
         return self._found.choose(request, endpoints, route)
 
+    def prepare(self, request: PublishRequest) -> PublishRequest:
+        """As the dialect that was found, which is Youzan's where anything is routed."""
+        return self._youzan.prepare(request)
+
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """As the dialect that was found.  Raises OptionError."""
         if self._found is self._plain:

@@ -11,8 +11,9 @@ PARTITION_SHIFT: Final = 50
 #: Bytes of a trace id and of an internal id.  nsqd/message.go:18
 TRACE_ID_LENGTH: Final = 8
 MAX_UINT64: Final = 2**64 - 1
-#: Bytes an ext header may have.  nsqd takes 65535 and then cannot deliver such a message: nsqd/message.go:238
-MAX_HEADER_BYTES: Final = 65534
+#: Bytes an ext header may have: nsqd reads one back at 29 + its length, a uint16 that overflows, and panics; at each
+#: delivery, after each restart.  nsqd/message.go:436
+MAX_HEADER_BYTES: Final = 65535 - 29
 #: Bytes after a message's id where SUB_ADVANCED or SUB_ORDERED was sent: queue offset (8), raw size (4).
 TAIL_LENGTH: Final = 12
 #: Ext versions: none; a tag of old servers, with JSON's layout; JSON.  internal/ext/ext.go

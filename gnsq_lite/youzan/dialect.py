@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -208,6 +209,11 @@ class YouzanDialect:
     def _check(self, request: PublishRequest) -> None:
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
+
+    def prepare(self, request: PublishRequest) -> PublishRequest:
+        """Return the publish with its trace id drawn: one for every time it is sent, so that doubles can be told."""
+        trace_id = self._trace_id(request)
+        return request if trace_id == request.trace_id else replace(request, trace_id=trace_id)
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """PUB, PUB_TRACE, PUB_EXT or the batch form of each (YZ-4, YZ-9, YZ-15).  Raises OptionError."""

@@ -35,7 +35,7 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
     """Return the JSON of *headers*, with *trace_id* under its key where one is given.
 
     Raises OptionError for what is no JSON object of string keys, for a bad tag or trace id among the keys, for other
-    keys that start with ``##`` (the server's own), and for more than 65534 bytes.
+    keys that start with ``##`` (the server's own), and for more than 65506 bytes, of which nsqd would die.
     """
     if not isinstance(headers, Mapping):
         raise OptionError("headers", headers, "must be a mapping of names to JSON values")

@@ -13,10 +13,12 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite import Writer, errors
+from gnsq_lite import TLSOptions, Writer, errors
 from gnsq_lite.broker import Broker
 from gnsq_lite.net.producer import Producer
+from tests.certs import Certificates
 from tests.conftest import MakeBroker
+from tests.proxy import Proxy
 from tests.servers import ServerHandle
 
 QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
@@ -173,15 +175,15 @@ def test_what_a_split_batch_tells_is_not_told_of_other_publishes() -> None:
         silent.listen()
         silent.settimeout(20.0)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with Writer(address, max_body_size=2000, **QUICK) as writer:
+        with Writer(address, max_body_size=2000, tls=True, **QUICK) as writer:
             alone = writer.publish_nowait("t", b"x", timeout=10.0)
             batch = gevent.spawn(writer.multipublish, "t", [b"x" * 900] * 4, timeout=10.0)
             gevent.sleep(0)  # both wait for the one connection, and get the one error of it
             peer, _ = silent.accept()
             with peer:
-                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                peer.sendall(b"\0\0\0\6\0\0\0\0OK")
                 for wait in (alone.result, batch.get):
-                    with pytest.raises(errors.ProtocolError, match="HTTP") as caught:
+                    with pytest.raises(errors.TLSNotGranted) as caught:
                         wait(timeout=20.0)
                     errors_seen.append(caught.value)
     assert [(error.taken, error.total) for error in errors_seen] == [(None, None), (0, 4)]
@@ -230,8 +232,9 @@ def test_a_peer_that_says_nothing_is_given_up() -> None:
 
 
 def test_a_port_that_speaks_http_is_named_as_such(broker: ServerHandle) -> None:
-    with Writer(broker.http_address, **QUICK) as writer, pytest.raises(errors.ProtocolError, match="HTTP"):
-        writer.publish("t", b"x", timeout=5.0)
+    with Writer(broker.http_address, **QUICK) as writer, pytest.raises(errors.NotSent, match="HTTP") as caught:
+        writer.publish("t", b"x", timeout=1.0)
+    assert isinstance(caught.value.__cause__, errors.ProtocolError)
 
 
 @pytest.mark.rule("PUB-2")
@@ -523,3 +526,106 @@ def wait_for(condition: object, timeout: float = 10.0) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("coalesce", [False, True])
+@pytest.mark.parametrize("timeout", [0.2, 3.0])
+def test_a_silent_nsqd_costs_one_publish_and_is_used_again(
+    make_broker: MakeBroker, topic: str, timeout: float, coalesce: bool
+) -> None:
+    good, silent = make_broker(), make_broker()
+    with (
+        Proxy(silent.tcp_address) as proxy,
+        Writer([good.tcp_address, proxy.address], publish_timeout=timeout, coalesce=coalesce, **QUICK) as writer,
+    ):
+        writer.publish(topic, b"x", timeout=20.0)
+        wait_for(lambda: len(writer.stats().connections) == 2)
+        proxy.holding = True
+        failed = 0
+        for _ in range(40):
+            try:
+                writer.publish(topic, b"x")
+            except errors.PublishTimeout:
+                failed += 1
+        assert failed <= 1
+        proxy.holding = False
+        proxy.reset()
+        before = depth(silent, topic)
+        wait_for(lambda: writer.publish(topic, b"x", timeout=20.0) or depth(silent, topic) > before)
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.rule("PUB-4")
+def test_with_retries_a_silent_nsqd_costs_no_publish_at_all(make_broker: MakeBroker, topic: str) -> None:
+    good, silent = make_broker(), make_broker()
+    with (
+        Proxy(silent.tcp_address) as proxy,
+        Writer([good.tcp_address, proxy.address], publish_timeout=30.0, retries=1, **QUICK) as writer,
+    ):
+        writer.publish(topic, b"x")
+        wait_for(lambda: len(writer.stats().connections) == 2)
+        proxy.holding = True
+        began = time.monotonic()
+        for publication in [writer.publish_nowait(topic, b"x") for _ in range(100)]:
+            publication.result()
+        assert time.monotonic() - began < 20.0
+        assert depth(good, topic) >= 100
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_publish_tries_until_its_deadline_while_nsqd_restarts(
+    make_broker: MakeBroker, certs: Certificates, topic: str, secure: bool
+) -> None:
+    options = {"tls_cert": certs.server.cert, "tls_key": certs.server.key} if secure else {}
+    tls = TLSOptions(ca_file=certs.ca) if secure else None
+    broker = make_broker(**options)
+    said_ok = 0
+    with (
+        Proxy(broker.tcp_address) as proxy,
+        Writer(proxy.address, tls=tls, publish_timeout=30.0, retries=1000, **QUICK) as writer,
+    ):
+        writer.publish(topic, b"x")
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def publish() -> None:
+            nonlocal said_ok
+            while not stop.is_set():
+                try:
+                    writer.publish(topic, b"x")
+                    said_ok += 1
+                except BaseException as error:
+                    failures.append(error)
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        for turn in range(10):
+            before = said_ok
+            proxy.cut_after = (0, 8, 200, 900)[turn % 4]  # also in the middle of what TLS needs
+            broker.stop()
+            broker.restart()
+            time.sleep(0.2)
+            proxy.cut_after = None
+            proxy.reset()
+            wait_for(lambda before=before: said_ok > before, 30.0)
+        stop.set()
+        thread.join(60.0)
+    assert failures == []
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_balancers_503_is_waited_for(embedded: Broker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as balancer:
+        host, port = embedded.nsqd_tcp_address.split(":")
+        target = balancer.getsockname()
+        with Writer("nsqd:4150", address_map=lambda *_: target, publish_timeout=30.0, **QUICK) as writer:
+            publication = writer.publish_nowait("t", b"x")
+            for _ in range(3):
+                peer, _ = balancer.accept()
+                with peer:
+                    peer.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+            assert not publication.done()
+            target = host, int(port)
+            publication.result(30.0)

@@ -40,6 +40,12 @@ class Wire:
         self.pending.append(publication)
         return True
 
+    def oldest(self) -> Publication | None:
+        return self.pending[0] if self.pending else None
+
+    def take_movable(self) -> list[Publication]:
+        return []
+
     def close(self) -> None:
         pass
 

@@ -1,0 +1,248 @@
+"""Which nsqds of a Writer take their turn; without a network and without waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gevent
+import pytest
+
+from gnsq_lite import errors
+from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.net.peers import Peer
+from gnsq_lite.net.producer import Producer
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.runtime import loop_here
+from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.writer import MISCONFIGURED
+from tests.fakes import FakeClock
+
+
+class Line:
+    """Stands in for a connection: takes all, and is never read."""
+
+    address = "nsqd"
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.read_at = float("inf")
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def read_at_least(self, size: int) -> None:
+        pass
+
+
+class Bench:
+    """A Writer's core with so many peers, and its clock."""
+
+    def __init__(self, peers: int = 2, retries: int = 0) -> None:
+        self.clock = FakeClock()
+        settings = ProducerSettings(
+            dialect=PlainDialect(),
+            endpoints=(),
+            lookupds=(),
+            connection=ConnectionOptions(),
+            reconnect=WriterReconnectOptions().as_reconnect(),
+            lookup=LookupOptions(),
+            max_body_size=5_000_000,
+            max_pending=1_000_000,
+            coalesce=False,
+            retries=retries,
+            misconfigured=MISCONFIGURED,
+        )
+        self.core: Any = Producer(loop_here(), settings, self.clock)
+        self.peers = [Peer(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(peers)]
+        for peer in self.peers:
+            self.core.peers[peer.endpoint] = peer
+            self.open(peer)
+
+    def open(self, peer: Peer) -> None:
+        peer.connection = Line()
+        self.core.joined(peer)
+
+    def lose(self, peer: Peer, error: errors.NSQError) -> None:
+        peer.connection, peer.error = None, error
+        self.core.parted(peer)
+        self.core.rotation.failed(peer, error)
+        peer._after_loss(error)
+        self.core.fail_hopeless()
+
+    def publish(self, timeout: float = 5.0) -> Publication:
+        publication: Publication = self.core.plain("t", b"x", timeout)
+        self.core.submit(publication)
+        return publication
+
+    def later(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.core._expire()
+
+    def answer(self, peer: Peer) -> None:
+        peer.on_response(peer.connection, b"OK")
+
+    def owed(self) -> list[int]:
+        return [len(peer.pending) for peer in self.peers]
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("timeout", [0.05, 5.0, 600.0])
+def test_after_one_time_out_a_silent_nsqd_gets_nothing_until_it_answers(timeout: float) -> None:
+    bench = Bench()
+    silent, good = bench.peers
+    failed = 0
+    for _ in range(20):
+        publication = bench.publish(timeout)
+        if good.pending:
+            bench.answer(good)
+        else:
+            bench.later(timeout)
+        with pytest.raises(errors.PublishTimeout) if silent.suspected and not failed else _nothing():
+            publication.result(0)
+        failed = len(silent.pending)
+    assert failed == 1
+    bench.answer(silent)
+    for _ in range(4):
+        bench.publish(timeout)
+    assert bench.owed() == [2, 2]
+
+
+def _nothing() -> Any:
+    return memoryview(b"")  # a context that does nothing
+
+
+@pytest.mark.rule("PUB-4")
+def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> None:
+    bench = Bench()
+    first, second = bench.publish(60.0), bench.publish(60.0)
+    bench.core.rotation.look_again()
+    assert not any(peer.suspected for peer in bench.peers)
+    good, silent = bench.peers
+    bench.answer(good)
+    bench.core.rotation.look_again()
+    assert silent.suspected
+    for _ in range(10):
+        bench.publish(60.0)
+    assert bench.owed() == [10, 1]
+    assert first.done() != second.done()
+    bench.answer(silent)
+    assert [first.done(), second.done(), silent.suspected] == [True, True, False]
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.rule("PUB-4")
+def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> None:
+    bench = Bench(retries=1)
+    publications = [bench.publish(60.0) for _ in range(6)]
+    good, silent = bench.peers
+    for _ in range(3):
+        bench.answer(good)
+    for _ in range(2):
+        bench.core.rotation.look_again()
+    assert bench.owed() == [3, 3]
+    for _ in range(3):
+        bench.answer(good)
+    assert [publication.result(0) for publication in publications] == [None] * 6
+    for _ in range(3):
+        bench.answer(silent)  # the late answers, to nobody
+    assert bench.core.published == 6
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_outcome() -> None:
+    bench = Bench(retries=1)
+    good, silent = bench.peers
+    publications = [bench.publish(3.0), bench.publish(3.0)]
+    doubtful = next(each for each in publications if silent.pending[0] is each)
+    bench.answer(good)
+    for _ in range(2):
+        bench.core.rotation.look_again()
+    good.pending.appendleft(bench.core.plain("t", b"bad", 3.0))
+    bench.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
+    bench.later(3.0)
+    with pytest.raises(errors.PublishTimeout):  # the silent one may have it
+        doubtful.result(0)
+
+
+@pytest.mark.rule("PUB-4")
+def test_where_all_are_suspects_the_one_that_owes_least_is_used() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.publish(1.0)
+    bench.later(1.0)
+    assert all(peer.suspected for peer in bench.peers)
+    publication = bench.publish(1.0)
+    assert bench.owed() == [3, 3]
+    least = next(peer for peer in bench.peers if peer.pending[-1] is publication)
+    for _ in range(3):
+        bench.answer(least)
+    assert publication.result(0) is None
+    assert not least.suspected
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_suspect() -> None:
+    bench = Bench()
+    back, silent = bench.peers
+    bench.publish(1.0), bench.publish(1.0)
+    bench.answer(back)
+    bench.later(1.0)
+    assert silent.suspected
+    bench.lose(back, errors.ConnectionLost("nsqd0", "gone"))
+    waits = bench.publish(9.0)
+    assert bench.owed() == [0, 1]
+    bench.core.rotation.look_again()
+    bench.open(back)
+    bench.answer(back)
+    assert waits.result(0) is None
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_publish_goes_to_a_suspect_when_nobody_else_comes() -> None:
+    bench = Bench()
+    gone, silent = bench.peers
+    bench.publish(1.0), bench.publish(1.0)
+    bench.answer(gone)
+    bench.later(1.0)
+    bench.lose(gone, errors.ConnectionLost("nsqd0", "gone"))
+    bench.publish(9.0)
+    for _ in range(2):
+        bench.core.rotation.look_again()
+    assert bench.owed() == [0, 2]
+    assert silent.suspected
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize(
+    ("error", "mends"),
+    [
+        (errors.TLSError("nsqd0", "the handshake failed"), True),
+        (errors.FrameError("HTTP/1.1 503"), True),
+        (errors.UnexpectedFrame("what"), True),
+        (errors.UnauthorizedError("E_UNAUTHORIZED"), True),
+        (errors.CertificateError("nsqd0", "expired"), False),
+        (errors.TLSNotGranted("nsqd0", "none"), False),
+        (errors.AuthFirstError("E_AUTH_FIRST"), False),
+    ],
+)
+def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_first(
+    error: errors.NSQError, mends: bool, proven: bool
+) -> None:
+    bench = Bench(peers=1)
+    bench.core.rotation.proven = proven
+    peer = bench.peers[0]
+    peer.connection = None
+    bench.core.parted(peer)
+    publication = bench.publish(15.0)
+    bench.lose(peer, error)
+    if not (mends or proven):
+        assert publication._error is error
+        return
+    assert not publication.done()
+    bench.later(15.0)
+    with pytest.raises(errors.NotSent, match="within 15 s") as caught:
+        publication.result(0)
+    assert caught.value.__cause__ is error
+    gevent.sleep(0)
