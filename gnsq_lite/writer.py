@@ -68,6 +68,7 @@ class Writer:
         lookupd_http_addresses: nsqlookupds to ask for nsqds.  With no address at all: as for a Reader.
         publish_timeout: Seconds a publish may take, connecting, writing and nsqd's answer together.
         retries: How often a publish whose outcome is unknown is sent again (PUB-2): at least once, maybe twice.
+            Attempts to connect are not counted: they go on until publish_timeout.
         max_msg_size: Bytes of one body; as nsqd's --max-msg-size.  Larger ones are refused before anything is sent.
         max_body_size: Bytes of one MPUB; as nsqd's --max-body-size.  Larger batches are split.
         max_pending: Bytes that publish_nowait may have on the way.

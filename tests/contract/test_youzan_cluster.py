@@ -24,6 +24,7 @@ from gnsq_lite.errors import (
     PartitionStopped,
     PartitionUnavailable,
 )
+from gnsq_lite.http import NsqdClient
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.discovery import Discovery
@@ -553,3 +554,27 @@ def test_a_consumer_that_hears_nothing_after_its_topic_became_ext_connects_anew_
             writer.publish("t", b"x", headers={"a": 1}, timeout=10.0)
             until(lambda: got, 15.0)
     assert got[0] == (b"x", {"a": 1})
+
+
+@pytest.mark.rule("YZ-15")
+def test_the_longest_headers_are_delivered_and_longer_ones_are_not_sent(cluster: Cluster) -> None:
+    # Of one byte more a real nsqd panics when it delivers the message, and again after each restart.
+    topic, got = cluster.topic(1, extend="true"), []
+    most, longer = {"a": "x" * 65498}, {"a": "x" * 65499}
+    leader = cluster.call(f"/lookup?topic={topic}&access=w&metainfo=true")["partitions"]["0"]
+    with (
+        a_reader(cluster, topic, lambda m: got.append((m.body, m.headers))) as reader,
+        a_writer(cluster) as writer,
+        NsqdClient(f"{leader['broadcast_address']}:{leader['http_port']}") as nsqd,
+    ):
+        subscribed(reader, 1)
+        # The embedded nsqd takes no URL of that length.
+        ways = (writer.publish, nsqd.publish_ext) if cluster.broker is None else (writer.publish, writer.publish)
+        for publish in ways:
+            with pytest.raises(OptionError, match="65506"):
+                publish(topic, b"longer", headers=longer, partition=0)
+            publish(topic, b"most", headers=most, partition=0)
+        writer.publish(topic, b"after", partition=0)
+        until(lambda: len(got) >= 3)
+    assert sorted(body for body, _ in got) == [b"after", b"most", b"most"]
+    assert [headers for body, headers in got if body == b"most"] == [most] * 2

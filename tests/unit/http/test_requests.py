@@ -347,3 +347,26 @@ def test_offsets_and_options_are_checked() -> None:
 def test_a_configuration_value_is_json_or_a_bare_string() -> None:
     assert Recorder(b'["a"]').on(NsqdClient(URL)).get_config("x") == ["a"]
     assert Recorder(b"/data/nsq").on(NsqdClient(URL)).get_config("data_path") == "/data/nsq"
+
+
+@pytest.mark.rule("YZ-15")
+@pytest.mark.parametrize(
+    ("char", "size"),
+    # as Go's encoder writes them, with what is quoted for the URL left out
+    [("x", 1), ("ü", 2), ("<", 6), ("&", 6), ("\b", 6), ("\f", 6), ("\n", 2), ('"', 2), ("\\", 2), ("\x01", 6)],
+)
+def test_ext_headers_are_refused_above_what_nsqd_survives(char: str, size: int) -> None:
+    sent = Recorder()
+    client = sent.on(NsqdClient(URL))
+    room = 65506 - len('{"a":""}')
+    most = char * (room // size) + "x" * (room % size)
+    client.publish_ext("t", b"x", headers={"a": most})
+    with pytest.raises(errors.OptionError, match="65506"):
+        client.publish_ext("t", b"x", headers={"a": most + "x"})
+    assert len(sent.requests) == 1
+
+
+def test_numbers_in_ext_headers_count_as_long_as_nsqd_may_write_them() -> None:
+    client = Recorder().on(NsqdClient(URL))
+    with pytest.raises(errors.OptionError, match="65506"):
+        client.publish_ext("t", b"x", headers={"a": [1e20] * 3000})  # nsqd makes 21 digits of each

@@ -1,0 +1,145 @@
+"""A Writer of Youzan's dialect whose nodes fail; on the embedded cluster, through proxies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer, errors
+from gnsq_lite.broker import Broker
+from gnsq_lite.net.native import native_lock
+from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.hashing import partition_of
+from tests.proxy import Proxy
+
+QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
+
+
+class Ways:
+    """A cluster of two nodes, partition n of ``t`` led by node n, and a proxy before each node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        broker.youzan.create_topic("t", partitions=2)
+        nodes = sorted(set(broker.nsqd_tcp_addresses))
+        self.proxies = {address: Proxy(address) for address in nodes}
+        self.of_partition = [self.proxies[broker.nsqd_tcp_addresses[self.leader(n)]] for n in range(2)]
+
+    def leader(self, partition: int) -> int:
+        leader = self.broker.youzan.leader("t", partition)
+        assert leader is not None
+        return leader
+
+    def writer(self, **options: Any) -> Writer:
+        def through(host: str, port: int) -> tuple[str, int]:
+            there, _, number = self.proxies[f"{host}:{port}"].address.rpartition(":")
+            return there, int(number)
+
+        options = {"dialect": "youzan", "address_map": through, **QUICK, **options}
+        return Writer(lookupd_http_addresses=self.broker.lookupd_http_address, **options)
+
+
+@pytest.fixture
+def ways() -> Iterator[Ways]:
+    with Broker(youzan=True, nsqds=2) as broker:
+        ways = Ways(broker)
+        assert ways.leader(0) != ways.leader(1)
+        try:
+            yield ways
+        finally:
+            for proxy in ways.proxies.values():
+                proxy.__exit__(None, None, None)
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("fault", ["silent", "refusing", "silent from the start"])
+def test_a_publish_without_a_key_avoids_a_node_that_cannot_be_reached(ways: Ways, fault: str) -> None:
+    bad = ways.of_partition[0]
+    with ways.writer(publish_timeout=4.0) as writer:
+        if fault == "silent from the start":
+            bad.holding = True
+        else:
+            for _ in range(4):
+                writer.publish("t", b"x")
+        if fault == "silent":
+            bad.holding = True
+        elif fault == "refusing":
+            bad.refusing = True
+            bad.reset()
+        failed, slow = 0, 0
+        for _ in range(40):
+            began = time.monotonic()
+            try:
+                writer.publish("t", b"y")
+            except errors.PublishError:
+                failed += 1
+            slow += time.monotonic() - began > 1.0
+        assert failed <= 1
+        assert slow <= 1
+        bad.holding = bad.refusing = False
+        bad.reset()
+        before = len(ways.broker.youzan.bodies("t", 0))
+        deadline = time.monotonic() + 30.0
+        while len(ways.broker.youzan.bodies("t", 0)) == before:
+            assert time.monotonic() < deadline, "the node that came back is not used"
+            writer.publish("t", b"z", timeout=20.0)
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_key_of_a_silent_partition_goes_nowhere_else(ways: Ways) -> None:
+    key = next(str(n) for n in range(100) if partition_of(str(n), 2) == 0)
+    with ways.writer(publish_timeout=1.0, retries=3) as writer:
+        for _ in range(4):
+            writer.publish("t", b"x")
+        ways.of_partition[0].holding = True
+        for _ in range(3):
+            with pytest.raises(errors.PublishError):
+                writer.publish("t", b"keyed", key=key)
+            writer.publish("t", b"any")
+    assert b"keyed" not in ways.broker.youzan.bodies("t", 1)
+
+
+class Heard:
+    """Hears what goes to nsqd."""
+
+    def __init__(self) -> None:
+        self._lock = native_lock()
+        self.data = b""
+
+    def up(self, data: bytes) -> None:
+        with self._lock:
+            self.data += data
+
+    def down(self, data: bytes) -> None:
+        pass
+
+
+@pytest.mark.rule("YZ-9")
+def test_a_traced_publish_that_is_sent_again_keeps_its_trace_id(ways: Ways) -> None:
+    heard = Heard()
+    with ways.writer(dialect=YouzanDialect(trace=True), retries=2) as writer:
+        first = writer.publish("t", b"first", partition=0)
+        proxy = ways.of_partition[0]
+        proxy.reset()
+        proxy.tap = lambda: heard
+        proxy.cut_after = 0  # its answers are lost, from the handshake on
+        sent = writer.publish_nowait("t", b"again", partition=0)
+        proxy.cut_after = None
+        proxy.reset()
+        ways.broker.faults.disconnect_on("PUB_TRACE")
+        receipt = sent.result()
+    ids = [heard.data[at - 8 : at] for at in _places(heard.data, b"again")]
+    assert len(ids) == 2
+    assert {int.from_bytes(each, "big") for each in ids} == {receipt.trace_id}
+    assert receipt.trace_id != first.trace_id
+
+
+def _places(data: bytes, what: bytes) -> list[int]:
+    found, at = [], data.find(what)
+    while at >= 0:
+        found.append(at)
+        at = data.find(what, at + 1)
+    return found
