@@ -246,3 +246,17 @@ def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_firs
         publication.result(0)
     assert caught.value.__cause__ is error
     gevent.sleep(0)
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> None:
+    bench = Bench(retries=1)
+    good, silent = bench.peers
+    publications = [bench.publish(60.0), bench.publish(60.0)]
+    bench.answer(good)
+    for _ in range(2):
+        bench.core.rotation.look_again()
+    bench.lose(silent, errors.HeartbeatTimeout("nsqd1", "silent"))
+    assert bench.owed() == [1, 0]
+    bench.answer(good)
+    assert [publication.result(0) for publication in publications] == [None] * 2
