@@ -204,7 +204,7 @@ KNOWN_CIRCLES: list[list[str]] = [
     ["broker.channels", "broker.messages"],
     ["broker.embedded", "broker.youzan", "broker.youzan_http"],
     ["net.closing", "net.consumer", "net.flow", "net.outcomes", "net.subscription"],
-    ["net.peers", "net.producer", "net.routes"],
+    ["net.peers", "net.producer", "net.rotation", "net.routes"],
     ["spark.sink", "spark.sink_arrow"],
 ]
 
