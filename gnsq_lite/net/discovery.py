@@ -111,6 +111,24 @@ class Discovery:
             fuller_path=None if fuller_path is None else lambda data: fuller_path(topic, data),
         )
 
+    @classmethod
+    def for_writer(cls, settings: Any, rng: Rng, clock: Clock, **called: Callable[..., Any]) -> Discovery:
+        """Return the discovery of all nsqds, for publishes that any may take; *called*: the ``on_...`` arguments."""
+        dialect = settings.dialect
+        return cls(
+            settings.lookupds,
+            path=dialect.lookup_path("", "write"),
+            parse=lambda data: dialect.parse_lookup("", "write", data),
+            options=settings.lookup,
+            clock=clock,
+            rng=rng,
+            direct=settings.endpoints,
+            allowed=settings.allowed_addresses,
+            address_map=settings.address_map,
+            dialect=dialect,
+            **called,
+        )
+
     # -- the loop
 
     def run(self) -> None:

@@ -80,27 +80,16 @@ class Producer:
             for endpoint in self.settings.endpoints:
                 self.peer(endpoint)
             if self.settings.lookupds:
-                self._discovery = self._discover()
+                self._discovery = Discovery.for_writer(
+                    self.settings,
+                    self.rng,
+                    self.clock,
+                    on_found=lambda endpoints: [self.peer(endpoint) for endpoint in endpoints],
+                    on_lookup=lambda address, lookup: self._may_route(),
+                    on_forget=self._forget,
+                )
                 self.keep(self.loop.spawn("discovery", self._discovery.run))
         self.keep(self.loop.spawn("writer-ticker", self._tick))
-
-    def _discover(self) -> Discovery:
-        settings, dialect = self.settings, self.settings.dialect
-        return Discovery(
-            settings.lookupds,
-            path=dialect.lookup_path("", "write"),
-            parse=lambda data: dialect.parse_lookup("", "write", data),
-            options=settings.lookup,
-            clock=self.clock,
-            rng=self.rng,
-            direct=settings.endpoints,
-            on_found=lambda endpoints: [self.peer(endpoint) for endpoint in endpoints],
-            on_lookup=lambda address, lookup: self._may_route(),
-            on_forget=self._forget,
-            allowed=settings.allowed_addresses,
-            address_map=settings.address_map,
-            dialect=dialect,
-        )
 
     def _may_route(self) -> None:
         """Route from now on where the dialect has found out that topics have leaders (YZ-14)."""
