@@ -7,7 +7,6 @@ no default is written twice.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import ssl
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import between, check_ranges, documented
 from gnsq_lite.version import __version__
 
 Compression = Literal["snappy", "deflate"]
@@ -24,39 +24,6 @@ Address = tuple[str, int]
 
 #: nsqd's own ceiling on one frame a client accepts; a message of 5 MB and its head fit.
 DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
-
-
-def between(
-    default: Any,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    doc: str = "",
-) -> Any:
-    """Declare a field with a default, an inclusive range and a line of documentation."""
-    return field(default=default, metadata={"low": low, "high": high, "doc": doc})
-
-
-def documented(default: Any, doc: str) -> Any:
-    """Declare a field that has no range."""
-    return field(default=default, metadata={"doc": doc})
-
-
-def check_ranges(options: Any) -> None:
-    """Raise OptionError for the first field of the dataclass *options* that is outside its declared range."""
-    for spec in dataclasses.fields(options):
-        low, high = spec.metadata.get("low"), spec.metadata.get("high")
-        value = getattr(options, spec.name)
-        if value is None or (low is None and high is None):
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise OptionError(spec.name, value, "must be a number")
-        if value != value:
-            raise OptionError(spec.name, value, "must be a number, not NaN")
-        if isinstance(spec.default, int) and not isinstance(value, int):
-            raise OptionError(spec.name, value, "must be a whole number")
-        if (low is not None and value < low) or (high is not None and value > high):
-            raise OptionError(spec.name, value, f"must be between {low} and {high}")
 
 
 @dataclass(frozen=True, kw_only=True)

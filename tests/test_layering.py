@@ -13,7 +13,7 @@ PACKAGE = ROOT / "gnsq_lite"
 
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
 BASE = {"errors", "version"}
-CORE = BASE | {"clock", "options", "keywords", "message", "stats"}
+CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
 CLIENT = CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "wire", "reader", "writer"}
 
 #: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
@@ -24,7 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     "accelerator": set(),
     "speed": {"_speed", "accelerator"},
     "packing": {"_pack", "accelerator"},
-    "options": BASE,
+    "option_fields": BASE,
+    "options": BASE | {"option_fields"},
     "keywords": BASE | {"options"},
     "stats": BASE | {"options"},
     "message": BASE | {"options", "clock", "speed"},
@@ -68,7 +69,7 @@ OWNERS: dict[str, set[str]] = {
     "asyncio": set(),
 }
 #: These get clock and chance as arguments.
-PURE = {"errors", "options", "keywords", "wire", "policy", "dialect", "youzan"}
+PURE = {"errors", "option_fields", "options", "keywords", "wire", "policy", "dialect", "youzan"}
 IMPURE = {"time", "random", "secrets", "threading", "subprocess", "selectors", "asyncio"}
 
 

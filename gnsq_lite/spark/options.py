@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.options import ConnectionOptions, TLSOptions, check_ranges, parse_address
+from gnsq_lite.option_fields import check_ranges
+from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.options import documented
+from gnsq_lite.option_fields import documented
 from gnsq_lite.youzan.commands import StartOffset, check_partition
 from gnsq_lite.youzan.hashing import KeyMapping
 from gnsq_lite.youzan.headers import check_tag
