@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 import cramjam
+import snappy
 
 from gnsq_lite.errors import DecompressionError, OptionError
 from gnsq_lite.options import Compression
@@ -111,15 +112,16 @@ _OWN_CHUNK: Final = 16_000
 class SnappyCodec:
     """Framed snappy, one stream each way.  nsqd/client_v2.go:601 @v1.3.0
 
-    The chunks are cut here; blocks and their CRC-32C are left to the C level.  It is as strict as nsqd's own reader:
-    the stream identifier must come first and may come again; reserved chunks that may be skipped are (section 4.6),
-    others are refused (section 4.5).
+    The chunks are cut here; blocks and their CRC-32C are left to the C level: python-snappy writes chunks, and cramjam,
+    which it stands on, reads many in one call, as python-snappy cannot.  It is as strict as nsqd's own reader: the
+    stream identifier must come first and may come again; reserved chunks that may be skipped are (section 4.6), others
+    are refused (section 4.5).
     """
 
     __slots__ = ("_compressor", "_error", "_held", "_identified", "_to_skip")
 
     def __init__(self) -> None:
-        self._compressor = cramjam.snappy.Compressor()
+        self._compressor = snappy.StreamCompressor()
         self._held = Held()
         self._identified = False
         self._to_skip = 0
@@ -127,15 +129,10 @@ class SnappyCodec:
 
     def compress(self, data: bytes) -> bytes:
         """As :meth:`Codec.compress`.  The first bytes begin with the stream identifier."""
-        compressor = self._compressor
+        add = self._compressor.add_chunk
         if len(data) <= _OWN_CHUNK:
-            compressor.compress(data)
-            return bytes(compressor.flush())
-        chunks = []
-        for at in range(0, len(data), _OWN_CHUNK):
-            compressor.compress(data[at : at + _OWN_CHUNK])
-            chunks.append(bytes(compressor.flush()))
-        return b"".join(chunks)
+            return bytes(add(data))
+        return b"".join(add(data[at : at + _OWN_CHUNK]) for at in range(0, len(data), _OWN_CHUNK))
 
     def decompress(self, data: bytes) -> Iterator[bytes]:
         """As :meth:`Codec.decompress`."""

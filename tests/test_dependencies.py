@@ -1,0 +1,50 @@
+"""What is imported is declared, what is declared is imported, and the inner names of others that are used are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import urllib3
+import urllib3.connection
+
+ROOT = Path(__file__).parent.parent
+#: Distribution -> the module that it brings, where the two differ.
+MODULES = {"python-snappy": "snappy", "prometheus-client": "prometheus_client", "Django": "django"}
+#: Brought by a dependency that is declared: gevent cannot be without greenlet, nor the pytest plugin without pytest.
+BROUGHT = {"greenlet", "pytest"}
+#: For type checkers alone.
+TYPES = {"typing_extensions"}
+
+
+def imported() -> set[str]:
+    """Return the top names of all modules of others that the package imports, late ones too."""
+    found = set()
+    for path in (ROOT / "gnsq_lite").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"gnsq_lite"}
+
+
+def declared() -> set[str]:
+    """Return the modules of what setup.py asks for, extras included."""
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    named = {found[1] for text in texts if (found := re.fullmatch(r"([A-Za-z][\w-]*)[<>=].*", text))}
+    return {MODULES.get(name, name.replace("-", "_")) for name in named}
+
+
+def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
+    assert imported() - BROUGHT - TYPES - declared() == set()
+    assert declared() - imported() <= {"matplotlib"}  # the benchmarks' plots
+
+
+def test_the_inner_names_of_urllib3_that_the_transport_replaces_are_there() -> None:
+    assert callable(urllib3.connection.HTTPConnection._new_conn)
+    assert isinstance(urllib3.connection.HTTPConnection("localhost")._dns_host, str)
+    assert set(urllib3.PoolManager().pool_classes_by_scheme) == {"http", "https"}
