@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -271,12 +272,13 @@ class _Handler(WSGIHandler):
 
 
 class _Server(WSGIServer):
-    """Says nothing when a client goes while it is answered."""
+    """Writes at once, as Go does, and says nothing when a client goes while it is answered."""
 
     handler_class = _Handler
 
     def handle(self, sock: Any, address: Any) -> None:
         try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each body waits 40 ms for an ACK
             super().handle(sock, address)
         except OSError:
             pass
