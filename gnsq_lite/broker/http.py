@@ -101,7 +101,15 @@ def _unescaped(text: str) -> str:
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
 
 
-Answer = object  # str and bytes are sent as text, None as nothing, anything else as JSON
+@dataclass(frozen=True)
+class Page:
+    """An answer with headers of its own."""
+
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+Answer = object  # a Page, text as str or bytes, None for nothing, anything else as JSON
 Handler = Callable[[Request], Answer]
 
 
@@ -223,6 +231,10 @@ class App:
             if plain:
                 return failure.status, failure.text.encode(), [("Content-Type", _TEXT)]
             return _version_1(failure.status, failure.text)
+        if isinstance(value, Page):
+            return 200, value.body, list(value.headers)
+        if plain and value is None:
+            return _version_1(500, "INTERNAL_ERROR")  # nsqd panics here, its work done (http_api.PlainText)
         if plain:
             return 200, str(value).encode(), [("Content-Type", _TEXT)]
         return _version_1(200, value)

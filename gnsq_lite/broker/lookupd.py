@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
+from gnsq_lite.broker.debug import add_pprof
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request
 from gnsq_lite.broker.listener import TCPListener
 from gnsq_lite.broker.lookupd_tcp import LookupdClient
@@ -110,6 +111,7 @@ def lookupd_app(lookupd: Lookupd) -> App:
     app.add("POST", "/channel/create", api.create_channel)
     app.add("POST", "/channel/delete", api.delete_channel)
     app.add("POST", "/topic/tombstone", api.tombstone)
+    add_pprof(app, "/debug/pprof")
     return app
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gnsq_lite.broker import gojson, stats
 from gnsq_lite.broker.commands import CommandError, CommandReader
+from gnsq_lite.broker.debug import add_debug, add_pprof
 from gnsq_lite.broker.http import App, HTTPFailure, Request
 from gnsq_lite.broker.options import NSQD_VERSION
 from gnsq_lite.broker.topics import PutRefused, Topic, Topics, is_valid_name
@@ -41,6 +42,8 @@ def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
     app.add("POST", "/channel/unpause", api.pause_channel(False))
     app.add("GET", "/config/:opt", api.config)
     app.add("PUT", "/config/:opt", api.config)
+    add_pprof(app, "/debug/pprof/")
+    add_debug(app)
     return app
 
 

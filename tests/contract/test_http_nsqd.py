@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 import time
 
@@ -316,3 +317,62 @@ def test_the_configuration_can_be_read_and_the_log_level_set(broker: ServerHandl
 def test_names_may_be_percent_encoded(broker: ServerHandle, topic: str) -> None:
     broker.http("POST", f"/topic/create?topic={topic}%23ephemeral")
     assert broker.stats(f"{topic}#ephemeral")["topic_name"] == f"{topic}#ephemeral"
+
+
+# -- debugging ------------------------------------------------------------------------------------------------------
+
+PROFILE, PLAIN, PAGE = "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("GET", "/debug/pprof/", PAGE),
+        ("GET", "/debug/pprof/cmdline", PLAIN),
+        ("GET", "/debug/pprof/symbol", PLAIN),
+        ("POST", "/debug/pprof/symbol", PLAIN),
+        ("GET", "/debug/pprof/profile?seconds=1", PROFILE),
+        ("GET", "/debug/pprof/heap", PROFILE),
+        ("GET", "/debug/pprof/goroutine", PROFILE),
+        ("GET", "/debug/pprof/block", PROFILE),
+        ("GET", "/debug/pprof/threadcreate", PROFILE),
+        ("GET", "/debug/pprof/heap?debug=1", PLAIN),
+    ],
+)
+def test_the_pages_of_pprof_are_served(broker: ServerHandle, method: str, path: str, kind: str) -> None:
+    answer = broker.http(method, path)
+    assert (answer.status, answer.headers["content-type"]) == (200, kind)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "x-nsq-content-type" not in answer.headers
+    name = path.split("?")[0].rpartition("/")[2]
+    if kind == PROFILE:
+        gzip.decompress(answer.body)
+        assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
+    elif kind == PAGE:
+        assert b"goroutine" in answer.body
+    elif path.endswith("debug=1"):
+        assert answer.body.startswith(f"{name} profile: ".encode())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("POST", "/debug/freememory", 500, _message("INTERNAL_ERROR")),  # it is done, and then the answer panics
+        ("PUT", "/debug/setblockrate?rate=0", 500, _message("INTERNAL_ERROR")),
+        ("PUT", "/debug/setblockrate?rate=x", 400, b'invalid block rate : strconv.Atoi: parsing "x": invalid syntax'),
+        ("PUT", "/debug/setblockrate", 400, b'invalid block rate : strconv.Atoi: parsing "": invalid syntax'),
+        ("GET", "/debug/freememory", 405, _message("METHOD_NOT_ALLOWED")),
+        ("GET", "/debug/pprof/none", 404, _message("NOT_FOUND")),
+        ("GET", "/debug", 404, _message("NOT_FOUND")),
+    ],
+)
+def test_the_switches_for_debugging_answer_as_they_do(
+    broker: ServerHandle, method: str, path: str, status: int, body: bytes
+) -> None:
+    answer = broker.http(method, path)
+    assert (answer.status, answer.body) == (status, body)
+
+
+def test_pprof_without_its_slash_is_redirected(broker: ServerHandle) -> None:
+    answer = broker.http("GET", "/debug/pprof")
+    assert (answer.status, answer.headers["location"]) == (301, "/debug/pprof/")
