@@ -116,8 +116,7 @@ class CommandReader:
 
     def _gather(self) -> bool:
         """Join what was fed to what is left; return whether there is enough to go on."""
-        left = len(self._buffer) - self._at
-        if left + self._pending < self._need:
+        if self.unread() < self._need:
             return False
         if self._pending:
             self._buffer = b"".join([self._buffer[self._at :], *self._chunks])
@@ -241,6 +240,10 @@ class CommandReader:
         if self._batch.size < 0:
             raise CommandError("E_BAD_MESSAGE", f"MPUB failed to read message({len(self._batch.bodies)}) body size")
         raise CommandError("E_BAD_MESSAGE", "MPUB failed to read message body")
+
+    def unread(self) -> int:
+        """Return how many bytes follow what was read."""
+        return len(self._buffer) - self._at + self._pending
 
     def take_rest(self) -> bytes:
         """Give up the bytes that follow the last command: the connection changes its encoding here."""

@@ -149,6 +149,7 @@ class Broker:
         *,
         tcp_port: int = 0,
         http_port: int = 0,
+        https_port: int = 0,
         lookupd_tcp_port: int = 0,
         lookupd_http_port: int = 0,
         host: str = "127.0.0.1",
@@ -179,7 +180,7 @@ class Broker:
                 dataclasses.replace(self.options, node_id=(self.options.node_id + n) % 1024),
                 SYSTEM_CLOCK,
                 host,
-                (_port(tcp_port, n), _port(http_port, n)),
+                (_port(tcp_port, n), _port(http_port, n), _port(https_port, n)),
                 self._lookupds,
             )
             for n in range(nsqds)

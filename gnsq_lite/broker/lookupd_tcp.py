@@ -94,7 +94,9 @@ class LookupdClient:
             return False
         magic, self._buffer = self._buffer[:4], self._buffer[4:]
         if magic != b"  V1":
-            raise _Refused("E_BAD_PROTOCOL")
+            self._answer(b"E_BAD_PROTOCOL")
+            self._connection.refuse(len(self._buffer))
+            return False
         self._greeted = True
         return True
 

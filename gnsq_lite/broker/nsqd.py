@@ -45,12 +45,11 @@ class Nsqd:
         options: BrokerOptions,
         clock: Clock,
         host: str,
-        ports: tuple[int, int],
+        ports: tuple[int, int, int],
         lookupds: Iterable[Lookupd],
     ) -> None:
         self.number, self.options, self.clock = number, options, clock
-        self.tcp_port, self.http_port = ports
-        self.https_port = 0
+        self.tcp_port, self.http_port, self.https_port = ports
         self.started_at = 0.0
         self.authorizer = Authorizer(options, clock) if options.auth_http_addresses else None
         self.script = Script()
@@ -111,7 +110,8 @@ class Nsqd:
 
     def _introduce(self) -> None:
         self._unregister()
-        peer = own_peer(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
+        ports = (self.options.broadcast_tcp_port or self.tcp_port, self.options.broadcast_http_port or self.http_port)
+        peer = own_peer(self.number, self.options.broadcast_address, *ports)
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
         introduction = {key: value for key, value in peer.as_json().items() if key != "remote_address"}
         for address in self.options.lookupd_tcp_addresses:
@@ -252,7 +252,7 @@ class _Greeter:
             self._nsqd.greeted(self._connection, self._got[4:])
         else:
             self._connection.send(b"\0\0\0\x12\0\0\0\1E_BAD_PROTOCOL")
-            self._connection.close()
+            self._connection.refuse(len(self._got) - 4)
 
     def receive_end(self) -> None:
         self._timer.stop()

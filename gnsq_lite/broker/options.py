@@ -76,6 +76,8 @@ class BrokerOptions:
     http_client_request_timeout: float = _range(5.0, 0.01, 600.0, "seconds an auth server has to answer")
 
     broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd names to clients")
+    broadcast_tcp_port: int = _range(0, 0, 65535, "port that nsqlookupd names to clients; 0: the one that listens")
+    broadcast_http_port: int = _range(0, 0, 65535, "the same for HTTP")
     node_id: int = _range(0, 0, 1023, "part of every message id; the further nsqds of a broker have the ids after it")
     lookupd_tcp_addresses: tuple[str, ...] = _plain((), "further nsqlookupds, elsewhere, to register with")
 

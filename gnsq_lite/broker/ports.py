@@ -48,6 +48,9 @@ class Link(Protocol):
     def close(self) -> None:
         """Close once everything is sent."""
 
+    def refuse(self, unread: int) -> None:
+        """Close; with a reset where *unread* bytes of the peer's would be left."""
+
     def reset(self) -> None:
         """Close at once with a reset."""
 

@@ -29,6 +29,9 @@ _MESSAGE_HEAD = Struct(">iiqH16s")
 #: Above this many unsent bytes a client gets no further messages, and its commands wait.
 HIGH_WATER = 1 << 20
 
+#: What nsqd reads at once.  Where more has come after a fatal error, nsqd closes with bytes unread: a reset.
+_READ_AHEAD = 16 * 1024
+
 
 class Session(Consumer):
     """One connected client; a subclass has the commands."""
@@ -110,7 +113,7 @@ class Session(Consumer):
                 self._answer_error(error)
                 continue
             except LineTooLong:
-                self.close()
+                self._break_off()
                 return
             if answer is not None:
                 self.respond(RESPONSE, answer)
@@ -118,7 +121,16 @@ class Session(Consumer):
     def _answer_error(self, error: CommandError) -> None:
         self.respond(ERROR, error.frame_body)
         if error.fatal:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """Close in the midst of what the client sends."""
+        self.flush()
+        if self.outbox:  # the last of it closes the link
             self.close()
+        else:
+            self.lost()
+            self.link.refuse(max(self._reader.unread() - _READ_AHEAD, 0))
 
     def receive_end(self) -> None:
         """The client has closed its side."""

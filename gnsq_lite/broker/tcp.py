@@ -16,14 +16,13 @@ from typing import Any, Protocol
 from gevent.monkey import get_original
 
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
-from gnsq_lite.broker.tls import TLSLayer
+from gnsq_lite.broker.tls import TLSLayer, problem_of
 
 #: The socket class of the standard library, also where the process is monkey-patched.
 RealSocket: type[socket.socket] = get_original("socket", "socket")
 
 _READ_SIZE = 1 << 16
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
-_LINGER = 1.0
 _READ, _WRITE = 1, 2
 
 
@@ -97,7 +96,6 @@ class Connection:
         self._codec: Codec | None = None
         self._held = False
         self._ending = False
-        self._peer_ended = False
         self._gone = False
         self._reads = loop.io(sock.fileno(), _READ)
         self._writes = loop.io(sock.fileno(), _WRITE)
@@ -124,15 +122,10 @@ class Connection:
         except OSError:
             self.drop()
             return
-        if self._ending:
-            if not data:
-                self.drop()
-            return
         if data:
             self.take(data)
         elif self.receiver is not None:
             self._reads.stop()
-            self._peer_ended = True
             self.receiver.receive_end()
 
     def take(self, data: bytes) -> None:
@@ -181,7 +174,7 @@ class Connection:
         try:
             done = tls.handshake()
         except ssl.SSLError as error:
-            problem = f"tls: {error.reason or error}"
+            problem = problem_of(error)
         self._transmit(tls.outgoing())
         if done or problem is not None:
             self._timer.stop()
@@ -226,16 +219,18 @@ class Connection:
         """Send, or keep until the peer takes it."""
         if self._gone or self._ending:
             return
-        if self._codec is not None:
-            data = self._codec.encode(data)
-        if self._tls is not None:
-            try:
-                self._tls.write(data)
-            except ssl.SSLError:
-                self.drop()
-                return
-            data = self._tls.outgoing()
-        self._transmit(data)
+        for piece in (data,) if self._codec is None else self._codec.encode(data):
+            if self._tls is None:
+                self._transmit(piece)
+            else:
+                self._encrypt(self._tls, piece)
+
+    def _encrypt(self, tls: TLSLayer, data: bytes) -> None:
+        try:
+            for record in tls.write(data):
+                self._transmit(record)
+        except ssl.SSLError:
+            self.drop()
 
     def unsent(self) -> int:
         """Return how many bytes the peer has not taken yet."""
@@ -283,37 +278,29 @@ class Connection:
         self._writes.stop()
         self._stall.stop()
         if self._ending:
-            self._finish()
+            self.drop()
         elif self.receiver is not None:
             self.receiver.sent()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close once everything is sent.
-
-        What the peer still sends is read and thrown away for a moment: closing with unread bytes would reset the
-        connection, and the peer could lose the error frame that tells why.
-        """
+        """Close once everything is sent.  As from nsqd, a peer that has sent what nobody read gets a reset."""
         if self._ending or self._gone:
             return
         self._ending = True
-        self._timer.start(_LINGER if not self._backlog else self.write_timeout, self.drop)
-        if not self._backlog:
-            self._finish()
-
-    def _finish(self) -> None:
-        if self._peer_ended:
-            self.drop()
-            return
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.drop()
-            return
         self._reads.stop()
-        self._reads.start(self._readable)
-        self._timer.start(_LINGER, self.drop)
+        if self._backlog:
+            self._timer.start(self.write_timeout, self.drop)
+        else:
+            self.drop()
+
+    def refuse(self, unread: int) -> None:
+        """Close a connection of which *unread* bytes would be left: where there are some, with a reset."""
+        if unread and not self._backlog:
+            self.reset()
+        else:
+            self.close()
 
     def reset(self) -> None:
         """Close at once with a reset (RST), as a killed process or a broken network does."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import ssl
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from gnsq_lite.broker.options import BrokerOptions
@@ -14,26 +18,68 @@ _VERSIONS = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 _READ = 1 << 16
+_HANDSHAKE, _CERTIFICATE = 22, b"\x0b"
+#: OpenSSL's X509_AUX that trusts a certificate for clientAuth, whatever it says of its purpose.
+_FOR_CLIENTS = bytes.fromhex("300c300a06082b06010505070302")
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
+#: Bytes in the first record; each is longer by as many, until so many bytes are sent (crypto/tls/conn.go of Go).
+_FIRST_RECORD, _LONGEST_RECORD, _SMALL_RECORDS = 1187, 1 << 14, 1 << 17
 
 
 def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
     """Return the context of ``--tls-cert``, ``--tls-key`` and the client-certificate policy, or None without them.
 
-    Policy "require" wants a certificate and, unlike nsqd's, verifies it: Python's ssl cannot ask for one and not do so.
-    The CAs are those of ``tls_root_ca_file``, or the system's.
+    Policy "require-verify" has the CAs of ``tls_root_ca_file``, or the system's; "require" takes any certificate.
     """
     if not options.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(options.tls_cert, options.tls_key)
     context.minimum_version = _VERSIONS[options.tls_min_version]
-    if options.tls_root_ca_file:
+    context.num_tickets = 0  # Go sends its ticket within the handshake, and nothing between that and its answer
+    if options.tls_client_auth_policy:
+        context.verify_mode = ssl.CERT_REQUIRED
+    if options.tls_client_auth_policy == "require":
+        _trust_what_comes(context)
+    elif options.tls_root_ca_file:
         context.load_verify_locations(options.tls_root_ca_file)
     elif options.tls_client_auth_policy:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-    if options.tls_client_auth_policy:
-        context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _trust_what_comes(context: ssl.SSLContext) -> None:
+    """Accept any client certificate, whoever signed it, for whatever it is and however old.
+
+    Python's ssl cannot demand a certificate without verifying it, so each is made a trusted one as it arrives.
+    """
+
+    def arrived(conn: object, direction: str, version: int, content_type: int, kind: int, message: bytes) -> None:
+        if direction == "read" and content_type == _HANDSHAKE and message[:1] == _CERTIFICATE:
+            certificate = _first_certificate(message, has_context=version == ssl.TLSVersion.TLSv1_3)
+            with tempfile.NamedTemporaryFile() as file, contextlib.suppress(ssl.SSLError):  # then the handshake fails
+                text = base64.encodebytes(certificate + _FOR_CLIENTS)
+                file.write(b"-----BEGIN TRUSTED CERTIFICATE-----\n%s-----END TRUSTED CERTIFICATE-----\n" % text)
+                file.flush()
+                context.load_verify_locations(file.name)  # the one way for what OpenSSL adds to a certificate
+
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    context._msg_callback = arrived  # type: ignore[attr-defined]
+
+
+def _first_certificate(message: bytes, *, has_context: bool) -> bytes:
+    """Return the peer's own certificate (DER) from a Certificate message; a TLS 1.3 one has a context before them."""
+    at = 4 + 3 + (1 + message[4] if has_context else 0)
+    return message[at + 3 : at + 3 + int.from_bytes(message[at : at + 3], "big")]
+
+
+def problem_of(error: ssl.SSLError) -> str:
+    """Return why a handshake failed, in Go's words where a certificate is the reason."""
+    words = {
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE": "client didn't provide a certificate",
+        "CERTIFICATE_VERIFY_FAILED": "failed to verify certificate: x509: certificate signed by unknown authority",
+    }
+    return "tls: " + words.get(error.reason or "", error.reason or str(error))
 
 
 class TLSLayer:
@@ -43,6 +89,7 @@ class TLSLayer:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.established = False
+        self._records = self._sent = 0
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the network."""
@@ -66,11 +113,16 @@ class TLSLayer:
         except ssl.SSLZeroReturnError:
             return b""
 
-    def write(self, data: bytes) -> None:
-        """Encrypt *data*; :meth:`outgoing` has the result."""
+    def write(self, data: bytes) -> Iterator[bytes]:
+        """Yield *data* encrypted, one record at a time; as Go's, the first records are small.  Raises ssl.SSLError."""
         view = memoryview(data)
         while view:
-            view = view[self._object.write(view) :]
+            self._records += 1
+            size = self._records * _FIRST_RECORD if self._sent < _SMALL_RECORDS else _LONGEST_RECORD
+            count = self._object.write(view[: min(size, _LONGEST_RECORD)])
+            self._sent += count
+            view = view[count:]
+            yield self.outgoing()
 
     def outgoing(self) -> bytes:
         """Return the bytes to send."""

@@ -9,6 +9,35 @@ from tests.rawclient import CLOSE_WAIT, MESSAGE, OK, identify, mpub, pub, sub
 from tests.servers import ServerHandle
 
 
+@pytest.mark.parametrize(
+    ("sent", "end"),
+    [
+        (b"  V2FOO\n", "closed"),
+        (b"  V2FOO\n" + b"NOP\n" * 250, "closed"),  # read already, though not looked at
+        (b"  V2FOO\n" + b"NOP\n" * 5000, "reset"),
+        (b"  V2" + b"x" * 16384, "closed"),
+        (b"  V2" + b"x" * 20000, "reset"),
+        (b"GET ", "closed"),
+        (b"GET / HTTP/1.1\r\n\r\n", "reset"),
+    ],
+    ids=["error", "error, little more", "error, more than is read", "line", "longer line", "magic", "magic and more"],
+)
+@pytest.mark.rule("ERR-2")
+def test_a_client_that_is_refused_is_reset_where_what_it_sent_was_not_read(
+    broker: ServerHandle, connect: Connect, sent: bytes, end: str
+) -> None:
+    client = connect(broker, magic=b"")
+    client.socket.sendall(sent)
+    client.socket.settimeout(10)
+    try:
+        while client.socket.recv(4096):
+            pass
+        seen = "closed"
+    except ConnectionResetError:
+        seen = "reset"
+    assert seen == end
+
+
 @pytest.mark.parametrize("magic", [b"  V1", b"  V3", b"GET ", b"PUB "])
 @pytest.mark.rule("WIRE-1")
 def test_other_magic_bytes_are_refused(broker: ServerHandle, connect: Connect, magic: bytes) -> None:

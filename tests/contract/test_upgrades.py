@@ -139,6 +139,23 @@ def test_a_client_certificate_can_be_required(make_broker: MakeBroker, certs: Ce
 
 
 @pytest.mark.rule("SEC-3")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("kind", ["client", "stranger", "expired"])
+def test_policy_require_takes_any_certificate_but_not_none(
+    make_broker: MakeBroker, certs: Certificates, connect: Connect, kind: str, version: ssl.TLSVersion
+) -> None:
+    server = _tls_broker(make_broker, certs, tls_client_auth_policy="require", tls_root_ca_file=certs.ca)
+    context = certs.client_context(client=getattr(certs, kind))
+    context.minimum_version = context.maximum_version = version
+    for _ in range(2):
+        client = connect(server)
+        _upgrade(client, context, "none")
+        assert client.ask(pub("t", b"x")) == b"OK"
+    client = connect(server)
+    with pytest.raises((ssl.SSLError, ConnectionError, Closed)):
+        _upgrade(client, certs.client_context(), "none")
+
+
 def test_plain_bytes_after_tls_was_granted_end_the_connection(
     make_broker: MakeBroker, certs: Certificates, connect: Connect, topic: str
 ) -> None:

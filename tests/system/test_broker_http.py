@@ -251,3 +251,9 @@ def test_nodes_register_with_an_nsqlookupd_elsewhere() -> None:
                 break
         else:
             pytest.fail("it is still registered")
+
+
+def test_nsqlookupd_names_the_ports_a_node_is_told_to_broadcast() -> None:
+    with Broker(broadcast_tcp_port=1234, broadcast_http_port=1235) as broker:
+        (node,) = http_call(broker.lookupd_http_address, "GET", "/nodes").json()["producers"]
+        assert (node["tcp_port"], node["http_port"]) == (1234, 1235)

@@ -105,6 +105,9 @@ class FakeLink:
     def close(self) -> None:
         self.closed = True
 
+    def refuse(self, unread: int) -> None:
+        self.closed, self.was_reset = True, unread > 0
+
     def reset(self) -> None:
         self.closed = self.was_reset = True
 
