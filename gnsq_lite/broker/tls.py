@@ -35,6 +35,7 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(options.tls_cert, options.tls_key)
+    context.set_ciphers("@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL")  # Go's; it takes short keys too
     context.minimum_version = _VERSIONS[options.tls_min_version]
     context.num_tickets = 0  # Go sends its ticket within the handshake, and nothing between that and its answer
     if options.tls_client_auth_policy:
