@@ -13,7 +13,7 @@ It behaves as nsqd 1.3.0 does, down to the texts of errors, and shares no code w
 from __future__ import annotations
 
 from gnsq_lite.broker.embedded import Broker, LookupdNode, Node
-from gnsq_lite.broker.faults import Faults
+from gnsq_lite.broker.fault_script import Faults
 from gnsq_lite.broker.http import HTTPFaults
 from gnsq_lite.broker.main import run_forever
 from gnsq_lite.broker.options import BrokerOptions

@@ -11,7 +11,7 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import gevent
@@ -21,9 +21,6 @@ import gevent.ssl
 from gnsq_lite.broker.commands import CommandError, quoted
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.clock import Clock
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.session import Session
 
 _LONGEST_ANSWER = 1 << 20
 
@@ -64,6 +61,16 @@ class Grant:
     def allows(self, topic: str, channel: str) -> bool:
         """Whether any authorization allows it."""
         return any(line.allows(topic, channel) for line in self.authorizations)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an auth server is told of a client."""
+
+    secret: str
+    remote_ip: str
+    tls: bool
+    common_name: str
 
 
 def parse_grant(body: bytes, now: float) -> Grant:
@@ -116,14 +123,14 @@ class Authorizer:
     clock: Clock
     rng: random.Random = field(default_factory=random.Random)
 
-    def ask(self, session: Session) -> Grant:
-        """Return what the auth servers grant the session's secret.  Raises CommandError (E_AUTH_FAILED)."""
+    def ask(self, claim: Claim) -> Grant:
+        """Return what the auth servers grant.  Raises CommandError (E_AUTH_FAILED)."""
         query = urlencode(
             {
-                "common_name": session.link.tls_info.get("common_name", ""),
-                "remote_ip": session.link.remote_address.rpartition(":")[0].strip("[]"),
-                "secret": session.secret,
-                "tls": "true" if session.tls else "false",
+                "common_name": claim.common_name,
+                "remote_ip": claim.remote_ip,
+                "secret": claim.secret,
+                "tls": "true" if claim.tls else "false",
             },
             errors="surrogateescape",
         )
@@ -158,13 +165,12 @@ class Authorizer:
             raise AuthServerError(f"got response {answer.status}")
         return body
 
-    def check(self, session: Session, verb: str, topic: str, channel: str) -> Grant:
-        """Return the session's grant, asked for again if it has expired.  Raises CommandError."""
-        grant = session.grant
+    def check(self, grant: Grant | None, claim: Claim, verb: str, topic: str, channel: str) -> Grant:
+        """Return *grant*, asked for again if it has expired, where it allows *verb*.  Raises CommandError."""
         if grant is None or not grant.permission_count:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {verb}")
         if grant.expires_at < self.clock.now():
-            grant = self.ask(session)
+            grant = self.ask(claim)
         if not grant.allows(topic, channel):
             names = f"{quoted(topic.encode())} {quoted(channel.encode())}"
             raise CommandError("E_UNAUTHORIZED", f"AUTH failed for {verb} on {names}")

@@ -9,12 +9,9 @@ import random
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, Message
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.options import BrokerOptions
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Consumer, MemoryMeter, Message
+from gnsq_lite.broker.options import BrokerOptions
 
 #: Bytes handed to one client before the next one has its turn.
 _BATCH_BYTES = 1 << 20
@@ -26,32 +23,6 @@ class AnswerRefused(Exception):
 
 class TooManyConsumers(Exception):
     """The channel has ``max_channel_consumers`` already, or is being deleted.  ``str()`` is nsqd's text."""
-
-
-class Consumer:
-    """A subscribed client as its channel sees it; the connection's session is a subclass."""
-
-    def __init__(self, client_id: int, msg_timeout: float) -> None:
-        self.client_id = client_id
-        self.msg_timeout = msg_timeout
-        self.sample_rate = 0
-        self.ready_count = 0
-        self.in_flight_count = 0
-        self.message_count = 0
-        self.finish_count = 0
-        self.requeue_count = 0
-
-    def room(self) -> int:
-        """Return how many messages it may be sent now: RDY less what it has in flight."""
-        return self.ready_count - self.in_flight_count
-
-    def deliver(self, messages: list[Message]) -> None:
-        """Send *messages*; they are in flight already."""
-        raise NotImplementedError
-
-    def disconnect(self) -> None:
-        """Close the connection: the channel is being deleted or the broker stops."""
-        raise NotImplementedError
 
 
 class Shared:

@@ -15,14 +15,16 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from gnsq_lite.broker import stats
-from gnsq_lite.broker.faults import Faults
+from gnsq_lite.broker.fault_script import Faults
 from gnsq_lite.broker.http import HTTPFaults
 from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
+from gnsq_lite.broker.nsqd_http import nsqd_app
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.thread import LoopThread
 from gnsq_lite.broker.youzan import DEFAULTS as YOUZAN_DEFAULTS
-from gnsq_lite.broker.youzan import YouzanControl, YouzanNsqd, build
+from gnsq_lite.broker.youzan import YouzanNsqd
+from gnsq_lite.broker.youzan_control import YouzanControl, build
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, OptionError
 
@@ -37,7 +39,7 @@ class Node:
 
     def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
         self._broker, self._nsqd = broker, nsqd
-        self.faults = Faults(broker.call, nsqd)
+        self.faults = Faults(broker.call, nsqd.script, nsqd.send_to_all)
         self.http_faults = HTTPFaults(broker.call, lambda: nsqd.app)
 
     @property
@@ -186,7 +188,9 @@ class Broker:
             for n in range(nsqds)
         ]
         self._nsqds: list[Nsqd] = nodes
-        self._youzan = YouzanControl(self, *build(nodes, self._lookupds, host)) if youzan and nodes else None
+        for nsqd in self._nsqds:
+            nsqd.app, nsqd.https_app = nsqd_app(nsqd, encrypted=False), nsqd_app(nsqd)
+        self._youzan = YouzanControl(self.call, *build(nodes, self._lookupds, host)) if youzan and nodes else None
         self.nodes = [Node(self, nsqd) for nsqd in nodes]
         self.lookupds = [LookupdNode(self, lookupd) for lookupd in self._lookupds]
         self._thread = LoopThread()

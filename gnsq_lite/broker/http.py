@@ -18,6 +18,7 @@ from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from gnsq_lite.broker import gojson
 from gnsq_lite.broker.listener import listen
+from gnsq_lite.broker.topics import is_valid_name
 
 _REASONS = {
     200: "OK",
@@ -95,6 +96,17 @@ def parse_query(query: str) -> dict[str, list[str]]:
         key, _, value = pair.partition("=")
         params.setdefault(_unescaped(key), []).append(_unescaped(value))
     return params
+
+
+def topic_and_channel(request: Request) -> tuple[str, str]:
+    """Return the two names (internal/http_api/topic_channel_args.go @v1.3.0).  Raises HTTPFailure."""
+    names = []
+    for kind in ("topic", "channel"):
+        name = request.get(kind, f"MISSING_ARG_{kind.upper()}")
+        if not is_valid_name(name):
+            raise HTTPFailure(400, f"INVALID_ARG_{kind.upper()}")
+        names.append(name)
+    return names[0], names[1]
 
 
 def _unescaped(text: str) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.broker.debug import add_pprof
-from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request
+from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request, topic_and_channel
 from gnsq_lite.broker.listener import TCPListener
 from gnsq_lite.broker.lookupd_tcp import LookupdClient
-from gnsq_lite.broker.nsqd_http import topic_and_channel
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
 from gnsq_lite.broker.tcp import Connection
@@ -28,7 +27,7 @@ class Lookupd:
         self._host = host
         self._http: HTTPListener | None = None
         self._tcp: TCPListener | None = None
-        self.app = lookupd_app(self)
+        self.app = lookupd_app(self.db)
 
     @property
     def running(self) -> bool:
@@ -47,7 +46,16 @@ class Lookupd:
         self.http_port = self._http.port
 
     def _opened(self, connection: Connection) -> None:
-        connection.start(LookupdClient(self, connection))
+        connection.start(LookupdClient(connection, self.db, self._introduce))
+
+    def _introduce(self) -> dict[str, Any]:
+        return {
+            "broadcast_address": self.options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self.http_port,
+            "tcp_port": self.tcp_port,
+            "version": NSQD_VERSION,
+        }
 
     def stop(self) -> None:
         """Stop listening.  What the broker's own nsqds registered stays: they would register again."""
@@ -95,9 +103,9 @@ def own_peer(number: int, address: str, tcp_port: int, http_port: int) -> Peer:
     return Peer(f"{number}:{remote}", remote, socket.gethostname(), address, tcp_port, http_port, NSQD_VERSION)
 
 
-def lookupd_app(lookupd: Lookupd) -> App:
-    """Return the application that serves *lookupd* (nsqlookupd/http.go @v1.3.0)."""
-    api = _Api(lookupd.db)
+def lookupd_app(db: RegistrationDB) -> App:
+    """Return the application that serves *db* (nsqlookupd/http.go @v1.3.0)."""
+    api = _Api(db)
     app = App("gnsq_lite broker (in memory)")
     app.add("GET", "/ping", lambda request: "OK", plain=True)
     app.add("GET", "/info", lambda request: {"version": NSQD_VERSION})

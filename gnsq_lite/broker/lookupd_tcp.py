@@ -5,23 +5,18 @@ Source: nsqlookupd/lookup_protocol_v1.go, nsqd/lookup.go @v1.3.0.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gevent
 import gevent.queue
 import gevent.socket
 
 from gnsq_lite.broker import gojson
-from gnsq_lite.broker.options import NSQD_VERSION
-from gnsq_lite.broker.registrations import Peer
+from gnsq_lite.broker.registrations import Peer, RegistrationDB
 from gnsq_lite.broker.tcp import Connection
 from gnsq_lite.broker.topics import is_valid_name
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.lookupd import Lookupd
 
 _INT = Struct(">i")
 _LONGEST = 1 << 20
@@ -42,10 +37,13 @@ class _Refused(Exception):
 
 
 class LookupdClient:
-    """One connection to the broker's nsqlookupd: a :class:`~gnsq_lite.broker.tcp.Receiver`."""
+    """One connection to the broker's nsqlookupd: a :class:`~gnsq_lite.broker.tcp.Receiver`.
 
-    def __init__(self, lookupd: Lookupd, connection: Connection) -> None:
-        self._lookupd, self._connection = lookupd, connection
+    *introduce* returns what the nsqlookupd says of itself.
+    """
+
+    def __init__(self, connection: Connection, db: RegistrationDB, introduce: Callable[[], dict[str, Any]]) -> None:
+        self._connection, self._db, self._introduce = connection, db, introduce
         self._buffer = b""
         self._greeted = False
         self._identifying = False
@@ -81,7 +79,7 @@ class LookupdClient:
             self._identifying = True
         elif words[0] == "PING":
             if self._peer is not None:
-                self._peer.last_update = self._lookupd.clock.now()
+                self._peer.last_update = self._db.clock.now()
             self._answer(b"OK")
         elif words[0] in ("REGISTER", "UNREGISTER"):
             self._registration(words)
@@ -118,16 +116,8 @@ class LookupdClient:
             raise _Refused("E_BAD_BODY IDENTIFY missing fields")
         address = self._connection.remote_address
         self._peer = Peer(id=address, **{**data, "remote_address": address})
-        self._lookupd.db.introduce(self._peer)
-        options = self._lookupd.options
-        answer = {
-            "broadcast_address": options.broadcast_address,
-            "hostname": socket.gethostname(),
-            "http_port": self._lookupd.http_port,
-            "tcp_port": self._lookupd.tcp_port,
-            "version": NSQD_VERSION,
-        }
-        self._answer(gojson.encode(answer))
+        self._db.introduce(self._peer)
+        self._answer(gojson.encode(self._introduce()))
         return True
 
     def _registration(self, words: list[str]) -> None:
@@ -142,9 +132,9 @@ class LookupdClient:
         if channel and not is_valid_name(channel):
             raise _Refused(f"E_BAD_CHANNEL {verb} channel name '{channel}' is not valid")
         if verb == "REGISTER":
-            self._lookupd.db.register(self._peer, topic, channel)
+            self._db.register(self._peer, topic, channel)
         else:
-            self._lookupd.db.unregister(self._peer, topic, channel)
+            self._db.unregister(self._peer, topic, channel)
         self._answer(b"OK")
 
     def _answer(self, data: bytes) -> None:
@@ -164,7 +154,7 @@ class LookupdClient:
     def lost(self) -> None:
         """The connection is gone, and with it what the peer registered."""
         if self._peer is not None:
-            self._lookupd.db.forget(self._peer)
+            self._db.forget(self._peer)
             self._peer = None
 
 

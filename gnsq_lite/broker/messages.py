@@ -1,11 +1,6 @@
-"""A queued message, its id, and the count of what is queued."""
+"""A queued message, its id, the client that gets it, and the count of what is queued."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.channels import Consumer
 
 #: What a message costs beside its body, for :class:`MemoryMeter`.
 MESSAGE_OVERHEAD = 256
@@ -37,6 +32,32 @@ class Message:
     def cost(self) -> int:
         """Bytes it counts for in the broker's memory limit."""
         return len(self.body) + MESSAGE_OVERHEAD
+
+
+class Consumer:
+    """A subscribed client as its channel sees it; the connection's session is a subclass."""
+
+    def __init__(self, client_id: int, msg_timeout: float) -> None:
+        self.client_id = client_id
+        self.msg_timeout = msg_timeout
+        self.sample_rate = 0
+        self.ready_count = 0
+        self.in_flight_count = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+
+    def room(self) -> int:
+        """Return how many messages it may be sent now: RDY less what it has in flight."""
+        return self.ready_count - self.in_flight_count
+
+    def deliver(self, messages: list[Message]) -> None:
+        """Send *messages*; they are in flight already."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close the connection: the channel is being deleted or the broker stops."""
+        raise NotImplementedError
 
 
 class IdFactory:

@@ -9,12 +9,11 @@ from typing import Any
 import gevent
 
 from gnsq_lite.broker.auth import Authorizer
-from gnsq_lite.broker.faults import Script
-from gnsq_lite.broker.http import HTTPListener
+from gnsq_lite.broker.fault_script import Script
+from gnsq_lite.broker.http import App, HTTPListener
 from gnsq_lite.broker.listener import TCPListener
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
 from gnsq_lite.broker.lookupd_tcp import RemotePeer
-from gnsq_lite.broker.nsqd_http import nsqd_app
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
@@ -35,9 +34,13 @@ _NO_FLAGS = (
 
 
 class Nsqd:
-    """One nsqd.  All methods belong to the broker's thread."""
+    """One nsqd.  All methods belong to the broker's thread.
 
-    session_class: type[Session] = ProtocolV2
+    Who makes it gives it ``app``, and ``https_app`` where that is another, before it starts.
+    """
+
+    app: App
+    https_app: App
 
     def __init__(
         self,
@@ -60,7 +63,6 @@ class Nsqd:
         self._peers: list[DirectPeer | RemotePeer] = []
         self._saved: Saved = {}
         self._context = server_context(options)
-        self.app = nsqd_app(self, encrypted=False)
         self._sessions: dict[Connection, Session] = {}
         self._next_client = 0
         self._to_flush: list[Session] = []
@@ -103,7 +105,7 @@ class Nsqd:
         self._tcp.refuses = lambda: self.script.refuse_connections
         self.tcp_port = self._tcp.port
         if self._context is not None:
-            self._https = HTTPListener(self._host, self.https_port, nsqd_app(self), self._context)
+            self._https = HTTPListener(self._host, self.https_port, self.https_app, self._context)
             self.https_port = self._https.port
         self._http = HTTPListener(self._host, self.http_port, self.app)
         self.http_port = self._http.port
@@ -162,6 +164,12 @@ class Nsqd:
         """Return the clients."""
         return list(self._sessions.values())
 
+    def send_to_all(self, data: bytes) -> None:
+        """Send *data* to every client as it is."""
+        for session in self.sessions():
+            session.flush()
+            session.link.send(data)
+
     def sockets(self) -> list[Any]:
         """Return every open socket, for a forked child to close."""
         listeners = (self._tcp, self._http, self._https)
@@ -179,12 +187,15 @@ class Nsqd:
     def greeted(self, connection: Connection, rest: bytes) -> None:
         """A connection has sent the magic: it is a client now."""
         self._next_client += 1
-        session = self.session_class(self, connection, self._next_client, self.clock.wall())
+        session = self._new_session(connection)
         self._sessions[connection] = session
         connection.receiver = session
         connection.write_timeout = session.profile.heartbeat_interval or 60.0
         if rest:
             session.receive(rest)
+
+    def _new_session(self, connection: Connection) -> Session:
+        return ProtocolV2(self, connection, self._next_client, self.clock.wall())
 
     # -- what sessions need (session.Server) ------------------------------------------------------------------------
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gnsq_lite.broker import gojson, stats
 from gnsq_lite.broker.commands import CommandError, CommandReader
 from gnsq_lite.broker.debug import add_debug, add_pprof
-from gnsq_lite.broker.http import App, HTTPFailure, Request
+from gnsq_lite.broker.http import App, HTTPFailure, Request, topic_and_channel
+from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import NSQD_VERSION
 from gnsq_lite.broker.topics import PutRefused, Topic, Topics, is_valid_name
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.nsqd import Nsqd
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -49,17 +46,6 @@ def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
 
 def _tls_required(https_port: int) -> bytes:
     return f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}'.encode()
-
-
-def topic_and_channel(request: Request) -> tuple[str, str]:
-    """Return the two names (internal/http_api/topic_channel_args.go @v1.3.0).  Raises HTTPFailure."""
-    names = []
-    for kind in ("topic", "channel"):
-        name = request.get(kind, f"MISSING_ARG_{kind.upper()}")
-        if not is_valid_name(name):
-            raise HTTPFailure(400, f"INVALID_ARG_{kind.upper()}")
-        names.append(name)
-    return names[0], names[1]
 
 
 class _Api:

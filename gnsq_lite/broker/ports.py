@@ -1,16 +1,9 @@
-"""What a session needs around it: the connection below, the nsqd it belongs to."""
+"""What a session stands on: the connection below it, and timers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.auth import Authorizer
-    from gnsq_lite.broker.faults import Script
-    from gnsq_lite.broker.options import BrokerOptions
-    from gnsq_lite.broker.session import Session
-    from gnsq_lite.broker.topics import Topics
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -53,30 +46,3 @@ class Link(Protocol):
 
     def reset(self) -> None:
         """Close at once with a reset."""
-
-
-class Server(Protocol):
-    """What a session needs of its nsqd."""
-
-    options: BrokerOptions
-    topics: Topics
-    authorizer: Authorizer | None
-    script: Script
-
-    def flush_soon(self, session: Session) -> None:
-        """Call the session's flush at the end of this turn of the loop."""
-
-    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call *callback* once."""
-
-    def every(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call *callback* again and again."""
-
-    def spawn(self, work: Callable[[], None]) -> None:
-        """Run *work*, which may wait."""
-
-    def has_tls(self) -> bool:
-        """Whether clients can ask for TLS."""
-
-    def ended(self, session: Session) -> None:
-        """The session has closed."""

@@ -6,19 +6,20 @@ mean is in :mod:`gnsq_lite.broker.protocol`.  Behaviour: nsqd/protocol_v2.go and
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from gnsq_lite.broker.channels import Channel, Consumer
+from gnsq_lite.broker.auth import Authorizer, Grant
+from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.commands import Command, CommandError, CommandReader, LineTooLong
+from gnsq_lite.broker.fault_script import Manner, Rule, Script
 from gnsq_lite.broker.identify import Profile
-from gnsq_lite.broker.messages import Message
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.auth import Grant
-    from gnsq_lite.broker.ports import Link, Server, Timer
+from gnsq_lite.broker.messages import Consumer, Message
+from gnsq_lite.broker.options import BrokerOptions
+from gnsq_lite.broker.output import Output
+from gnsq_lite.broker.ports import Link, Timer
+from gnsq_lite.broker.topics import Topics
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # nsqd/client_v2.go:21 @v1.3.0; /stats shows them
@@ -31,6 +32,33 @@ HIGH_WATER = 1 << 20
 
 #: What nsqd reads at once.  Where more has come after a fatal error, nsqd closes with bytes unread: a reset.
 _READ_AHEAD = 16 * 1024
+
+
+class Server(Protocol):
+    """What a session needs of its nsqd."""
+
+    options: BrokerOptions
+    topics: Topics
+    authorizer: Authorizer | None
+    script: Script
+
+    def flush_soon(self, session: Session) -> None:
+        """Call the session's flush at the end of this turn of the loop."""
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call *callback* once."""
+
+    def every(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call *callback* again and again."""
+
+    def spawn(self, work: Callable[[], None]) -> None:
+        """Run *work*, which may wait."""
+
+    def has_tls(self) -> bool:
+        """Whether clients can ask for TLS."""
+
+    def ended(self, session: Session) -> None:
+        """The session has closed."""
 
 
 class Session(Consumer):
@@ -48,16 +76,15 @@ class Session(Consumer):
         self.state = INIT
         self.channel: Channel | None = None
         self.closed = False
-        host = link.remote_address.rpartition(":")[0].strip("[]")
-        self.profile = Profile(options, host)
+        self.remote_host = link.remote_address.rpartition(":")[0].strip("[]")
+        self.profile = Profile(options, self.remote_host)
         self.tls = False
         self.compression = ""
         self.secret = ""
         self.grant: Grant | None = None
         self.pub_counts: dict[str, int] = {}
-        self.bytes_sent = 0
-        self.outbox: deque[tuple[float, bytes]] = deque()  # what a fault holds back
         self._reader = CommandReader(options.max_msg_size, options.max_body_size, self._begin)
+        self._output = Output(link, server.script, server.topics.now, server.after, self._cut)
         self._out: list[bytes] = []
         self._out_size = 0
         self._must_flush = False
@@ -126,11 +153,8 @@ class Session(Consumer):
     def _break_off(self) -> None:
         """Close in the midst of what the client sends."""
         self.flush()
-        if self.outbox:  # the last of it closes the link
-            self.close()
-        else:
-            self.lost()
-            self.link.refuse(max(self._reader.unread() - _READ_AHEAD, 0))
+        self.lost()
+        self._output.close(max(self._reader.unread() - _READ_AHEAD, 0))
 
     def receive_end(self) -> None:
         """The client has closed its side."""
@@ -144,9 +168,26 @@ class Session(Consumer):
 
     def _execute(self, command: Command) -> bytes | None:
         script = self.server.script
-        if script.active and script.intercept(self, command):
-            return None
-        return self.carry_out(command)
+        rule = script.rule_for(command.words[0]) if script.active else None
+        if rule is None:
+            return self.carry_out(command)
+        if rule.delay:
+            self._pause_commands(rule.delay, lambda: self._misbehave(command, rule))
+        else:
+            self._misbehave(command, rule)
+        return None
+
+    def _misbehave(self, command: Command, rule: Rule) -> None:
+        """Do what a fault says instead of what *command* does."""
+        answer = self.carry_out(command) if rule.carry_out else None
+        if rule.reply is not None:
+            self.respond(*rule.reply)
+        elif answer is not None and rule.delay and rule.end is None:
+            self.respond(RESPONSE, answer)
+        if rule.end == "close" and rule.reply is not None:
+            self.close()
+        elif rule.end is not None:
+            self._cut(rule.end)
 
     def carry_out(self, command: Command) -> bytes | None:
         """Do what *command* says and return its answer.  Raises CommandError."""
@@ -206,11 +247,7 @@ class Session(Consumer):
             data = b"".join(self._out)
             self._out.clear()
             self._out_size = 0
-            if self.server.script.active:
-                self.server.script.send(self, data)
-            else:
-                self.bytes_sent += len(data)
-                self.link.send(data)
+            self._output.send(data)
             if self.channel is not None and not self.closed:
                 self.channel.wake()
 
@@ -263,17 +300,16 @@ class Session(Consumer):
             return
         self.flush()
         self.lost()
-        if not self.outbox:  # else the last of it closes the link
-            self.link.close()
+        self._output.close()
 
     def disconnect(self) -> None:
         """Close: the channel is being deleted, or the node stops."""
         self.close()
 
-    def cut(self, manner: str) -> None:
-        """End the connection for a fault: "close" or "reset", with nothing more sent."""
+    def _cut(self, manner: Manner) -> None:
+        """End the connection for a fault, with nothing more sent."""
         self._out.clear()
-        self.outbox.clear()
+        self._output.drop()
         self._out_size = 0
         self.lost()
         if manner == "reset":
@@ -281,7 +317,7 @@ class Session(Consumer):
         else:
             self.link.close()
 
-    def pause_commands(self, seconds: float, then: Callable[[], None]) -> None:
+    def _pause_commands(self, seconds: float, then: Callable[[], None]) -> None:
         """Carry out no commands for *seconds*; then do *then* and go on."""
 
         def resume() -> None:

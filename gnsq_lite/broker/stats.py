@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gnsq_lite.broker.channels import Channel
+from gnsq_lite.broker.messages import Consumer
+from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import NSQD_VERSION
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.channels import Channel, Consumer
-    from gnsq_lite.broker.nsqd import Nsqd
-    from gnsq_lite.broker.topics import Topic
+from gnsq_lite.broker.topics import Topic
 
 _MEMORY_KEYS = (
     "heap_objects",

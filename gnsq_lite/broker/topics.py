@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from gnsq_lite.broker.channels import Channel, Consumer, Shared
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, IdFactory, Message
+from gnsq_lite.broker.channels import Channel, Shared
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Consumer, IdFactory, Message
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.clock import Clock
 

@@ -6,16 +6,14 @@ Source: nsqlookupd/http.go, nsqdserver/http.go @0.3.7-HA.1.13.0.  An answer is b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnsq_lite.broker import gojson
 from gnsq_lite.broker.http import App, HTTPFailure, Request
 from gnsq_lite.broker.topics import is_valid_name
+from gnsq_lite.broker.youzan import Directory, YouzanNsqd
 from gnsq_lite.broker.youzan_cluster import Cluster, ClusterRefused, Seat
 from gnsq_lite.broker.youzan_session import YOUZAN_VERSION
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.youzan import Directory, YouzanNsqd
 
 _JSON = "application/json; charset=utf-8"
 _V1 = "vnd.nsq; version=1.0"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from gnsq_lite.broker.channels import AnswerRefused, Channel, Consumer, Shared
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Message
+from gnsq_lite.broker.channels import AnswerRefused, Channel, Shared
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Consumer, Message
 from gnsq_lite.broker.topics import PutRefused
 
 PARTITION_SHIFT = 50

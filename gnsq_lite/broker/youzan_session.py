@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from gnsq_lite.broker import gojson, identify
 from gnsq_lite.broker.channels import AnswerRefused
 from gnsq_lite.broker.commands import BodyRule, Command, CommandError, CommandReader, base10, body_rules, quoted
 from gnsq_lite.broker.messages import Message
+from gnsq_lite.broker.ports import Link
 from gnsq_lite.broker.protocol import ProtocolV2
-from gnsq_lite.broker.session import CLOSING, INIT, SUBSCRIBED
+from gnsq_lite.broker.session import CLOSING, INIT, SUBSCRIBED, Server
 from gnsq_lite.broker.topics import PutRefused, is_valid_name
 from gnsq_lite.broker.youzan_cluster import Cluster, ClusterTopic, Seat
 from gnsq_lite.broker.youzan_headers import cut_header, passes, trace_of
 from gnsq_lite.broker.youzan_log import PartitionChannel, PartitionMessage
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.ports import Link, Server
 
 YOUZAN_VERSION = "0.3.7-HA.1.13.0"
 
@@ -82,14 +80,15 @@ class YouzanReader(CommandReader):
 
 
 class YouzanSession(ProtocolV2):
-    """A client of one of a cluster's nodes."""
+    """A client of *node*, one of the nodes of *cluster*."""
 
     verbs: ClassVar[dict[bytes, Any]] = {}
-    cluster: ClassVar[Cluster]
-    node: ClassVar[int]
 
-    def __init__(self, server: Server, link: Link, client_id: int, connected_at: float) -> None:
+    def __init__(
+        self, server: Server, link: Link, client_id: int, connected_at: float, cluster: Cluster, node: int
+    ) -> None:
         super().__init__(server, link, client_id, connected_at)
+        self.cluster, self.node = cluster, node
         self._reader = YouzanReader(server.options.max_msg_size, server.options.max_body_size, self._begin)
         self.profile.output_buffer_size = 100
         self.desired_tag = ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.broker.channels import Channel, Consumer
-from gnsq_lite.broker.faults import Script
-from gnsq_lite.broker.messages import Message
+from gnsq_lite.broker.channels import Channel
+from gnsq_lite.broker.fault_script import Script
+from gnsq_lite.broker.messages import Consumer, Message
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.topics import Topics

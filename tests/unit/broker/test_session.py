@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.broker.faults import _Rule
+from gnsq_lite.broker.fault_script import Rule
 from gnsq_lite.broker.session import HIGH_WATER
 from tests.unit.broker.helpers import FakeServer
 
@@ -284,7 +284,7 @@ def test_a_feature_that_is_off_is_not_granted() -> None:
 
 def test_a_fault_strikes_as_often_as_it_was_told() -> None:
     server = FakeServer()
-    server.script.rules.append(_Rule(b"PUB", times=1, reply=(1, b"E_PUB_FAILED no")))
+    server.script.rules.append(Rule(b"PUB", times=1, reply=(1, b"E_PUB_FAILED no")))
     server.script.active = True
     session, _ = server.connect()
     assert server.talk(session, pub(b"x")) == [(1, b"E_PUB_FAILED no")]
@@ -296,7 +296,7 @@ def test_a_delayed_command_holds_up_those_after_it_and_no_heartbeat() -> None:
     server = FakeServer()
     session, link = server.connect()
     server.talk(session, identify(heartbeat_interval=1000))
-    server.script.rules.append(_Rule(b"PUB", times=1, delay=1.5, carry_out=True))
+    server.script.rules.append(Rule(b"PUB", times=1, delay=1.5, carry_out=True))
     server.script.active = True
     assert server.talk(session, pub(b"1"), pub(b"2")) == []
     server.advance(1.4)

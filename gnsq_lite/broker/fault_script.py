@@ -1,30 +1,25 @@
 """Faults on command: a broker that is slow, cuts connections, lies or says nothing, for tests of clients.
 
-``node.faults`` (``broker.faults`` is the first node's) is the interface; :class:`Script` is its other half, which the
-sessions consult in the broker's thread.  A fault stays until :meth:`Faults.clear`, or, where it takes ``times``, until
-it has struck that often.  Faults also apply to connections that are open already.
+``node.faults`` (``broker.faults`` is the first node's) is the interface; :class:`Script` is its other half: it decides,
+in the broker's thread, and the sessions carry out what it says.  A fault stays until :meth:`Faults.clear`, or, where it
+takes ``times``, until it has struck that often.  Faults also apply to connections that are open already.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from gnsq_lite.broker.commands import Command
-    from gnsq_lite.broker.nsqd import Nsqd
-    from gnsq_lite.broker.session import Session
+from typing import Any, Literal
 
 _FRAME = Struct(">ii")
+_BETWEEN_PIECES = 0.001
 
 Manner = Literal["close", "reset"]
 
 
 @dataclass
-class _Rule:
+class Rule:
     """What to do when a command comes."""
 
     verb: bytes
@@ -35,11 +30,12 @@ class _Rule:
     end: Manner | None = None
 
     def strikes(self, verb: bytes) -> bool:
+        """Whether it is for *verb*."""
         return self.verb in (verb, b"*") and (self.times is None or self.times > 0)
 
 
 class Script:
-    """The faults of one nsqd, as its sessions see them.  Belongs to the broker's thread."""
+    """The faults of one nsqd.  Belongs to the broker's thread."""
 
     def __init__(self) -> None:
         self.clear()
@@ -47,7 +43,7 @@ class Script:
     def clear(self) -> None:
         """No faults."""
         self.active = False
-        self.rules: list[_Rule] = []
+        self.rules: list[Rule] = []
         self.heartbeats = True
         self.black_hole = False
         self.refuse_connections = False
@@ -59,99 +55,51 @@ class Script:
         self.cut_manner: Manner = "close"
         self.cuts_left: int | None = None
 
-    # -- commands ---------------------------------------------------------------------------------------------------
-
-    def intercept(self, session: Session, command: Command) -> bool:
-        """Act on *command* instead of its session, if a fault says so."""
-        verb = command.words[0]
+    def rule_for(self, verb: bytes) -> Rule | None:
+        """Return what to do for a command instead of carrying it out, and count that."""
         rule = next((rule for rule in self.rules if rule.strikes(verb)), None)
-        if rule is None:
-            return False
-        if rule.times is not None:
+        if rule is not None and rule.times is not None:
             rule.times -= 1
-        if rule.delay:
-            session.pause_commands(rule.delay, lambda: self._apply(session, command, rule))
-        else:
-            self._apply(session, command, rule)
-        return True
+        return rule
 
-    @staticmethod
-    def _apply(session: Session, command: Command, rule: _Rule) -> None:
-        answer = session.carry_out(command) if rule.carry_out else None
-        if rule.reply is not None:
-            session.respond(*rule.reply)
-        elif answer is not None and rule.delay and rule.end is None:
-            session.respond(0, answer)
-        if rule.end == "close" and rule.reply is not None:
-            session.close()
-        elif rule.end is not None:
-            session.cut(rule.end)
+    def cut_at(self, sent: int, size: int) -> int | None:
+        """Return how many of *size* bytes are left before the connection is to be cut, and count that; None: all."""
+        if self.cut_after is None or self.cuts_left == 0 or size < self.cut_after - sent:
+            return None
+        if self.cuts_left is not None:
+            self.cuts_left -= 1
+        return max(self.cut_after - sent, 0)
 
-    # -- output -----------------------------------------------------------------------------------------------------
-
-    def send(self, session: Session, data: bytes) -> None:
-        """Send *data*, or what the faults leave of it."""
-        if self.black_hole:
-            return
-        if self.cut_after is not None and self.cuts_left != 0:
-            left = self.cut_after - session.bytes_sent
-            if len(data) >= left:
-                session.link.send(data[: max(left, 0)])
-                if self.cuts_left is not None:
-                    self.cuts_left -= 1
-                session.bytes_sent += len(data)
-                session.cut(self.cut_manner)
-                return
-        session.bytes_sent += len(data)
-        if self.latency or self.piece or session.outbox:
-            self._send_later(session, data)
-        else:
-            session.link.send(data)
-
-    def _send_later(self, session: Session, data: bytes) -> None:
+    def pieces(self, data: bytes, now: float) -> Iterator[tuple[float, bytes]]:
+        """Yield when to send what of *data*."""
         step = self.piece or len(data)
-        now = session.server.topics.now()
         at = now + self.latency
-        idle = not session.outbox
         for start in range(0, len(data), step):
-            session.outbox.append((at, data[start : start + step]))
+            yield at, data[start : start + step]
             if self.piece:
-                at += 0.001
-        if idle:
-            self._next_piece(session)
-
-    def _next_piece(self, session: Session) -> None:
-        outbox: deque[tuple[float, bytes]] = session.outbox
-        now = session.server.topics.now()
-        while outbox and outbox[0][0] <= now:
-            session.link.send(outbox.popleft()[1])
-            if self.piece:
-                break
-        if outbox:
-            session.server.after(max(outbox[0][0] - now, 0.0), lambda: self._next_piece(session))
-        elif session.closed:
-            session.link.close()
+                at += _BETWEEN_PIECES
 
 
 class Faults:
     """Makes one nsqd misbehave.  Any thread may call; each method returns when the fault is in place."""
 
-    def __init__(self, call: Callable[[Callable[[], Any]], Any], nsqd: Nsqd) -> None:
-        self._call, self._nsqd = call, nsqd
+    def __init__(
+        self, call: Callable[[Callable[[], Any]], Any], script: Script, send_to_all: Callable[[bytes], None]
+    ) -> None:
+        self._call, self._script, self._send_to_all = call, script, send_to_all
 
     def _set(self, **values: Any) -> None:
         def change() -> None:
-            script = self._nsqd.script
             for name, value in values.items():
-                setattr(script, name, value)
-            script.active = True
+                setattr(self._script, name, value)
+            self._script.active = True
 
         self._call(change)
 
     def _rule(self, verb: str, times: int | None, **values: Any) -> None:
         def add() -> None:
-            self._nsqd.script.rules.append(_Rule(verb.encode("ascii"), times, **values))
-            self._nsqd.script.active = True
+            self._script.rules.append(Rule(verb.encode("ascii"), times, **values))
+            self._script.active = True
 
         self._call(add)
 
@@ -221,13 +169,7 @@ class Faults:
 
     def send_raw(self, data: bytes) -> None:
         """Send *data* to every client now, whatever it is."""
-
-        def send() -> None:
-            for session in self._nsqd.sessions():
-                session.flush()
-                session.link.send(data)
-
-        self._call(send)
+        self._call(lambda: self._send_to_all(data))
 
     def send_frame(self, kind: int, data: bytes) -> None:
         """Send a frame of any type to every client now."""
@@ -235,4 +177,4 @@ class Faults:
 
     def clear(self) -> None:
         """Behave again."""
-        self._call(self._nsqd.script.clear)
+        self._call(self._script.clear)
