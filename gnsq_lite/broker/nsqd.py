@@ -28,6 +28,7 @@ _NO_FLAGS = (
     "queue_scan_interval",
     "inactive_producer_timeout",
     "tombstone_lifetime",
+    "failover_time",
     "max_connections",
     "max_memory",
 )

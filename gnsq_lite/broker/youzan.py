@@ -46,9 +46,9 @@ class YouzanNsqd(Nsqd):
         self.cluster.node_up(self.number)
 
     def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
-        """Stop: its partitions go to another replica, or have no leader."""
+        """Stop: its partitions go to another replica, later where it is killed, or have no leader."""
         if self.running:
-            self.cluster.node_down(self.number)
+            self.cluster.node_down(self.number, self.options.failover_time if abrupt else 0.0)
         super().stop(abrupt=abrupt, stay_registered=stay_registered)
 
     def ports(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ Replicas hold nothing of their own: a partition's log is one object, and its lea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Seat:
     replicas: list[int]
     leader: int | None
     writable: bool = True
+    lost: tuple[int, float] | None = None  # the leader that was killed, and when another may follow it
 
 
 @dataclass
@@ -129,6 +130,7 @@ class Cluster:
             raise ClusterRefused(f"node {node} is not up")
         if node not in seat.replicas:
             seat.replicas.append(node)
+        seat.lost = None
         self._set_leader(seat, node)
 
     def _set_leader(self, seat: Seat, node: int | None) -> None:
@@ -138,22 +140,29 @@ class Cluster:
                 channel.change_leader()
 
     def _elect(self, seat: Seat) -> None:
+        seat.lost = None
         self._set_leader(seat, next((node for node in seat.replicas if node in self.up), None))
 
-    def node_up(self, node: int) -> None:
-        """A node has started: it leads what nobody leads."""
-        self.up.add(node)
+    def _seats(self) -> Iterator[Seat]:
         for topic in self.topics.values():
-            for seat in topic.seats:
-                if seat.leader is None:
-                    self._elect(seat)
+            yield from topic.seats
 
-    def node_down(self, node: int) -> None:
-        """A node is gone: its partitions go to another replica, or have no leader."""
+    def node_up(self, node: int) -> None:
+        """A node has started: it leads what nobody leads; what another was killed with waits for its time."""
+        self.up.add(node)
+        for seat in self._seats():
+            if seat.leader is None and (seat.lost is None or seat.lost[0] == node):
+                self._elect(seat)
+
+    def node_down(self, node: int, failover_time: float = 0.0) -> None:
+        """A node is gone: in *failover_time* seconds its partitions go to another replica, or have no leader."""
         self.up.discard(node)
-        for topic in self.topics.values():
-            for seat in topic.seats:
-                if seat.leader == node:
+        for seat in self._seats():
+            if seat.leader == node:
+                if failover_time:
+                    self._set_leader(seat, None)
+                    seat.lost = (node, self.clock.now() + failover_time)
+                else:
                     self._elect(seat)
 
     # -- messages ---------------------------------------------------------------------------------------------------
@@ -163,11 +172,12 @@ class Cluster:
         return PartitionMessage(b"", body, int(self.clock.wall() * 1e9), header, tag_of(header))
 
     def scan(self) -> None:
-        """Requeue what has timed out and release what was deferred."""
+        """Requeue what has timed out, release what was deferred, and give partitions new leaders in their time."""
         now = self.clock.now()
-        for topic in self.topics.values():
-            for seat in topic.seats:
-                seat.partition.scan(now)
+        for seat in self._seats():
+            seat.partition.scan(now)
+            if seat.lost is not None and seat.lost[1] <= now:
+                self._elect(seat)
 
     def schedule_with(self, soon: Callable[[], None]) -> None:
         """Call *soon* when a channel may have something to hand out; it sees to :meth:`pump`."""

@@ -381,3 +381,17 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
         print("left", left)
     """
     assert run(code) == "left 0"
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_killed_leader_is_followed_when_the_time_of_failover_is_over_and_a_stopped_one_at_once(how: str) -> None:
+    with Broker(youzan=True, nsqds=2, failover_time=1.5) as broker:
+        broker.youzan.create_topic("t", replicas=2)
+        first = broker.youzan.leader("t", 0)
+        assert first is not None
+        start = time.monotonic()
+        getattr(broker.nodes[first], how)()
+        while broker.youzan.leader("t", 0) != 1 - first:
+            assert time.monotonic() - start < 30
+            time.sleep(0.01)
+        assert (time.monotonic() - start >= 1.5) is (how == "kill")
