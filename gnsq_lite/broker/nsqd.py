@@ -17,21 +17,13 @@ from gnsq_lite.broker.lookupd_tcp import RemotePeer
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
+from gnsq_lite.broker.settings import settings_of
 from gnsq_lite.broker.tcp import Connection, Timer
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
-_NO_FLAGS = (
-    "client_timeout",
-    "queue_scan_interval",
-    "inactive_producer_timeout",
-    "tombstone_lifetime",
-    "failover_time",
-    "max_connections",
-    "max_memory",
-)
 
 
 class Nsqd:
@@ -57,7 +49,7 @@ class Nsqd:
         self.started_at = 0.0
         self.authorizer = Authorizer(options, clock) if options.auth_http_addresses else None
         self.script = Script()
-        self.settings: dict[str, Any] = _settings(options)
+        self.settings = settings_of(options, host, ports)
         self.topics = Topics(options, clock)
         self._host = host
         self._lookupds = list(lookupds)
@@ -113,8 +105,11 @@ class Nsqd:
 
     def _introduce(self) -> None:
         self._unregister()
+        address = self.options.broadcast_address
         ports = (self.options.broadcast_tcp_port or self.tcp_port, self.options.broadcast_http_port or self.http_port)
-        peer = own_peer(self.number, self.options.broadcast_address, *ports)
+        self.settings.update(broadcast_tcp_port=ports[0], broadcast_http_port=ports[1])
+        self.settings["statsd_prefix"] = f"nsq.{address.replace('.', '_')}_{ports[1]}."
+        peer = own_peer(self.number, address, *ports)
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
         introduction = {key: value for key, value in peer.as_json().items() if key != "remote_address"}
         for address in self.options.lookupd_tcp_addresses:
@@ -275,20 +270,3 @@ class _Greeter:
 
     def lost(self) -> None:
         self._timer.stop()
-
-
-def _settings(options: BrokerOptions) -> dict[str, Any]:
-    """Return what /config shows: durations in nanoseconds, as Go's JSON has them."""
-    settings: dict[str, Any] = {}
-    for spec in dataclasses.fields(options):
-        if spec.name in _NO_FLAGS:
-            continue
-        value = getattr(options, spec.name)
-        if isinstance(spec.default, float):
-            value = round(value * 1e9)
-        settings[spec.name] = list(value) if isinstance(value, tuple) else value
-    settings["nsqlookupd_tcp_addresses"] = settings.pop("lookupd_tcp_addresses")
-    settings["log_level"] = 2
-    settings["tls_required"] = {False: 0, "tcp-https": 1, True: 2}[options.tls_required]
-    settings["tls_min_version"] = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}[options.tls_min_version]
-    return settings

@@ -314,6 +314,36 @@ def test_the_configuration_can_be_read_and_the_log_level_set(broker: ServerHandl
     assert broker.http("PUT", "/config/max_rdy_count", b"5").body == _message("INVALID_OPTION")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("id", b"7"),
+        ("msg_timeout", b"60000000000"),
+        ("max_rdy_count", b"2500"),
+        ("tcp_address", b"127.0.0.1:0"),
+        ("snappy", b"true"),
+        ("tls_required", b"0"),
+        ("sync_timeout", b"2000000000"),
+        ("statsd_prefix", b"nsq.127_0_0_1_%(http)d."),
+        ("broadcast_tcp_port", b"%(tcp)d"),
+        ("e2e_processing_latency_percentiles", b"[]"),
+    ],
+)
+def test_every_setting_of_nsqd_is_shown(make_broker: MakeBroker, name: str, value: bytes) -> None:
+    broker = make_broker(node_id=7)
+    answer = broker.http("GET", f"/config/{name}")
+    expected = value % {b"http": broker.http_port, b"tcp": broker.tcp_port} if b"%" in value else value
+    assert (answer.status, answer.body) == (200, expected)
+
+
+@pytest.mark.parametrize("name", ["node_id", "client_timeout", "nowhere", "ID"])
+def test_what_is_no_setting_is_refused_after_its_value_was_looked_at(broker: ServerHandle, name: str) -> None:
+    answers = [broker.http("GET", f"/config/{name}")]
+    answers += [broker.http("PUT", f"/config/{name}", body) for body in (b"1", b"")]
+    assert [answer.status for answer in answers] == [400, 400, 413]
+    assert [answer.body for answer in answers] == [*[_message("INVALID_OPTION")] * 2, _message("INVALID_VALUE")]
+
+
 def test_names_may_be_percent_encoded(broker: ServerHandle, topic: str) -> None:
     broker.http("POST", f"/topic/create?topic={topic}%23ephemeral")
     assert broker.stats(f"{topic}#ephemeral")["topic_name"] == f"{topic}#ephemeral"
