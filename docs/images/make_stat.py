@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gnsq_lite.cli.stat import History, Row, table
+from gnsq_lite.cli.statview import History, Row, table
 
 SAMPLES = 16
 
@@ -32,8 +32,9 @@ def main() -> None:
         history.add(rows, 2.0 * sample)
     rows[0].depth, rows[0].in_flight, rows[3].depth = 1_250, 200, 52
     rows[1].deferred, rows[1].requeued = 7, 19
-    console = Console(record=True, width=130, file=io.StringIO(), force_terminal=True)
-    console.print(table(rows, history))
+    console = Console(record=True, width=140, file=io.StringIO(), force_terminal=True)
+    for line in table(rows, history.rates, console.width):
+        console.print(line)
     console.save_svg(str(Path(__file__).with_name("stat.svg")), title="gnsq-lite stat")
 
 

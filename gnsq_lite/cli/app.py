@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+#: Options of the library, where a message may speak of one -> the flag that says it here.
+_FLAGS = {
+    "auth_secret": "--auth-secret (or NSQ_AUTH_SECRET)",
+    "nsqd_tcp_addresses": "--nsqd-tcp-address",
+    "lookupd_http_addresses": "--lookupd-http-address",
+    "ca_file": "--tls-root-ca-file",
+    "cert_file": "--tls-cert",
+    "key_file": "--tls-key",
+    "http_timeout": "--http-client-request-timeout",
+    "http_connect_timeout": "--http-client-connect-timeout",
+    "publish_timeout": "--timeout",
+    "work_dir": "--work-dir",
+    "filename_format": "--filename-format",
+}
 
 
 class LazyGroup(click.Group):
@@ -80,6 +96,14 @@ def main(patch: bool) -> None:
     """
 
 
+def in_flags(error: Exception) -> str:
+    """Return what *error* says, in this program's flags where it speaks of the library's options."""
+    if isinstance(error, OptionError):
+        flag = _FLAGS.get(error.name, f"--{error.name.replace('_', '-')}")
+        return f"{flag} {error.value!r}: {re.sub('|'.join(_FLAGS), lambda found: _FLAGS[found[0]], error.why)}"
+    return re.sub("|".join(_FLAGS), lambda found: _FLAGS[found[0]], str(error))
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; errors are one line on standard error."""
     try:
@@ -92,10 +116,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except (OptionError, InvalidName) as error:
-        print(f"gnsq-lite: {error}", file=sys.stderr)
+        print(f"gnsq-lite: {in_flags(error)}", file=sys.stderr)
         return USAGE
     except NSQError as error:
-        print(f"gnsq-lite: {error}", file=sys.stderr)
+        print(f"gnsq-lite: {in_flags(error)}", file=sys.stderr)
         return FAILED
     except OSError as error:  # a directory that cannot be written, a port that is taken
         print(f"gnsq-lite: {error}", file=sys.stderr)

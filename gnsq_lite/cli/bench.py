@@ -14,6 +14,7 @@ import click
 from gnsq_lite import Message, Reader, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli import flags
+from gnsq_lite.cli.goflags import go_command
 from gnsq_lite.cli.lists import show
 from gnsq_lite.cli.output import echo, errors
 
@@ -46,7 +47,7 @@ class Counter:
                 self.done.set()
 
 
-@click.command("bench")
+@go_command("bench", example="bench -n 10000 --nsqd-tcp-address 127.0.0.1:4150")
 @click.option("--nsqd-tcp-address", "nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
 @click.option("-n", "count", type=click.IntRange(100), default=20_000, show_default=True, help="Messages.")
 @click.option("--size", type=click.IntRange(1), default=100, show_default=True, help="Bytes of a body.")

@@ -19,6 +19,7 @@ import click
 from gnsq_lite import Message, Reader, Requeue, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli import demo_youzan
+from gnsq_lite.cli.goflags import go_command
 from gnsq_lite.cli.output import Progress, console
 
 #: Lines of ``--youzan`` where --limit is not given: one at a time in each partition takes its time.
@@ -136,7 +137,7 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
     return whole
 
 
-@click.command("demo")
+@go_command("demo", example="demo access.log")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
 @click.option("--lookupd", metavar="HOST:PORT", help="Find the nsqd through this nsqlookupd (HTTP address).")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
+import itertools
 import logging
 import os
 import socket
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -28,7 +30,10 @@ _CHUNK = 16 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How files are named and when a new one begins; as nsq_to_file's flags of the same names."""
+    """How files are named and when a new one begins; as nsq_to_file's flags of the same names.
+
+    A format may hold "/": the directories are made.
+    """
 
     output_dir: Path
     work_dir: Path
@@ -39,35 +44,51 @@ class Layout:
     gzip_level: int = 6
     rotate_size: int = 0
     rotate_interval: float = 0.0
+    skip_empty_files: bool = False
 
     def __post_init__(self) -> None:
-        if "<REV>" not in self.filename_format:
-            raise OptionError(
-                "filename_format", self.filename_format, "must have <REV>, or files could not be told apart"
-            )
-        for option in ("filename_format", "datetime_format", "host_identifier"):
-            if "/" in getattr(self, option):
-                raise OptionError(option, getattr(self, option), "must name a file, not a path")
+        if self.is_revised and "<REV>" not in self.filename_format:
+            why = "must have <REV> with gzip, rotation or a work_dir of its own, or files could not be told apart"
+            raise OptionError("filename_format", self.filename_format, why)
         if self.filename_format.endswith(".gz") and not self.gzip:
             raise OptionError("filename_format", self.filename_format, "must not end in .gz without gzip")
 
-    def name(self, topic: str, now: float, revision: int) -> str:
-        """Return the file's name."""
-        host = self.host_identifier or socket.gethostname()
+    @property
+    def is_revised(self) -> bool:
+        """Whether names have a revision, -000000 at first; ``<REV>`` stands for nothing otherwise."""
+        return not self._in_one_place or self.gzip or self.rotate_size > 0 or self.rotate_interval > 0
+
+    @property
+    def appends(self) -> bool:
+        """Whether what is there is gone on with: a file then has its final name from the beginning."""
+        return self._in_one_place and not self.gzip and not self.rotate_interval
+
+    @property
+    def _in_one_place(self) -> bool:
+        return self.output_dir == self.work_dir
+
+    def template(self, topic: str, now: float) -> str:
+        """Return the file's name, ``<REV>`` not yet filled in."""
+        name = socket.gethostname()
+        short = name.split(".")[0]
+        host = self.host_identifier.replace("<SHORT_HOST>", short).replace("<HOSTNAME>", name) or short
         parts = {
-            "<TOPIC>": topic.replace("#", "_"),
+            "<TOPIC>": topic,
             "<HOST>": host,
             "<PID>": str(os.getpid()),
             "<DATETIME>": time.strftime(self.datetime_format, time.localtime(now)),
-            "<REV>": f"-{revision:06d}" if revision else "",
         }
         name = self.filename_format
         for mark, text in parts.items():
             name = name.replace(mark, text)
         return name + (".gz" if self.gzip and not name.endswith(".gz") else "")
 
+    def name(self, template: str, revision: int) -> str:
+        """Return the file's name."""
+        return template.replace("<REV>", f"-{revision:06d}" if self.is_revised else "").lstrip("/")
+
     def part(self, name: str) -> Path:
-        """Return the path at which the file *name* grows."""
+        """Return the path at which the file *name* grows where it is not appended to."""
         return self.work_dir / (name + self.mark(self.gzip))
 
     def mark(self, compressed: bool) -> str:
@@ -87,9 +108,11 @@ class TopicFile:
         self._layout, self._topic, self._now = layout, topic, now
         self._file: BinaryIO | None = None
         self._path = Path()
-        self._final = Path()
+        self._template = ""
+        self._revision = 0
         self._opened = 0.0
         self._written = self._synced = 0
+        self._stays = False
         for folder in (layout.output_dir, layout.work_dir):
             folder.mkdir(parents=True, exist_ok=True)
         if _device(layout.output_dir) != _device(layout.work_dir):
@@ -99,74 +122,138 @@ class TopicFile:
     def write(self, bodies: list[bytes]) -> None:
         """Write each body and a newline, and sync: when it returns they survive a power cut.
 
-        Raises OSError where the disk is full, for one; the file is then as it was, and the bodies may be written again.
+        Raises OSError, with the file's path, where the disk is full, for one; no torn line is left then, and all the
+        bodies may be written again.
         """
-        self.finish_if_due()
-        file = self._file or self._open()
-        data = b"".join(body + b"\n" for body in bodies)
-        # A whole gzip member for each sync: what was synced can be read whatever comes after it.
-        packed = gzip.compress(data, self._layout.gzip_level) if self._layout.gzip else data
-        try:
-            _write_all(file, packed)
-            os.fsync(file.fileno())
-        except BaseException:
-            self._cut_back(file)
-            raise
-        self._synced += len(packed)
-        self._written += len(data)
+        done = 0
+        while done < len(bodies):
+            if self._is_due():
+                self.close()
+            file = self._file or self._open()
+            upto = self._fitting(bodies, done)
+            data = b"".join(body + b"\n" for body in bodies[done:upto])
+            # A whole gzip member for each sync: what was synced can be read whatever comes after it.
+            packed = gzip.compress(data, self._layout.gzip_level) if self._layout.gzip else data
+            try:
+                _write_all(file, packed)
+                os.fsync(file.fileno())
+            except BaseException as error:
+                self._cut_back(file)
+                if isinstance(error, OSError) and error.filename is None:
+                    raise OSError(error.errno, error.strerror, str(self._path)) from error
+                raise
+            self._synced += len(packed)
+            self._written += len(data)
+            done = upto
+
+    def _fitting(self, bodies: list[bytes], first: int) -> int:
+        """Return the number of the first body, behind *first*, that a new file begins with."""
+        if not self._layout.rotate_size:
+            return len(bodies)
+        size, upto = self._written, first
+        while upto < len(bodies) and (upto == first or size <= self._layout.rotate_size):
+            size += len(bodies[upto]) + 1
+            upto += 1
+        return upto
 
     def _cut_back(self, file: BinaryIO) -> None:
         """Cut off what was not synced: half a line would spoil the next one, half a gzip member all that follow."""
         try:
             file.truncate(self._synced)
             file.seek(self._synced)
-        except OSError:  # the next write begins a new file, and recover() cuts this one
+        except OSError:  # the next write begins a new file, or a new line, and recover() cuts this one
             self._file = None
             file.close()
 
-    def finish_if_due(self) -> None:
-        """Give the file its final name if the next message would begin a new one.
-
-        Raises OSError where that fails; the file is then left to recover().
-        """
+    def _is_due(self) -> bool:
         if self._file is None:
-            return
+            return False
         layout, now = self._layout, self._now()
-        moved_on = layout.name(self._topic, now, 0) != layout.name(self._topic, self._opened, 0)
-        too_large = 0 < layout.rotate_size <= self._written
-        too_old = 0 < layout.rotate_interval <= now - self._opened
-        if moved_on or too_large or too_old:
+        moved_on = layout.template(self._topic, now) != self._template
+        too_large = 0 < layout.rotate_size < self._written
+        return moved_on or too_large or 0 < layout.rotate_interval <= now - self._opened
+
+    def look(self) -> None:
+        """Give the file its final name if the next message would begin a new one; see to it that there is one.
+
+        The latter not with skip_empty_files.  Raises OSError; the file is then left to recover().
+        """
+        if self._is_due():
             self.close()
+        if self._file is None and not self._layout.skip_empty_files:
+            self._open()
+            self._stays = True
 
     def _open(self) -> BinaryIO:
-        self._opened, self._written, self._synced = self._now(), 0, 0
-        for revision in range(1_000_000):
-            name = self._layout.name(self._topic, self._opened, revision)
-            self._path, self._final = self._layout.part(name), self._layout.output_dir / name
-            if self._final.exists():
-                continue
-            try:
-                # Not buffered: what a full disk did not take must not be written later, by a close() for one.
-                file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - kept open until the next rotation
-            except FileExistsError:
-                continue
-            if not _take(file, self._path):  # recover() of another process found it before it was locked
-                file.close()
-                continue
-            _sync_folder(self._layout.work_dir)
-            self._file = file
-            return file
-        raise OSError(f"every revision of {name} is taken")
+        layout, self._opened = self._layout, self._now()
+        template = layout.template(self._topic, self._opened)
+        first = self._revision + 1 if template == self._template else 0
+        for revision in range(first if layout.is_revised else 0, 1_000_000):
+            name = layout.name(template, revision)
+            found = self._append_to(name) if layout.appends else self._begin(name)
+            if found is not None:
+                self._template, self._revision, self._stays = template, revision, False
+                self._file = found
+                return found
+        raise FileExistsError(errno.EEXIST, "every revision is taken", str(layout.output_dir / name))
+
+    def _append_to(self, name: str) -> BinaryIO | None:
+        """Open what is to be gone on with; None: it is full, or another process has it and there is a next one."""
+        layout, self._path = self._layout, self._layout.output_dir / name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Not buffered: what a full disk did not take must not be written later, by a close() for one.
+        file = open(self._path, "a+b", buffering=0)  # noqa: SIM115 - kept open until the next rotation
+        size = file.seek(0, os.SEEK_END)
+        if not _take(file, self._path):
+            file.close()
+            if layout.is_revised:
+                return None
+            raise BlockingIOError(
+                errno.EAGAIN, "another process writes to it; <PID> parts their names", str(self._path)
+            )
+        if 0 < layout.rotate_size < size:
+            file.close()
+            return None
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # torn by a power cut: a line of its own
+            size += file.write(b"\n")
+        self._written = self._synced = size
+        _sync_folder(self._path.parent)
+        return file
+
+    def _begin(self, name: str) -> BinaryIO | None:
+        """Open a file that nobody else has; None: the name is taken."""
+        final, self._path = self._layout.output_dir / name, self._layout.part(name)
+        for folder in (final.parent, self._path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        if final.exists():
+            return None
+        try:
+            file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - as above
+        except FileExistsError:
+            return None
+        if not _take(file, self._path):  # recover() of another process found it before it was locked
+            file.close()
+            return None
+        self._written = self._synced = 0
+        _sync_folder(self._path.parent)
+        return file
 
     def close(self) -> None:
-        """Give the file its final name."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            with file:
-                if self._synced:
-                    _publish(self._path, self._final)
-                else:
-                    os.unlink(self._path)
+        """Give the file its final name; the next message begins a new one, or goes on with it where that is done."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with file:
+            if not self._synced and not self._stays:
+                os.unlink(self._path)
+            elif not self._layout.appends:
+                if self._layout.gzip and not self._synced:
+                    _write_all(file, gzip.compress(b""))
+                _publish(self._path, self._finals())
+
+    def _finals(self) -> Iterator[Path]:
+        for revision in itertools.count(self._revision):
+            yield self._layout.output_dir / self._layout.name(self._template, revision)
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
@@ -188,10 +275,9 @@ def _device(folder: Path) -> int:
     return os.stat(folder).st_dev
 
 
-def _publish(part: Path, final: Path) -> None:
-    """Rename without ever replacing a file: another process may have taken the name."""
-    for revision in range(1_000_000):
-        target = final if revision == 0 else final.with_name(f"{final.name}.{revision}")
+def _publish(part: Path, finals: Iterable[Path]) -> None:
+    """Rename to the first of *finals* that is free, never replacing a file: another process may have taken the name."""
+    for target in finals:
         try:
             os.link(part, target)
         except FileExistsError:
@@ -200,6 +286,12 @@ def _publish(part: Path, final: Path) -> None:
         os.unlink(part)
         _sync_folder(target.parent)
         return
+
+
+def _numbered(final: Path) -> Iterator[Path]:
+    yield final
+    for number in itertools.count(1):
+        yield final.with_name(f"{final.name}.{number}")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -217,10 +309,12 @@ def recover(layout: Layout) -> list[Path]:
     go to this output directory are touched; one that is damaged, not torn, is left as it is, with a warning.
     """
     finished = []
+    folders = (layout.filename_format + layout.datetime_format).count("/")
     for compressed in (False, True):
         mark = layout.mark(compressed)
-        for part in sorted(layout.work_dir.glob("?*" + mark)):
-            final = layout.output_dir / part.name[: -len(mark)]
+        found = (layout.work_dir.glob("*/" * depth + "?*" + mark) for depth in range(folders + 1))
+        for part in sorted(itertools.chain(*found)):
+            final = layout.output_dir / str(part.relative_to(layout.work_dir))[: -len(mark)]
             if _finish(part, final, _whole_gzip if compressed else _whole_lines):
                 finished.append(final)
     return finished
@@ -248,7 +342,8 @@ def _finish(part: Path, final: Path, measure: Callable[[BinaryIO], int | None]) 
         if whole == 0:
             os.unlink(part)
             return False
-        _publish(part, final)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _publish(part, _numbered(final))
         return True
 
 

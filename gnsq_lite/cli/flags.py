@@ -8,42 +8,138 @@ from typing import Any, TypeVar
 
 import click
 
+from gnsq_lite.cli import goconfig
+from gnsq_lite.cli.completion import channel_names, topic_names
+from gnsq_lite.cli.goflags import CONNECTION, OUTPUT, SECURITY, Duration, option
+from gnsq_lite.cli.output import errors
 from gnsq_lite.keywords import url_list, with_environment
-from gnsq_lite.options import TLSOptions
+from gnsq_lite.options import HTTPOptions, TLSOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ADDRESSES = (
-    click.option("--nsqd-tcp-address", "nsqds", multiple=True, metavar="HOST:PORT", help="An nsqd; may be repeated."),
-    click.option(
-        "--lookupd-http-address", "lookupds", multiple=True, metavar="HOST:PORT", help="A nsqlookupd; may be repeated."
-    ),
+_NSQDS = option(
+    "--nsqd-tcp-address", "nsqds", multiple=True, metavar="HOST:PORT", section=CONNECTION, help="An nsqd; repeatable."
+)
+lookupds = option(
+    "--lookupd-http-address",
+    "lookupds",
+    multiple=True,
+    metavar="HOST:PORT",
+    section=CONNECTION,
+    help="A nsqlookupd; repeatable.",
+)
+nsqd_http = option(
+    "--nsqd-http-address",
+    "nsqd_http",
+    multiple=True,
+    metavar="HOST:PORT",
+    section=CONNECTION,
+    help="An nsqd's HTTP; repeatable.",
+)
+as_json = option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print JSON.")
+topics = option(
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    shell_complete=topic_names,
+    help="Topic to read; may be repeated.",
+)
+max_in_flight = option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    section=CONNECTION,
+    help="Messages here unanswered.",
+)
+consumer_opts = option(
+    "--consumer-opt",
+    "consumer_opts",
+    multiple=True,
+    metavar="NAME,VALUE",
+    section=CONNECTION,
+    help="An option of go-nsq's Consumer; repeatable.",
+)
+producer_opts = option(
+    "--producer-opt",
+    "producer_opts",
+    multiple=True,
+    metavar="NAME,VALUE",
+    section=CONNECTION,
+    help="An option of go-nsq's Producer; repeatable.",
 )
 
 _SECURITY = (
-    click.option("--tls", is_flag=True, help="Use TLS, verified; fail where nsqd does not offer it."),
-    click.option("--tls-root-ca-file", metavar="FILE", help="CAs to trust instead of the system's; implies --tls."),
-    click.option("--tls-cert", metavar="FILE", help="Client certificate; implies --tls."),
-    click.option("--tls-key", metavar="FILE", help="Key of the client certificate."),
-    click.option("--compression", type=click.Choice(["snappy", "deflate"]), help="Compress the connection."),
-    click.option("--auth-secret", metavar="SECRET", help="AUTH secret; better in the environment: NSQ_AUTH_SECRET."),
+    option("--tls", is_flag=True, section=SECURITY, help="Use TLS, verified; fail where nsqd does not offer it."),
+    option(
+        "--tls-root-ca-file",
+        metavar="FILE",
+        section=SECURITY,
+        help="CAs to trust instead of the system's; implies --tls.",
+    ),
+    option("--tls-cert", metavar="FILE", section=SECURITY, help="Client certificate; implies --tls."),
+    option("--tls-key", metavar="FILE", section=SECURITY, help="Key of the client certificate."),
+    option(
+        "--compression", type=click.Choice(["snappy", "deflate"]), section=SECURITY, help="Compress the connection."
+    ),
+    option(
+        "--auth-secret",
+        metavar="SECRET",
+        section=SECURITY,
+        help="AUTH secret; better in the environment: NSQ_AUTH_SECRET.",
+    ),
 )
 
 
 def _add(options: Iterable[Callable[[F], F]], function: F) -> F:
-    for option in reversed(tuple(options)):
-        function = option(function)
+    for one in reversed(tuple(options)):
+        function = one(function)
     return function
 
 
 def addresses(function: F) -> F:
     """Add --nsqd-tcp-address and --lookupd-http-address."""
-    return _add(_ADDRESSES, function)
+    return _add((_NSQDS, lookupds), function)
 
 
 def security(function: F) -> F:
     """Add the flags of TLS, compression and AUTH."""
     return _add(_SECURITY, function)
+
+
+def channel(default: str | None, text: str = "Channel to read.") -> Callable[[F], F]:
+    """Return --channel with its default."""
+    return option(
+        "--channel", default=default, show_default=default is not None, shell_complete=channel_names, help=text
+    )
+
+
+def http_timeouts(request: float) -> Callable[[F], F]:
+    """Return the flags of HTTP's time limits, which default to 2 seconds and to *request*."""
+
+    def add(function: F) -> F:
+        both = (("connect", "2s", "Time to connect."), ("request", f"{request:g}s", "Time for a whole call."))
+        made = [
+            option(
+                f"--http-client-{name}-timeout",
+                type=Duration(above=0.0),
+                default=default,
+                show_default=True,
+                section=CONNECTION,
+                help=text,
+            )
+            for name, default, text in both
+        ]
+        return _add(made, function)
+
+    return add
+
+
+def http_options(options: dict[str, Any]) -> HTTPOptions:
+    """Take the flags of :func:`http_timeouts` out of *options*."""
+    connect, request = (options.pop(f"http_client_{name}_timeout") for name in ("connect", "request"))
+    return HTTPOptions(http_connect_timeout=connect, http_timeout=request)
 
 
 def where(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
@@ -73,3 +169,28 @@ def secured(options: dict[str, Any]) -> dict[str, Any]:
         "compression": options.pop("compression"),
         "auth_secret": secret or None,
     }
+
+
+def of_reader(options: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    """Take --consumer-opt and the security flags out of *options*; return what they and *defaults* say together.
+
+    A flag wins over --consumer-opt, and that over the defaults.
+    """
+    settings = {**defaults, **_with_opts(options, "consumer")}
+    if "requeue_delay" in settings and "max_requeue_delay" in settings:
+        settings["requeue_delay"] = min(settings["requeue_delay"], settings["max_requeue_delay"])
+    return settings
+
+
+def of_writer(options: dict[str, Any]) -> dict[str, Any]:
+    """Take --producer-opt and the security flags out of *options*; return what they say together."""
+    return _with_opts(options, "producer")
+
+
+def _with_opts(options: dict[str, Any], kind: str) -> dict[str, Any]:
+    options.pop("producer_opts" if kind == "consumer" else "consumer_opts", None)
+    security = secured(options)
+    found, notes = goconfig.keywords(options.pop(f"{kind}_opts"), flag=f"--{kind}-opt")
+    for note in notes:
+        errors.print(f"gnsq-lite: {note}", markup=False)
+    return {**found, **{name: value for name, value in security.items() if value is not None}}

@@ -10,77 +10,109 @@ import click
 from rich.table import Table
 
 from gnsq_lite.cli import flags
-from gnsq_lite.cli.output import console, echo, errors
+from gnsq_lite.cli.completion import topic_names
+from gnsq_lite.cli.goflags import go_command
+from gnsq_lite.cli.output import console, echo, errors, visible
 from gnsq_lite.errors import HTTPError
 from gnsq_lite.http import LookupdClient
+from gnsq_lite.options import HTTPOptions
 
 T = TypeVar("T")
 
+_told: set[str] = set()
 
-def ask_all(lookupds: tuple[str, ...], ask: Callable[[LookupdClient], Iterable[T]]) -> list[T]:
-    """Return the answers of every nsqlookupd, doubles removed; one that fails is told of.  Raises where all fail."""
+
+def ask_all(
+    lookupds: tuple[str, ...], ask: Callable[[LookupdClient], Iterable[T]], options: HTTPOptions | None = None
+) -> list[T]:
+    """Return the answers of every nsqlookupd, doubles removed.  Raises where all fail.
+
+    One that fails is told of, the same trouble once.
+    """
     found: dict[Any, T] = {}
     failed: HTTPError | None = None
     answered = False
     for url in flags.lookupd_urls(lookupds):
         try:
-            with LookupdClient(url) as client:
+            with LookupdClient(url, options) as client:
                 for item in ask(client):
                     found.setdefault(str(item), item)
             answered = True
         except HTTPError as error:
             failed = error
-            errors.print(f"gnsq-lite: {error}", markup=False)
+            _tell(str(error))
     if failed is not None and not answered:
-        raise failed
+        raise AllFailed(str(failed))
     return list(found.values())
 
 
-def show(title: str, columns: list[str], rows: list[list[str]], as_json: bool) -> None:
+class AllFailed(click.ClickException):
+    """No nsqlookupd answered; why was told of each."""
+
+    def show(self, file: Any = None) -> None:
+        """Say nothing: each has been told of."""
+
+
+def _tell(trouble: str) -> None:
+    if trouble not in _told:
+        _told.add(trouble)
+        errors.print(f"gnsq-lite: {trouble}", markup=False)
+
+
+def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -> None:
     """Print a table; off a terminal one line a row, tabs between; with *as_json* a JSON list of objects."""
     if as_json:
         echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
-    elif not console.is_terminal:
-        for row in rows:
+        return
+    texts = [[visible(", ".join(each) if isinstance(each, list) else str(each)) for each in row] for row in rows]
+    if not console.is_terminal:
+        for row in texts:
             echo("\t".join(row))
     else:
         table = Table(*columns, title=title)
-        for row in rows:
+        for row in texts:
             table.add_row(*row)
         console.print(table)
 
 
-@click.command("topics")
-@click.option("--lookupd-http-address", "lookupds", multiple=True, metavar="HOST:PORT")
-@click.option("--json", "as_json", is_flag=True)
+@go_command("topics", example="topics --lookupd-http-address 127.0.0.1:4161")
+@flags.lookupds
+@flags.as_json
 def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
     """List the topics that the nsqlookupds know."""
     show("topics", ["topic"], [[t] for t in sorted(ask_all(lookupds, LookupdClient.topics))], as_json)
     return 0
 
 
-@click.command("channels")
-@click.argument("topic")
-@click.option("--lookupd-http-address", "lookupds", multiple=True, metavar="HOST:PORT")
-@click.option("--json", "as_json", is_flag=True)
+@go_command("channels", example="channels clicks")
+@click.argument("topic", shell_complete=topic_names)
+@flags.lookupds
+@flags.as_json
 def channels(topic: str, lookupds: tuple[str, ...], as_json: bool) -> int:
-    """List the channels of TOPIC."""
-    found = sorted(ask_all(lookupds, lambda client: client.channels(topic)))
-    show(f"channels of {topic}", ["channel"], [[c] for c in found], as_json)
+    """List the channels of TOPIC; a topic that nobody knows is a failure."""
+
+    def ask(client: LookupdClient) -> list[tuple[bool, str]]:
+        found = client.channels(topic)
+        return [(True, name) for name in found] or [(client.lookup(topic).found, "")]
+
+    answers = ask_all(lookupds, ask)
+    if not any(known for known, _ in answers):
+        raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
+    show(f"channels of {topic}", ["channel"], [[name] for _, name in sorted(answers) if name], as_json)
     return 0
 
 
-@click.command("nodes")
-@click.option("--lookupd-http-address", "lookupds", multiple=True, metavar="HOST:PORT")
-@click.option("--json", "as_json", is_flag=True)
+@go_command("nodes", example="nodes --json")
+@flags.lookupds
+@flags.as_json
 def nodes(lookupds: tuple[str, ...], as_json: bool) -> int:
     """List the nsqds that the nsqlookupds know."""
-    rows = [
+    rows: list[list[Any]] = [
         [
             f"{node.broadcast_address}:{node.tcp_port}",
             f"{node.broadcast_address}:{node.http_port}",
             node.version,
-            ", ".join(node.topics),
+            list(node.topics),
         ]
         for node in ask_all(lookupds, LookupdClient.nodes)
     ]

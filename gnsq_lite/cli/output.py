@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+import unicodedata
 from types import TracebackType
 from typing import Any
 
@@ -73,6 +74,19 @@ class Progress:
         elif now - self._printed >= self._every:
             self._printed = now
             errors.print(f"{self._title}: {line}", markup=False)
+
+
+def visible(text: str) -> str:
+    """Return *text* without what could command a terminal: controls but tab and newline, and what turns text around."""
+    if text.isprintable():
+        return text
+    return "".join(_shown(letter) for letter in text)
+
+
+def _shown(letter: str) -> str:
+    if letter in "\t\n" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return letter
+    return letter.encode("unicode_escape", "surrogatepass").decode()
 
 
 def echo(text: Any) -> None:

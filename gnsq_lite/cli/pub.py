@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 import click
 
 from gnsq_lite import Writer
 from gnsq_lite.cli import flags
+from gnsq_lite.cli.completion import topic_names
+from gnsq_lite.cli.goflags import CONNECTION, Duration, go_command, option
 from gnsq_lite.cli.output import Progress, errors
 from gnsq_lite.errors import NSQError
+from gnsq_lite.net.signals import in_main_thread
 from gnsq_lite.wire.names import check_topic
 
 _READ = 64 * 1024
@@ -59,7 +64,10 @@ def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator
 
 
 class Rate:
-    """Waits so that no more than *per_second* messages pass; 0: no limit.  The clock and the wait are arguments."""
+    """Waits so that *per_second* messages pass in a second; 0: no limit.  The clock and the wait are arguments.
+
+    What a wait or a publish took too long is made up for, within a second.
+    """
 
     def __init__(self, per_second: float, now: Any = time.monotonic, wait: Any = time.sleep) -> None:
         self._per_second, self._now, self._wait = per_second, now, wait
@@ -71,7 +79,33 @@ class Rate:
             left = self._next - self._now()
             if left > 0:
                 self._wait(left)
-            self._next = max(self._next, self._now()) + count / self._per_second
+            self._next = max(self._next, self._now() - 1.0) + count / self._per_second
+
+
+class Stopped(BaseException):
+    """A signal came; *number* is its own.  Not to be taken for an error of the work that it stops."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def stoppable(*more: int) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and *more* raise :class:`Stopped`, in the main thread, until the block ends."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(number)
+
+    if not in_main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, stop)) for number in (signal.SIGINT, signal.SIGTERM, *more)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def batches(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
@@ -87,6 +121,8 @@ def batches(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _separator(delimiter: str) -> bytes:
+    if len(delimiter.encode("utf-8", "surrogateescape")) == 1:  # to_nsq's: a byte as it is
+        return delimiter.encode("utf-8", "surrogateescape")
     try:
         separator = delimiter.encode().decode("unicode_escape").encode("latin-1")
     except UnicodeError as error:
@@ -96,18 +132,44 @@ def _separator(delimiter: str) -> bytes:
     return separator
 
 
-@click.command("pub")
+class Publisher:
+    """Publishes to each of the writers, and counts."""
+
+    def __init__(self, writers: Sequence[Writer], topic: str, defer: float) -> None:
+        self._writers, self._topic, self._defer = writers, topic, defer
+        self.sent = self.confirmed = 0
+
+    def publish(self, bodies: list[bytes]) -> None:
+        """Publish them; they count as sent before, and as confirmed when every nsqd said OK."""
+        self.sent += len(bodies)
+        for writer in self._writers:
+            if len(bodies) == 1:
+                writer.publish(self._topic, bodies[0], defer=self._defer)
+            else:
+                writer.multipublish(self._topic, bodies)
+        self.confirmed += len(bodies)
+
+    def close_soon(self) -> None:
+        """Close the writers without waiting for what is not confirmed."""
+        for writer in self._writers:
+            writer.close(0.0)
+
+    def __str__(self) -> str:
+        return f"{self.sent} lines sent, {self.confirmed} confirmed by nsqd"
+
+
+@go_command("pub", versioned=True, example="pub --topic clicks --nsqd-tcp-address 127.0.0.1:4150 --rate 100 lines.txt")
 @click.argument("files", type=click.File("rb"), nargs=-1)
-@click.option("--topic", required=True, help="Topic to publish to.")
+@option("--topic", required=True, shell_complete=topic_names, help="Topic to publish to.")
 @flags.addresses
-@click.option(
-    "--delimiter", default="\\n", show_default=True, help="What separates messages; \\n, \\t, \\0 are understood."
-)
-@click.option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second at the most; 0: no limit.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages of one MPUB.")
-@click.option("--defer", type=click.FloatRange(0), default=0.0, help="Seconds nsqd holds each message back.")
-@click.option(
-    "--timeout", type=click.FloatRange(0.1), default=15.0, show_default=True, help="Seconds for each publish."
+@option("--any-nsqd", is_flag=True, section=CONNECTION, help="Publish to one of several nsqds, not to each of them.")
+@flags.producer_opts
+@option("--delimiter", default="\\n", show_default=True, help="What separates messages; \\n, \\t, \\0 are understood.")
+@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0: no limit.")
+@option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages of one MPUB.")
+@option("--defer", type=Duration(), default=0.0, help="How long nsqd holds each message back.")
+@option(
+    "--timeout", type=Duration(low=0.1), default="15s", show_default=True, section=CONNECTION, help="For each publish."
 )
 @flags.security
 def command(
@@ -115,6 +177,7 @@ def command(
     topic: str,
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
+    any_nsqd: bool,
     delimiter: str,
     rate: float,
     batch: int,
@@ -122,30 +185,37 @@ def command(
     timeout: float,
     **options: Any,
 ) -> int:
-    """Publish the lines of FILES, or of standard input; each is confirmed by nsqd before the command ends."""
+    """Publish the lines of FILES, or of standard input; each is confirmed by nsqd before the command ends.
+
+    Several --nsqd-tcp-address get every line each.  Stopped by Ctrl-C or SIGTERM it says how far it got and ends with
+    130 or 143.
+    """
     check_topic(topic)
     separator = _separator(delimiter)
     if defer and batch > 1:
         raise click.UsageError("--defer needs --batch 1: nsqd has no deferred MPUB")
-    sent = 0
-    limit = Rate(rate)
-    writer = Writer(**flags.where(nsqds, lookupds), **flags.secured(options), publish_timeout=timeout)
     if not files and sys.stdin is None:
         raise click.UsageError("standard input is closed; name FILES")
+    settings = {**flags.of_writer(options), "publish_timeout": timeout}
+    each = nsqds if len(nsqds) > 1 and not any_nsqd else (nsqds,)
     sources = files or (sys.stdin.buffer,)
-    count = Read(sources)
-    with writer, Progress("published") as progress:
+    count, limit = Read(sources), Rate(rate)
+    with ExitStack() as stack:
+        found = [flags.where((one,) if isinstance(one, str) else one, lookupds) for one in each]
+        publisher = Publisher([stack.enter_context(Writer(**where, **settings)) for where in found], topic, defer)
+        progress = stack.enter_context(Progress("published"))
         try:
-            for bodies in batches(pieces(sources, separator, count), batch):
-                limit.take(len(bodies))
-                if len(bodies) == 1:
-                    writer.publish(topic, bodies[0], defer=defer)
-                else:
-                    writer.multipublish(topic, bodies)
-                sent += len(bodies)
-                progress.show(part=count.part(), messages=sent)
+            with stoppable():
+                for bodies in batches(pieces(sources, separator, count), batch):
+                    limit.take(len(bodies))
+                    publisher.publish(bodies)
+                    progress.show(part=count.part(), messages=publisher.confirmed)
         except NSQError as error:
-            errors.print(f"gnsq-lite pub: {error} ({sent} messages were published)", markup=False)
+            errors.print(f"gnsq-lite pub: {error} ({publisher.confirmed} messages were published)", markup=False)
             return 1
-    errors.print(f"{sent} messages published", markup=False)
+        except Stopped as stopped:
+            errors.print(f"gnsq-lite pub: {signal.Signals(stopped.number).name}: {publisher}", markup=False)
+            publisher.close_soon()
+            return 128 + stopped.number
+    errors.print(f"{publisher.confirmed} messages published", markup=False)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import threading
@@ -12,15 +13,39 @@ import click
 
 from gnsq_lite import Message, Reader
 from gnsq_lite.cli import flags
+from gnsq_lite.cli.goflags import OUTPUT, go_command, option
+from gnsq_lite.cli.output import visible
 from gnsq_lite.cli.serving import serve
 from gnsq_lite.net.runtime import Completion
 
 
+def as_record(message: Message) -> bytes:
+    """Return a message as a line of JSON, ASCII alone; ``encoding`` says whether ``body`` is its text or base64."""
+    try:
+        body, encoding = message.body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        body, encoding = base64.b64encode(message.body).decode(), "base64"
+    record = {
+        "topic": message.topic,
+        "id": message.id.decode("ascii", "backslashreplace"),
+        "timestamp": message.timestamp.isoformat(),
+        "timestamp_ns": message.timestamp_ns,
+        "attempts": message.attempts,
+        "encoding": encoding,
+        "body": body,
+    }
+    return json.dumps(record).replace("\x7f", "\\u007f").encode() + b"\n"
+
+
 class Printer:
-    """Writes bodies to standard output, whole lines at a time, and stops after so many."""
+    """Writes bodies to standard output, whole lines at a time, and stops after so many.
+
+    Where that is a terminal, what could command it is shown as an escape; elsewhere a body stays as it is.
+    """
 
     def __init__(self, most: int, as_json: bool, print_topic: bool, done: Completion) -> None:
         self._most, self._json, self._topic, self._done = most, as_json, print_topic, done
+        self._is_terminal = sys.stdout.isatty()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -44,25 +69,20 @@ class Printer:
 
     def _line(self, message: Message) -> bytes:
         if self._json:
-            record = {
-                "topic": message.topic,
-                "id": message.id.decode("ascii", "backslashreplace"),
-                "timestamp": message.timestamp.isoformat(),
-                "attempts": message.attempts,
-                "body": message.body.decode("utf-8", "backslashreplace"),
-            }
-            return json.dumps(record).encode() + b"\n"
-        return (message.topic.encode() + b" | " if self._topic else b"") + message.body + b"\n"
+            return as_record(message)
+        body = visible(message.body.decode("utf-8", "backslashreplace")).encode() if self._is_terminal else message.body
+        return (message.topic.encode() + b" | " if self._topic else b"") + body + b"\n"
 
 
-@click.command("tail")
+@go_command("tail", versioned=True, example="tail --topic clicks -n 10 --lookupd-http-address 127.0.0.1:4161")
 @flags.addresses
-@click.option("--topic", "topics", multiple=True, required=True, help="Topic to read; may be repeated.")
-@click.option("--channel", help="Channel; by default an ephemeral one of its own, which disturbs nobody.")
-@click.option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0: never.")
-@click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
-@click.option("--print-topic", is_flag=True, help="Print the topic before each message.")
-@click.option("--json", "as_json", is_flag=True, help="Print each message, with its metadata, as a line of JSON.")
+@flags.topics
+@flags.channel(None, "Channel; by default an ephemeral one of its own, which disturbs nobody.")
+@option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0: never.")
+@flags.max_in_flight
+@flags.consumer_opts
+@option("--print-topic", is_flag=True, section=OUTPUT, help="Print the topic before each message.")
+@option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each message as a line of JSON, losslessly.")
 @flags.security
 def command(
     nsqds: tuple[str, ...],
@@ -75,13 +95,17 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Print the messages of a topic as they come."""
+    """Print the messages of a topic as they come.
+
+    On a terminal, control characters of a body are shown as escapes; elsewhere its bytes stay as they are.
+    """
     if sys.stdout is None:
         raise click.UsageError("standard output is closed")
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    keywords = {**flags.where(nsqds, lookupds), **flags.secured(options), "max_in_flight": max_in_flight}
-    readers = [Reader(topic, channel, printer, concurrency=1, backoff=False, **keywords) for topic in topics]
+    limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1}
+    keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.of_reader(options), **limits}
+    readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
     serve(readers, drain=2.0, ended=done)
     return 0

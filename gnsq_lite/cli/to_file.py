@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
+import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,18 @@ import click
 
 from gnsq_lite import Message, Reader
 from gnsq_lite.cli import flags
+from gnsq_lite.cli.completion import topic_names
 from gnsq_lite.cli.files import Layout, TopicFile
+from gnsq_lite.cli.goflags import OUTPUT, Duration, go_command, option
 from gnsq_lite.cli.output import errors
-from gnsq_lite.cli.serving import serve
-from gnsq_lite.supervise import logs
+from gnsq_lite.cli.serving import Service, log_to_stderr
+from gnsq_lite.errors import NSQError
+from gnsq_lite.http import LookupdClient
+from gnsq_lite.net.signals import in_main_thread
 
 log = logging.getLogger("gnsq_lite.to_file")
 
-#: Seconds between two looks whether a file is due of which nothing more is written.
-_LOOK = 1.0
+_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
 
 
 class FileWriter:
@@ -30,7 +35,7 @@ class FileWriter:
     def __init__(self, layout: Layout, topic: str) -> None:
         self._file = TopicFile(layout, topic)
         self._lock = threading.Lock()
-        self.count = 0
+        self.topic, self.count = topic, 0
 
     def __call__(self, batch: list[Message]) -> None:
         """Write the batch; when it returns, all of it survives a power cut."""
@@ -39,28 +44,61 @@ class FileWriter:
             self.count += len(batch)
 
     def look(self) -> None:
-        """Give the current file its final name if its time is over; a failure is a warning."""
-        try:
-            with self._lock:
-                self._file.finish_if_due()
-        except OSError:
-            log.warning("a file was not given its final name; the next start does it", exc_info=True)
+        """Begin a new file if the time of the one that is written to is over; a failure is a warning."""
+        self._do(self._file.look, "no new file was begun")
+
+    def reopen(self) -> None:
+        """Close the file; what comes then goes to one that is opened anew.  A failure is a warning."""
+        self._do(self._file.close, "a file was not given its final name; the next start does it")
 
     def close(self) -> None:
         """Give the current file its final name."""
         with self._lock:
             self._file.close()
 
+    def _do(self, what: Callable[[], None], failed: str) -> None:
+        try:
+            with self._lock:
+                what()
+        except OSError:
+            log.warning(failed, exc_info=True)
+
+
+class Hup:
+    """Whether SIGHUP came; somebody waits for it in another thread."""
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Note SIGHUP until the block ends; then it means what it did before."""
+        if not in_main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGHUP, lambda number, frame: self.came.set())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
 
 @contextmanager
-def looking(writers: Collection[FileWriter], every: float = _LOOK) -> Iterator[None]:
-    """Have the writers look *every* so many seconds, until the block ends: a topic may be silent for long."""
+def looking(writers: Callable[[], list[FileWriter]], every: float, hup: Hup) -> Iterator[None]:
+    """Have the writers look *every* so many seconds, and reopen when *hup* came, until the block ends."""
     ended = threading.Event()
 
     def look() -> None:
-        while not ended.wait(every):
-            for writer in writers:
-                writer.look()
+        while not ended.is_set():
+            is_hup = hup.came.wait(every)
+            hup.came.clear()
+            if ended.is_set():
+                return
+            for writer in writers():
+                if is_hup:
+                    writer.reopen()
+                else:
+                    writer.look()
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -68,86 +106,177 @@ def looking(writers: Collection[FileWriter], every: float = _LOOK) -> Iterator[N
         yield
     finally:
         ended.set()
+        hup.came.set()
         thread.join()
 
 
-@click.command("to-file")
+class Topics:
+    """Adds a Reader for each topic once: those that were named, or those that nsqlookupd knows and a pattern finds."""
+
+    def __init__(
+        self, layout: Layout, service: Service, pattern: str, make: Callable[[str, FileWriter], Reader]
+    ) -> None:
+        self._layout, self._service, self._make = layout, service, make
+        self._pattern = re.compile(pattern)
+        self._seen: set[str] = set()
+        self._writers: dict[str, FileWriter] = {}
+
+    def writers(self) -> list[FileWriter]:
+        """Return the writers there are."""
+        return list(self._writers.values())
+
+    def add(self, topics: tuple[str, ...]) -> None:
+        """Read those that are new and match; one that does not is told of."""
+        for topic in topics:
+            if topic in self._seen:
+                continue
+            self._seen.add(topic)
+            if not self._pattern.search(topic):
+                log.warning("skipping topic %s: it does not match %s", topic, self._pattern.pattern)
+                continue
+            # Topics that share a file share what writes to it.
+            name = topic if "<TOPIC>" in self._layout.filename_format else ""
+            writer = self._writers.get(name)
+            if writer is None:
+                writer = FileWriter(self._layout, topic)
+                self._writers = {**self._writers, name: writer}
+            self._service.add(self._make(topic, writer))
+
+    def discover(self, lookupds: list[str], options: Any) -> None:
+        """Add what the nsqlookupds know now; what fails is a warning."""
+        for url in lookupds:
+            try:
+                with LookupdClient(url, options) as client:
+                    self.add(client.topics())
+            except NSQError:
+                log.warning("could not ask for topics", exc_info=True)
+
+
+@contextmanager
+def discovering(discover: Callable[[], None], every: float) -> Iterator[None]:
+    """Call *discover* now and *every* so many seconds, until the block ends."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while True:
+            discover()
+            if ended.wait(every):
+                return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+@go_command("to-file", versioned=True, example="to-file --topic clicks --output-dir /var/log/nsq --rotate-interval 1h")
 @flags.addresses
-@click.option("--topic", "topics", multiple=True, required=True, help="Topic to read; may be repeated.")
-@click.option("--channel", default="nsq_to_file", show_default=True)
-@click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("."), show_default=True)
-@click.option(
-    "--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where files grow; default: output-dir."
+@option("--topic", "topics", multiple=True, shell_complete=topic_names, help="Topic to read; may be repeated.")
+@option("--topic-pattern", default="", metavar="REGEX", help="Read topics that nsqlookupd knows and this finds.")
+@option(
+    "--topic-refresh", type=Duration(above=0.0), default="1m", show_default=True, help="Between two looks for them."
 )
-@click.option("--datetime-format", default="%Y-%m-%d_%H", show_default=True, help="strftime; a new value, a new file.")
-@click.option("--filename-format", default="<TOPIC>.<HOST><REV>.<DATETIME>.log", show_default=True)
-@click.option("--host-identifier", default="", help="<HOST> in file names; default: this host's name.")
-@click.option("--gzip", "compress", is_flag=True, help="Compress; each sync is a gzip member of its own.")
-@click.option("--gzip-level", type=click.IntRange(1, 9), default=6, show_default=True)
-@click.option("--rotate-size", type=click.IntRange(0), default=0, help="Begin a new file after so many bytes.")
-@click.option(
-    "--rotate-interval", type=click.FloatRange(0), default=0.0, help="Begin a new file after so many seconds."
+@flags.channel("nsq_to_file")
+@option(
+    "--output-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/tmp"),
+    show_default=True,
+    section=OUTPUT,
 )
-@click.option(
-    "--sync-interval", type=click.FloatRange(0.01, 30), default=1.0, show_default=True, help="Seconds at most."
+@option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    section=OUTPUT,
+    help="Where files grow; default: output-dir.",
 )
-@click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
+@option(
+    "--datetime-format",
+    default="%Y-%m-%d_%H",
+    show_default=True,
+    section=OUTPUT,
+    help="strftime's; a new value, a new file.",
+)
+@option("--filename-format", default="<TOPIC>.<HOST><REV>.<DATETIME>.log", show_default=True, section=OUTPUT)
+@option(
+    "--host-identifier", default="", section=OUTPUT, help="<HOST>; may hold <SHORT_HOST> (the default), <HOSTNAME>."
+)
+@option("--gzip", is_flag=True, section=OUTPUT, help="Compress; each sync is a gzip member of its own.")
+@option("--gzip-level", type=click.IntRange(1, 9), default=6, show_default=True, section=OUTPUT)
+@option(
+    "--rotate-size",
+    type=click.IntRange(0),
+    default=0,
+    section=OUTPUT,
+    help="Begin a new file after more bytes than this.",
+)
+@option("--rotate-interval", type=Duration(), default=0.0, section=OUTPUT, help="Begin a new file after so long.")
+@option(
+    "--sync-interval",
+    type=Duration(above=0.0),
+    default="30s",
+    show_default=True,
+    section=OUTPUT,
+    help="A message waits no longer.",
+)
+@option("--skip-empty-files", is_flag=True, section=OUTPUT, help="Open no file before a message comes.")
+@flags.max_in_flight
+@flags.http_timeouts(request=5.0)
+@flags.consumer_opts
+@option("--log-level", type=click.Choice([*_LEVELS, "fatal"]), default="warn", show_default=True, section=OUTPUT)
+@option("--log-prefix", default="", section=OUTPUT, help="Text before each line of the log.")
 @flags.security
-def command(
-    nsqds: tuple[str, ...],
-    lookupds: tuple[str, ...],
-    topics: tuple[str, ...],
-    channel: str,
-    output_dir: Path,
-    work_dir: Path | None,
-    datetime_format: str,
-    filename_format: str,
-    host_identifier: str,
-    compress: bool,
-    gzip_level: int,
-    rotate_size: int,
-    rotate_interval: float,
-    sync_interval: float,
-    max_in_flight: int,
-    **options: Any,
-) -> int:
+def command(nsqds: tuple[str, ...], lookupds: tuple[str, ...], topics: tuple[str, ...], **options: Any) -> int:
     """Write each topic to files, one message a line.
 
     A message is finished only after its file was synced, so a kill at any moment loses none; what was not synced comes
-    again.  A file has its final name once it is whole; no file is ever overwritten.
+    again.  No file is ever overwritten.  SIGHUP closes the files and opens them anew.
     """
-    layout = Layout(
-        output_dir=output_dir,
-        work_dir=work_dir or output_dir,
-        filename_format=filename_format,
-        datetime_format=datetime_format,
-        host_identifier=host_identifier,
-        gzip=compress,
-        gzip_level=gzip_level,
-        rotate_size=rotate_size,
-        rotate_interval=rotate_interval,
-    )
-    keywords = {**flags.where(nsqds, lookupds), **flags.secured(options)}
-    logs.configure("brief", "warning", "main")  # what recovery warns of comes before serve() does this
-    handlers = {topic: FileWriter(layout, topic) for topic in dict.fromkeys(topics)}
-    readers = [
-        Reader(
-            topic,
-            channel,
-            handler,
-            batch_size=max_in_flight,
-            batch_wait=sync_interval,
-            max_in_flight=max_in_flight,
-            max_attempts=0,
-            **keywords,
-        )
-        for topic, handler in handlers.items()
-    ]
+    pattern, refresh = options.pop("topic_pattern"), options.pop("topic_refresh")
+    if not topics and not pattern:
+        raise click.UsageError("give --topic or --topic-pattern")
+    if not topics and not flags.uses_lookupd(nsqds, lookupds):
+        raise click.UsageError("--topic-pattern alone needs --lookupd-http-address")
+    http, sync = flags.http_options(options), options.pop("sync_interval")
+    once = log_to_stderr(_LEVELS.get(options.pop("log_level"), "critical"), options.pop("log_prefix"))
+    hup, service = Hup(), Service(drain=10.0, once=once)
+    make = _reader_of(flags.where(nsqds, lookupds), sync, options)
     try:
-        with looking(handlers.values()):
-            serve(readers, drain=10.0)
+        found = Topics(_layout(options), service, pattern, make)
+    except re.error as error:
+        raise click.UsageError(f"--topic-pattern: {error}") from error
+    discover = (lambda: found.discover(flags.lookupd_urls(lookupds), http)) if not topics else (lambda: None)
+    try:
+        with hup.listening(), looking(found.writers, sync, hup):
+            found.add(topics)
+            with discovering(discover, refresh):
+                service.run()
     finally:
-        for topic, handler in handlers.items():
-            handler.close()
-            errors.print(f"{topic}: {handler.count} messages written", markup=False)
+        service.close()
+        for writer in found.writers():
+            writer.close()
+            errors.print(f"{writer.topic}: {writer.count} messages written", markup=False)
     return 0
+
+
+def _layout(options: dict[str, Any]) -> Layout:
+    options["work_dir"] = options["work_dir"] or options["output_dir"]
+    names = ("output_dir", "work_dir", "filename_format", "datetime_format", "host_identifier", "gzip", "gzip_level")
+    return Layout(
+        **{name: options.pop(name) for name in (*names, "rotate_size", "rotate_interval", "skip_empty_files")}
+    )
+
+
+def _reader_of(
+    where: dict[str, Any], sync_interval: float, options: dict[str, Any]
+) -> Callable[[str, FileWriter], Reader]:
+    channel, most = options.pop("channel"), options.pop("max_in_flight")
+    settings = flags.of_reader(options, max_attempts=0, requeue_delay=10.0)
+
+    def make(topic: str, writer: FileWriter) -> Reader:
+        limits: dict[str, Any] = {"batch_size": most, "batch_wait": sync_interval, "max_in_flight": most}
+        return Reader(topic, channel, writer, **limits, **where, **settings)
+
+    return make

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gnsq_lite.cli.flags import addresses, where
+from gnsq_lite.cli.goflags import Duration, go_command
 from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_for_a_change
 from gnsq_lite.errors import NSQError
 from gnsq_lite.supervise import logs
@@ -14,7 +15,7 @@ from gnsq_lite.supervise.exits import Exit
 from gnsq_lite.supervise.place import Place, take_place
 
 
-@click.command("worker")
+@go_command("worker", example="worker shop.tasks --processes 4")
 @click.argument("target", metavar="MODULE[:WORKER]")
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option("--concurrency", type=click.IntRange(1), help="Handlers at once, for each that does not say itself.")
@@ -23,9 +24,7 @@ from gnsq_lite.supervise.place import Place, take_place
 @click.option("--reload", is_flag=True, help="Start anew when a source changes; for development.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve /metrics /healthz /readyz; 0: any port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for them; 0.0.0.0: every one.")
-@click.option(
-    "--drain-timeout", type=click.FloatRange(0.0), help="Seconds handlers have to finish.  [default: the Worker's, 30]"
-)
+@click.option("--drain-timeout", type=Duration(), help="Time handlers have to finish.  [default: the Worker's, 30]")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True

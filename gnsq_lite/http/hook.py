@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
-from urllib.parse import quote
+from typing import Protocol
+from urllib.parse import quote_plus
 
 import urllib3
 
@@ -23,11 +24,23 @@ class HookFailed(HTTPError):
     """A destination did not answer with 2xx: the message is requeued."""
 
 
+class Chooser(Protocol):
+    """Says which destination, by its number, a body goes to, and is told how that went."""
+
+    def choose(self) -> int: ...
+
+    def mark(self, number: int, *, ok: bool, seconds: float) -> None: ...
+
+
 class Caller:
-    """Sends bodies to one destination each, in turn, or to all.  Safe to share between threads.
+    """Sends bodies to one destination each, or to all.  Safe to share between threads.
 
     Args:
+        posts, gets: URLs; the numbers that *chooser* gives count the former, then the latter.
+        chooser: Which destination is next; None: each body goes to all.
+        headers: Sent with each call; Content-Type with POST alone.
         request_timeout: Seconds a call may take, the whole of its answer included.
+        on_call: Called with a URL and the seconds that a call to it took; with "" and those of a body as a whole.
 
     Raises:
         OptionError: a URL is none of http or https, or a header cannot be sent.
@@ -38,12 +51,13 @@ class Caller:
         posts: tuple[str, ...],
         gets: tuple[str, ...],
         *,
-        mode: str,
+        chooser: Chooser | None,
         sample: float,
         headers: dict[str, str],
         connect_timeout: float,
         request_timeout: float,
         concurrency: int,
+        on_call: Callable[[str, float], None] = lambda url, seconds: None,
     ) -> None:
         _check_headers(headers)
         pooled = HTTPOptions(http_pool_size=concurrency, environment_proxies=False)
@@ -52,8 +66,11 @@ class Caller:
             for method, urls in (("POST", posts), ("GET", gets))
             for url in urls
         ]
-        self._turn = itertools.count()
-        self._all, self._sample, self._headers = mode == "multicast", sample, headers
+        self._chooser, self._sample, self._on_call = chooser, sample, on_call
+        self._headers = {
+            "POST": headers,
+            "GET": {name: value for name, value in headers.items() if name.lower() != "content-type"},
+        }
         self._timeout = urllib3.Timeout(connect=connect_timeout, read=request_timeout, total=request_timeout)
         self._seconds = request_timeout
         self.sent = self.skipped = 0
@@ -63,22 +80,35 @@ class Caller:
         if self._sample < 1.0 and random.random() >= self._sample:
             self.skipped += 1
             return
-        if self._all:
-            for call in self._calls:
-                self._call(*call, body)
+        began = time.monotonic()
+        if self._chooser is None:
+            for number in range(len(self._calls)):
+                self._timed(number, body)
         else:
-            self._call(*self._calls[next(self._turn) % len(self._calls)], body)
+            self._timed(self._chooser.choose(), body)
         self.sent += 1
+        self._on_call("", time.monotonic() - began)
+
+    def _timed(self, number: int, body: bytes) -> None:
+        began, ok = time.monotonic(), False
+        try:
+            self._call(*self._calls[number], body)
+            ok = True
+        finally:
+            seconds = time.monotonic() - began
+            if self._chooser is not None:
+                self._chooser.mark(number, ok=ok, seconds=seconds)
+        self._on_call(self._calls[number][1], seconds)
 
     def _call(self, method: str, url: str, pool: urllib3.PoolManager, body: bytes) -> None:
-        target, sent = (url, body) if method == "POST" else (url.replace("%s", quote(body, safe="")), None)
+        target, sent = (url, body) if method == "POST" else (filled(url, body), None)
         try:
             with deadline(self._seconds):
                 answer = pool.request(
                     method,
                     target,
                     body=sent,
-                    headers=self._headers,
+                    headers=self._headers[method],
                     preload_content=False,
                     retries=False,
                     timeout=self._timeout,
@@ -97,6 +127,11 @@ class Caller:
             raise HookFailed(url, f"{method}: HTTP {answer.status}")
 
 
+def filled(url: str, body: bytes) -> str:
+    """Return *url* with the body for ``%s``, quoted as a form's field is, and ``%`` for ``%%``."""
+    return re.sub("%[s%]", lambda found: quote_plus(body) if found[0] == "%s" else "%", url)
+
+
 def _read(answer: urllib3.BaseHTTPResponse) -> bool:
     """Read the body; return whether that was all of it."""
     left = _ANSWER
@@ -111,7 +146,7 @@ def _read(answer: urllib3.BaseHTTPResponse) -> bool:
 def _checked(url: str) -> tuple[str, str, int]:
     """Return scheme, host and port of *url*.  Raises OptionError."""
     try:
-        parts = urllib3.util.parse_url(url.replace("%s", "x"))
+        parts = urllib3.util.parse_url(filled(url, b"x"))
     except urllib3.exceptions.LocationParseError:
         parts = urllib3.util.Url()
     if parts.scheme not in ("http", "https") or not parts.host:

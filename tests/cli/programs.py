@@ -31,9 +31,13 @@ def run(*arguments: str, stdin: bytes = b"", timeout: float = 60.0, **env: str) 
 class Program:
     """One that runs until it is told to stop."""
 
-    def __init__(self, *arguments: str, **env: str) -> None:
+    def __init__(self, *arguments: str, stdin: bool = False, **env: str) -> None:
         self.process = subprocess.Popen(
-            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**env)
+            command(*arguments),
+            stdin=subprocess.PIPE if stdin else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(**env),
         )
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, bytes, bytes]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.cli.jsonfilter import Filter
 from gnsq_lite.cli.lists import show
 from gnsq_lite.cli.output import console, errors
 from gnsq_lite.cli.pub import Read, pieces
-from gnsq_lite.cli.relay import Filter
 from tests.cli.programs import command, environment
 from tests.cli.programs import run as program
 
@@ -42,7 +42,7 @@ def test_a_tool_whose_reader_cannot_go_on_ends_and_says_why(arguments: tuple[str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("pub", "--topic", "t", "--delimiter", "\\"), b"--delimiter"),
+        (("pub", "--topic", "t", "--delimiter", "\\x"), b"--delimiter"),
         (("pub", "--topic", "t", "--delimiter", "\\u1234"), b"--delimiter"),
         (("pub", "--topic", "a b"), b"'a b'"),
         (("pub", "--topic", "t", "--tls-key", "key.pem"), b"--tls-cert"),
@@ -51,7 +51,12 @@ def test_a_tool_whose_reader_cannot_go_on_ends_and_says_why(arguments: tuple[str
             ("relay", "--topic", "t", "--destination-topic", "a b", "--destination-nsqd-tcp-address", NOWHERE),
             b"'a b'",
         ),
-        (("to-file", "--topic", "t", "--datetime-format", "%Y/%m"), b"datetime_format"),
+        (("to-file", "--topic", "t", "--gzip", "--filename-format", "<TOPIC>"), b"--filename-format"),
+        (("to-file",), b"--topic-pattern"),
+        (("to-file", "--topic-pattern", "a(", "--lookupd-http-address", NOWHERE), b"--topic-pattern"),
+        (("tail", "--topic", "t", "--consumer-opt", "no_such,1"), b"'no_such'"),
+        (("tail", "--topic", "t", "--consumer-opt", "msg_timeout,soon"), b"msg_timeout"),
+        (("stat", "--interval", "5 minutes"), b"'5 minutes'"),
     ],
 )
 def test_what_can_be_seen_to_be_wrong_is_refused_at_once(arguments: tuple[str, ...], said: bytes) -> None:

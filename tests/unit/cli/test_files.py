@@ -17,12 +17,18 @@ import pytest
 
 from gnsq_lite.cli import files
 from gnsq_lite.cli.files import Layout, TopicFile, recover
-from gnsq_lite.cli.to_file import FileWriter, looking
+from gnsq_lite.cli.to_file import FileWriter, Hup, looking
 from gnsq_lite.errors import OptionError
 
 
 def layout_in(folder: Path, **options: Any) -> Layout:
-    return Layout(output_dir=folder, work_dir=folder, datetime_format="day", host_identifier="host", **options)
+    """Return a layout whose files grow apart, under names of their own, unless the options say otherwise."""
+    settings = {"datetime_format": "day", "host_identifier": "host", "rotate_interval": 1e9, **options}
+    return Layout(output_dir=folder, work_dir=folder, **settings)
+
+
+def appending_in(folder: Path, **options: Any) -> Layout:
+    return layout_in(folder, rotate_interval=0.0, **options)
 
 
 def lines_of(folder: Path) -> list[bytes]:
@@ -134,10 +140,115 @@ def test_recovery_leaves_a_file_that_is_finished_meanwhile(tmp_path: Path, monke
     assert final.read_bytes() == b"one\n"
 
 
-@pytest.mark.parametrize("option", ["filename_format", "datetime_format", "host_identifier"])
-def test_a_name_with_a_slash_is_refused_before_the_first_message(option: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=option):
-        Layout(output_dir=tmp_path, work_dir=tmp_path, **{option: "a/<REV>"})
+@pytest.mark.parametrize("options", [{"gzip": True}, {"rotate_size": 1}, {"rotate_interval": 1.0}, {"work_dir": "w"}])
+def test_a_name_without_a_revision_is_refused_where_one_is_needed(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="<REV>"):
+        Layout(**{"output_dir": tmp_path, "work_dir": tmp_path, "filename_format": "<TOPIC>", **options})
+
+
+def test_directories_of_dates_and_topics_are_made_and_recovered_from(tmp_path: Path) -> None:
+    names = {"filename_format": "<TOPIC>/<DATETIME>/<HOST><REV>.log", "datetime_format": "a/b"}
+    for layout in (appending_in(tmp_path / "one", **names), layout_in(tmp_path / "two", **names)):
+        file = TopicFile(layout, "topic")
+        file.write([b"one"])
+        file.close()
+        (found,) = (each for each in layout.output_dir.rglob("*") if each.is_file())
+        assert found.read_bytes() == b"one\n"
+        assert found.parent == layout.output_dir / "topic" / "a" / "b"
+    leave(layout, b"two", torn=b"thr")
+    assert [each.name for each in recover(layout)] == ["host-000001.log"]
+
+
+def test_the_host_of_a_name_is_the_short_one_unless_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.socket, "gethostname", lambda: "web1.example.org")
+
+    def host(identifier: str) -> str:
+        layout = Layout(
+            output_dir=tmp_path, work_dir=tmp_path, filename_format="<HOST><REV>", host_identifier=identifier
+        )
+        return layout.name(layout.template("t", 0.0), 0)
+
+    assert host("") == "web1"
+    assert host("a-<SHORT_HOST>-<HOSTNAME>") == "a-web1-web1.example.org"
+
+
+# -- files that are gone on with
+
+
+def test_a_file_without_revision_is_gone_on_with_under_its_own_name(tmp_path: Path) -> None:
+    for body in (b"one", b"two"):
+        file = TopicFile(appending_in(tmp_path), "topic")
+        file.write([body])
+        assert [path.name for path in tmp_path.iterdir()] == ["topic.host.day.log"]  # while it is written to, too
+        file.close()
+    assert lines_of(tmp_path) == [b"one", b"two"]
+
+
+def test_a_file_that_was_moved_away_is_written_to_until_it_is_closed(tmp_path: Path) -> None:
+    file = TopicFile(appending_in(tmp_path), "topic")
+    file.write([b"one"])
+    (tmp_path / "topic.host.day.log").rename(tmp_path / "moved")
+    file.write([b"two"])
+    file.close()
+    file.write([b"three"])
+    file.close()
+    assert (tmp_path / "moved").read_bytes() == b"one\ntwo\n"
+    assert (tmp_path / "topic.host.day.log").read_bytes() == b"three\n"
+
+
+def test_a_line_that_a_power_cut_tore_stays_alone(tmp_path: Path) -> None:
+    (tmp_path / "topic.host.day.log").write_bytes(b"one\ntw")
+    file = TopicFile(appending_in(tmp_path), "topic")
+    file.write([b"two"])
+    file.close()
+    assert lines_of(tmp_path) == [b"one", b"tw", b"two"]
+
+
+def test_a_full_disk_cuts_what_is_gone_on_with_back_to_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "topic.host.day.log"
+    path.write_bytes(b"one\n")
+    file = TopicFile(appending_in(tmp_path), "topic")
+    fill_the_disk(monkeypatch, after=2)
+    with pytest.raises(OSError, match="No space") as caught:
+        file.write([b"two"])
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"one\n"
+
+
+def test_two_programs_do_not_write_to_one_file(tmp_path: Path) -> None:
+    first, second = (TopicFile(appending_in(tmp_path), "topic") for _ in range(2))
+    first.write([b"one"])
+    with pytest.raises(BlockingIOError, match="<PID>"):
+        second.write([b"two"])
+    first.close()
+    second.write([b"two"])
+    second.close()
+    assert lines_of(tmp_path) == [b"one", b"two"]
+
+
+def test_files_rotate_by_size_between_the_messages_of_a_batch_and_a_restart_goes_on(tmp_path: Path) -> None:
+    layout = appending_in(tmp_path, rotate_size=7)
+    file = TopicFile(layout, "topic")
+    file.write([b"%03d" % n for n in range(5)])
+    file.close()
+    file = TopicFile(layout, "topic")
+    file.write([b"005", b"006"])
+    file.close()
+    found = [path.read_bytes().split() for path in sorted(tmp_path.iterdir())]
+    assert found == [[b"000", b"001"], [b"002", b"003"], [b"004", b"005"], [b"006"]]
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "topic.host-000000.day.log"
+
+
+@pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
+def test_an_empty_file_is_begun_by_a_look_unless_they_are_to_be_skipped(compress: bool, tmp_path: Path) -> None:
+    for skip, names in ((True, []), (False, [f"topic.host-000000.day.log{'.gz' if compress else ''}"])):
+        file = TopicFile(layout_in(tmp_path, skip_empty_files=skip, gzip=compress), "topic")
+        file.look()
+        file.close()
+        assert [path.name for path in tmp_path.iterdir()] == names
+    assert lines_of(tmp_path) == []
 
 
 def test_a_work_directory_on_another_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +321,7 @@ def test_a_file_that_may_not_be_opened_is_left_with_a_warning(tmp_path: Path, ca
 def test_a_file_is_read_as_it_was_written_whatever_is_written_now(before: bool, then: bool, tmp_path: Path) -> None:
     leave(layout_in(tmp_path, gzip=before), b"one", b"two")
     finished = recover(layout_in(tmp_path, gzip=then))
-    assert finished == list(tmp_path.iterdir()) == [tmp_path / f"topic.host.day.log{'.gz' if before else ''}"]
+    assert finished == list(tmp_path.iterdir()) == [tmp_path / f"topic.host-000000.day.log{'.gz' if before else ''}"]
     assert lines_of(tmp_path) == [b"one", b"two"]
 
 
@@ -220,7 +331,7 @@ def test_lines_in_a_file_that_is_named_like_gzip_are_not_lost(tmp_path: Path) ->
     file.write([b"one"])
     assert file._file is not None
     file._file.close()  # as a kill would
-    assert recover(layout) == [tmp_path / "day.topic.gz"]
+    assert recover(layout) == [tmp_path / "-000000day.topic.gz"]
     assert lines_of(tmp_path) == [b"one"]
 
 
@@ -228,7 +339,12 @@ def test_a_name_in_gz_without_gzip_is_refused(tmp_path: Path) -> None:
     wanted = "<TOPIC><REV>.gz"
     with pytest.raises(OptionError, match="filename_format"):
         layout_in(tmp_path, filename_format=wanted)
-    assert layout_in(tmp_path, filename_format=wanted, gzip=True).name("t", 0, 0) == "t.gz"
+    assert (
+        layout_in(tmp_path, filename_format=wanted, gzip=True).name(
+            layout_in(tmp_path, filename_format=wanted, gzip=True).template("t", 0), 0
+        )
+        == "t-000000.gz"
+    )
 
 
 @pytest.mark.parametrize("whole", [[], [b"one", b"two"]], ids=["nothing", "two"])
@@ -317,9 +433,9 @@ def test_recovery_of_gzip_holds_little_of_a_file_in_memory(member: bytes, peak: 
 
 def test_a_file_that_got_its_name_before_the_kill_gets_no_second_one(tmp_path: Path) -> None:
     part = leave(layout_in(tmp_path), b"one")
-    os.link(part, tmp_path / "topic.host.day.log")
+    os.link(part, tmp_path / "topic.host-000000.day.log")
     recover(layout_in(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["topic.host.day.log"]
+    assert [path.name for path in tmp_path.iterdir()] == ["topic.host-000000.day.log"]
     assert lines_of(tmp_path) == [b"one"]
 
 
@@ -328,24 +444,24 @@ def test_a_file_that_got_its_name_before_the_kill_gets_no_second_one(tmp_path: P
 
 @pytest.mark.parametrize(
     ("options", "due"),
-    [({"rotate_interval": 5.0}, 5.0), ({"datetime_format": "%S"}, 1.0), ({"rotate_size": 4}, 0.0)],
+    [({"rotate_interval": 5.0}, 5.0), ({"datetime_format": "%S"}, 1.0), ({"rotate_size": 3}, 0.0)],
     ids=["interval", "date", "size"],
 )
 def test_a_file_that_is_due_gets_its_final_name_without_another_message(
     options: dict[str, Any], due: float, tmp_path: Path
 ) -> None:
     began = now = 1_000.0
-    layout = Layout(output_dir=tmp_path, work_dir=tmp_path, **{"datetime_format": "day", **options})
+    layout = layout_in(tmp_path, skip_empty_files=True, **options)
     file = TopicFile(layout, "topic", lambda: now)
-    file.finish_if_due()  # there is none
+    file.look()  # there is none
     file.write([b"one"])
     [part] = tmp_path.iterdir()
     if due:
         now = began + due - 0.5
-        file.finish_if_due()
+        file.look()
         assert part.exists()
     now = began + due
-    file.finish_if_due()
+    file.look()
     assert not part.exists()
     assert lines_of(tmp_path) == [b"one"]
 
@@ -357,7 +473,7 @@ def test_a_message_that_comes_when_the_file_is_due_goes_to_a_new_one(tmp_path: P
     now += 5.0
     file.write([b"two"])
     file.close()
-    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"two\n", b"one\n"]  # "-000001", then ".day"
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"one\n", b"two\n"]
 
 
 def test_a_silent_file_is_looked_at_until_the_end_and_a_failure_is_a_warning(
@@ -371,8 +487,9 @@ def test_a_silent_file_is_looked_at_until_the_end_and_a_failure_is_a_warning(
             again.set()
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(TopicFile, "finish_if_due", fail)
-    with looking([FileWriter(layout_in(tmp_path), "topic")], every=0.001):
+    monkeypatch.setattr(TopicFile, "look", fail)
+    writers = [FileWriter(layout_in(tmp_path), "topic")]
+    with looking(lambda: writers, 0.001, Hup()):
         assert again.wait(20.0)
     assert [thread.is_alive() for thread in threads] == [False]
-    assert "not given its final name" in caplog.text
+    assert "no new file was begun" in caplog.text

@@ -79,7 +79,7 @@ def calling(answer: Callable[[socket.socket], None], request_timeout: float = 20
             Caller(
                 (),
                 (server.url + "?%s",),
-                mode="round-robin",
+                chooser=None,
                 sample=1.0,
                 headers={"X-Mine": "1"},
                 connect_timeout=20.0,

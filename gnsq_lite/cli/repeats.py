@@ -1,0 +1,54 @@
+"""The same trouble is told once a minute, with how often it came."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from gnsq_lite.errors import NSQError
+
+#: Seconds between two lines about the same.
+EVERY = 60.0
+
+
+class Once(logging.Filter):
+    """Lets a warning through that was not there within *every* seconds, and counts the others.
+
+    The same are those of one logger whose error is the same, or, without one, whose words are.
+    """
+
+    def __init__(self, every: float = EVERY, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every, self._now = every, now
+        self._lock = threading.Lock()
+        #: What it is about -> (when it was told, how often it came since).
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is to be told; one that is has the count of those that were not."""
+        error = record.exc_info[1] if record.exc_info else None
+        known = isinstance(error, (NSQError, OSError))
+        about = (record.name, f"{type(error).__name__}: {error}" if known else record.getMessage())
+        with self._lock:
+            now = self._now()
+            told, more = self._told.get(about, (None, 0))
+            if told is not None and now - told < self._every:
+                self._told[about] = (told, more + 1)
+                return False
+            self._told = {k: v for k, v in self._told.items() if v[1] or now - v[0] < self._every}
+            self._told[about] = (now, 0)
+        if more:
+            record.msg, record.args = f"{record.getMessage()} ({_times(more)} since)", ()
+        return True
+
+    def rest(self) -> list[str]:
+        """Return a line for each thing that came again and was not told yet, once; for the end."""
+        with self._lock:
+            told, self._told = self._told, {}
+        return [f"{_times(more)}: {about}" for (_, about), (_, more) in told.items() if more]
+
+
+def _times(more: int) -> str:
+    return f"{more} more like it"

@@ -1,0 +1,267 @@
+"""What people see: on a terminal of 80 columns, with wrong input, when they stop something, in their shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from gnsq_lite.cli.completion import channel_names, topic_names
+from tests.cli.originals import until
+from tests.cli.programs import Program, command, environment
+from tests.cli.programs import run as program
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+class Terminal:
+    """A program on a terminal of its own, and what stands on the screen: as much of one as these programs need."""
+
+    def __init__(self, *arguments: str, width: int = 80, height: int = 24) -> None:
+        self._master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        env = {name: value for name, value in environment(TERM="xterm").items() if name != "COLUMNS"}
+        adopt = (
+            "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])"
+        )
+        argv = [sys.executable, "-c", adopt, *command(*arguments)]
+        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
+        os.close(slave)
+        self.width, self.raw = width, b""
+
+    def read(self, seconds: float = 0.05) -> None:
+        """Take what was written within *seconds*."""
+        while select.select([self._master], [], [], seconds)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # it has ended
+                return
+            if not data:
+                return
+            self.raw += data
+
+    def shows(self, text: str) -> bool:
+        """Whether *text* is on the screen now."""
+        self.read()
+        return any(text in line for line in self.screen())
+
+    def type(self, data: bytes) -> None:
+        """Type *data*."""
+        os.write(self._master, data)
+
+    def end(self) -> int:
+        """Wait for the end and return the exit code."""
+        until(lambda: (self.read(), self.process.poll() is not None)[1], "the end", 30.0)
+        self.read()
+        return self.process.wait(10)
+
+    def close(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self._master)
+
+    def screen(self) -> list[str]:
+        """Return the lines; a line that is too long goes on in the next, as on a terminal."""
+        lines, row, column = [""], 0, 0
+        for found in re.finditer(r"\x1b\[([\d;?]*)([a-zA-Z])|(.)", self.raw.decode("utf-8", "replace"), re.S):
+            number, letter, char = found.groups()
+            if letter == "A":
+                row = max(0, row - int(number or 1))
+            elif letter == "J":
+                lines[row:] = [lines[row][:column]]
+            elif char == "\r":
+                column = 0
+            elif char == "\n":
+                row += 1
+            elif char is not None:
+                if column == self.width:
+                    row, column = row + 1, 0
+                while len(lines) <= row:
+                    lines.append("")
+                lines[row] = lines[row][:column].ljust(column) + char + lines[row][column + 1 :]
+                column += 1
+            while len(lines) <= row:
+                lines.append("")
+        return [line.rstrip() for line in lines]
+
+
+@pytest.fixture
+def terminal() -> Iterator[Any]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **size: int) -> Terminal:
+        opened.append(Terminal(*arguments, **size))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+def fill(broker: Broker, topic: str, count: int, *channels: str) -> tuple[str, str]:
+    from gnsq_lite.http import NsqdClient
+
+    with NsqdClient(broker.node.http_address) as nsqd:
+        nsqd.create_topic(topic)
+        for channel in channels:
+            nsqd.create_channel(topic, channel)
+        if count:
+            nsqd.multipublish(topic, [b"x"] * count)
+    return "--lookupd-http-address", broker.lookupd_http_address
+
+
+def test_stat_reads_well_at_80_columns_and_has_one_header_after_ctrl_c(broker: Broker, terminal: Any) -> None:
+    for number in range(3):
+        on = fill(broker, f"a_topic_of_some_length_{number}", 20_000, "archive", "a-channel-of-more-length")
+    running = terminal("stat", "--interval=100ms", *on)
+    until(lambda: running.raw.count(b"\x1b[J") >= 3 or running.read(), "three samples", 30.0)
+    assert running.shows("topic")
+    running.type(b"\x03")
+    assert running.end() == 0
+    screen = running.screen()
+    assert sum("topic " in line and "depth" in line for line in screen) == 1, screen
+    assert sum("20,000" in line for line in screen) == 6
+    assert max(map(len, screen)) <= 80
+    assert any("messages wait" in line for line in screen)
+    assert any("no room for" in line for line in screen)
+
+
+def test_stat_that_does_not_fit_the_height_stays_in_place(broker: Broker, terminal: Any) -> None:
+    for number in range(30):
+        on = fill(broker, f"t{number}", 0, "c")
+    running = terminal("stat", "--interval=100ms", *on, height=10)
+    until(lambda: running.raw.count(b"\x1b[J") >= 3 or running.read(), "three samples", 30.0)
+    running.type(b"\x03")
+    assert running.end() == 0
+    screen = running.screen()
+    assert sum("depth" in line and "channel " in line for line in screen) == 1
+    assert any("25 channels" in line for line in screen), screen
+
+
+def test_controls_in_a_body_never_reach_a_terminal(broker: Broker, terminal: Any) -> None:
+    on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
+    fill(broker, "t", 0, "c", "d")
+    body = b"\x1b]0;owned\x07\x1b[2J\x9b31m \xc2\x9b \xff \xe2\x80\xae ok"
+    assert program("pub", "--topic", "t", *on, stdin=body + b"\n").returncode == 0
+    running = terminal("tail", "--topic", "t", "--channel", "c", "-n", "1", *on)
+    assert running.end() == 0
+    assert not set(running.raw) & {*range(9), 11, 12, *range(14, 32), 127}
+    assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m \\x9b \\xff \\u202e ok" in running.raw.decode()
+    piped = program("tail", "--topic", "t", "--channel", "d", "-n", "1", *on)
+    assert piped.stdout == body + b"\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_pub_says_how_far_it_got(number: int, code: int, broker: Broker) -> None:
+    with Program("pub", "--topic", "t", "--nsqd-tcp-address", broker.nsqd_tcp_address, stdin=True) as running:
+        running.process.stdin.write(b"1\n2\n3\n")  # type: ignore[union-attr]
+        running.process.stdin.flush()  # type: ignore[union-attr]
+        until(lambda: [t["message_count"] for t in broker.node.stats()["topics"]] == [3], "three messages")
+        time.sleep(0.2)  # for its own count
+        stopped, _, err = running.stop(number)
+    assert stopped == code
+    assert err.decode().strip() == f"gnsq-lite pub: {signal.Signals(number).name}: 3 lines sent, 3 confirmed by nsqd"
+
+
+def test_a_pub_that_nobody_answers_is_stopped_at_once(tmp_path: Path) -> None:
+    with Program("pub", "--topic", "t", "--nsqd-tcp-address", NOWHERE, "--timeout=1m", stdin=True) as running:
+        running.process.stdin.write(b"1\n")  # type: ignore[union-attr]
+        running.process.stdin.flush()  # type: ignore[union-attr]
+        assert b"cannot connect" in running.process.stderr.readline()  # type: ignore[union-attr]
+        code, _, err = running.stop(signal.SIGTERM)
+    assert code == 143
+    assert b"1 lines sent, 0 confirmed" in err
+
+
+def test_several_nsqds_get_each_line_each_unless_one_is_enough() -> None:
+    with Broker(nsqds=2, lookupd=False) as broker:
+        where = [flag for each in broker.nsqd_tcp_addresses for flag in ("--nsqd-tcp-address", each)]
+        assert program("pub", "--topic", "all", *where, stdin=b"1\n2\n").returncode == 0
+        assert program("pub", "--topic", "any", "--any-nsqd", *where, stdin=b"1\n2\n").returncode == 0
+        depths = [{t["topic_name"]: t["depth"] for t in node.stats()["topics"]} for node in broker.nodes]
+    assert [each["all"] for each in depths] == [2, 2]
+    assert sum(each.get("any", 0) for each in depths) == 2
+
+
+def test_a_topic_that_nobody_knows_is_a_failure_and_one_without_channels_is_none(broker: Broker) -> None:
+    on = fill(broker, "bare", 0)
+    done = program("channels", "NOPE", *on)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"'NOPE'" in done.stderr
+    done = program("channels", "bare", *on)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_topics_of_nodes_are_a_list_in_json_and_words_elsewhere(broker: Broker) -> None:
+    fill(broker, "a", 0)
+    on = fill(broker, "b", 0)
+    (node,) = json.loads(program("nodes", "--json", *on).stdout)
+    assert sorted(node["topics"]) == ["a", "b"]
+    assert program("nodes", *on).stdout.decode().strip().split("\t")[3] in ("a, b", "b, a")
+
+
+def test_a_server_that_does_not_answer_is_told_of_once(broker: Broker) -> None:
+    on = fill(broker, "t", 0, "c")
+    two = (*on, "--lookupd-http-address", NOWHERE)
+    done = program("stat", "--count", "3", "--interval", "50ms", *two)
+    assert done.returncode == 0
+    assert done.stderr.count(NOWHERE.encode()) == 1
+    done = program("topics", "--lookupd-http-address", NOWHERE)
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_hint_names_a_flag_of_this_program(broker: Broker) -> None:
+    done = program("to-http", "--topic", "t", "--post", "http://x/", "--http-client-request-timeout", "9999h")
+    assert done.returncode == 2
+    assert b"--http-client-request-timeout" in done.stderr
+    assert b"http_timeout" not in done.stderr
+
+
+class Context:
+    def __init__(self, **params: Any) -> None:
+        self.params = params
+
+
+def test_names_of_topics_and_channels_complete(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(broker, "clicks", 0, "archive", "audit")
+    fill(broker, "orders", 0, "billing")
+    lookupd: Any = Context(lookupds=(broker.lookupd_http_address,), topics=("clicks",))
+    nsqd: Any = Context(nsqd_http=(broker.node.http_address,), topic="clicks")
+    param: Any = None
+    for context in (lookupd, nsqd):
+        assert topic_names(context, param, "") == ["clicks", "orders"]
+        assert topic_names(context, param, "cl") == ["clicks"]
+        assert channel_names(context, param, "a") == ["archive", "audit"]
+    nobody: Any = Context(lookupds=(NOWHERE,))
+    assert topic_names(nobody, param, "") == []
+    words = f"gnsq-lite tail --lookupd-http-address {broker.lookupd_http_address} --topic "
+    env = {"_GNSQ_LITE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+    script = "import sys; sys.argv[0] = 'gnsq-lite'; from gnsq_lite.cli.app import run; sys.exit(run())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(**env), capture_output=True, timeout=30, check=False
+    )
+    assert done.stdout.decode().split() == ["plain,clicks", "plain,orders"], done.stderr
