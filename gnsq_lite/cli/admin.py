@@ -1,0 +1,206 @@
+"""``gnsq-lite topic | channel | node``: what nsqadmin does, from a terminal, on all nodes of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from gnsq_lite.cli import flags
+from gnsq_lite.cli.cluster import Cluster, Step, run
+from gnsq_lite.cli.completion import channel_names, topic_names
+from gnsq_lite.cli.goflags import go_command, option
+from gnsq_lite.cli.output import echo, visible
+from gnsq_lite.wire.names import check_channel, check_topic
+
+_TOPIC = click.argument("topic", shell_complete=topic_names)
+_CHANNEL = click.argument("channel", shell_complete=channel_names)
+
+
+def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
+    """Return a decorator: the function makes steps of a cluster and arguments; the command asks, and runs them."""
+
+    def decorate(steps: Callable[..., list[Step]]) -> click.Command:
+        def command(
+            nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], yes: bool, as_json: bool, **given: Any
+        ) -> int:
+            http = flags.http_options(given)
+            _check(given)
+            asks = lookupds or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or not nsqd_http
+            cluster = Cluster(flags.lookupd_urls(lookupds) if asks else [], list(nsqd_http), http)
+            planned = steps(cluster, **given)
+            if not yes and name != "create":
+                _confirm(planned, as_json)
+            return _told(planned, as_json)
+
+        made: Any = command
+        made.__doc__ = text
+        yes = option("--yes", "-y", is_flag=True, help="Do not ask.")
+        for each in reversed(
+            (*arguments, flags.lookupds, flags.nsqd_http, flags.http_timeouts(10.0), yes, flags.as_json)
+        ):
+            made = each(made)
+        result: click.Command = go_command(name, example=example)(made)
+        return result
+
+    return decorate
+
+
+def _check(given: dict[str, Any]) -> None:
+    check_topic(given["topic"])
+    if "channel" in given:
+        check_channel(given["channel"])
+
+
+def _confirm(steps: list[Step], as_json: bool) -> None:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: give --yes")
+    for step in steps:
+        click.echo(f"{visible(step.server)}  {step.act}", err=True)
+    click.confirm("Do this?", abort=True, err=True)
+
+
+def _told(steps: list[Step], as_json: bool) -> int:
+    """Run the steps and tell; 1 where one failed, or where there was nothing to act on anywhere."""
+    outcomes = run(steps)
+    if as_json:
+        echo(json.dumps([asdict(each) for each in outcomes]))
+    for each in () if as_json else outcomes:
+        echo(f"{each.outcome}\t{visible(each.server)}\t{each.act}" + (f"\t{visible(each.error)}" if each.error else ""))
+    return 0 if any(o.outcome == "ok" for o in outcomes) and all(o.outcome != "failed" for o in outcomes) else 1
+
+
+@click.group("topic")
+def topic() -> None:
+    """Create, delete, empty, pause and unpause a topic on all nodes."""
+
+
+@click.group("channel")
+def channel() -> None:
+    """Create, delete, empty, pause and unpause a channel on all nodes."""
+
+
+@click.group("node")
+def node() -> None:
+    """Take an nsqd out of a topic."""
+
+
+@topic.add_command
+@_act(
+    "create",
+    "topic create clicks",
+    _TOPIC,
+    option("--partition-num", type=click.IntRange(1), help="Youzan's: partitions of the topic."),
+    option("--replicator", type=click.IntRange(1), help="Youzan's: copies of each partition."),
+    text="Create TOPIC at every nsqlookupd, and on each --nsqd-http-address.",
+)
+def topic_create(cluster: Cluster, topic: str, partition_num: int | None, replicator: int | None) -> list[Step]:
+    """Return the steps."""
+    if cluster.is_youzan and not (partition_num and replicator):
+        raise click.UsageError("this is a cluster of Youzan's: give --partition-num and --replicator")
+    how = (partition_num, replicator) if cluster.is_youzan else (None, None)
+    steps = cluster.on_lookupds(
+        "create topic", lambda client: client.create_topic(topic, partition_num=how[0], replicator=how[1])
+    )
+    return steps + cluster.named("create topic", lambda client: client.create_topic(topic))
+
+
+@topic.add_command
+@_act("delete", "topic delete clicks --yes", _TOPIC, text="Delete TOPIC, its channels and all messages, on all nodes.")
+def topic_delete(cluster: Cluster, topic: str) -> list[Step]:
+    """Return the steps."""
+    cluster.check_known(topic)
+    steps = cluster.on_lookupds("delete topic", lambda client: client.delete_topic(topic))
+    if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's deletes on its nsqds itself
+        return steps
+    # Who has it is asked here and now: the first steps have the nsqlookupds forget it.
+    return steps + cluster.on_nsqds(topic, "delete topic", lambda client, partition: client.delete_topic(topic))
+
+
+def _topic_act(name: str, text: str) -> None:
+    def steps(cluster: Cluster, topic: str) -> list[Step]:
+        if cluster.is_youzan:
+            raise click.ClickException(f"Youzan's nsqd cannot {name} a topic: {name} its channels")
+        return cluster.on_nsqds(topic, f"{name} topic", lambda client, _: getattr(client, f"{name}_topic")(topic))
+
+    topic.add_command(_act(name, f"topic {name} clicks", _TOPIC, text=text)(steps))
+
+
+_topic_act("empty", "Drop the messages of TOPIC that no channel has taken yet, on all nodes.")
+_topic_act("pause", "Stop the flow from TOPIC to its channels, on all nodes.")
+_topic_act("unpause", "Resume what pause stopped, on all nodes.")
+
+
+@channel.add_command
+@_act("create", "channel create clicks archive", _TOPIC, _CHANNEL, text="Create CHANNEL of TOPIC on all nodes.")
+def channel_create(cluster: Cluster, topic: str, channel: str) -> list[Step]:
+    """Return the steps."""
+    act = "create channel"
+
+    def make(client: Any, partition: int | None) -> None:
+        client.create_channel(topic, channel, partition=partition)
+
+    if cluster.is_youzan:
+        if cluster.needs_registration(topic):
+            return cluster.on_lookupds(act, lambda client: client.create_channel(topic, channel))
+        return cluster.on_nsqds(topic, act, make)
+    steps = cluster.on_lookupds(act, lambda client: client.create_channel(topic, channel))
+    return steps + (cluster.on_nsqds(topic, act, make) if cluster.has_nsqds(topic) else [])
+
+
+@channel.add_command
+@_act(
+    "delete", "channel delete clicks archive", _TOPIC, _CHANNEL, text="Delete CHANNEL and its messages, on all nodes."
+)
+def channel_delete(cluster: Cluster, topic: str, channel: str) -> list[Step]:
+    """Return the steps."""
+    act = "delete channel"
+
+    def remove(client: Any, partition: int | None) -> None:
+        client.delete_channel(topic, channel, partition=partition)
+
+    if cluster.needs_registration(topic):
+        return cluster.on_lookupds(act, lambda client: client.delete_channel(topic, channel))
+    nsqds = cluster.on_nsqds(topic, act, remove)
+    if cluster.is_youzan:
+        return nsqds
+    return cluster.on_lookupds(act, lambda client: client.delete_channel(topic, channel)) + nsqds
+
+
+def _channel_act(name: str, text: str) -> None:
+    def steps(cluster: Cluster, topic: str, channel: str) -> list[Step]:
+        def act(client: Any, partition: int | None) -> None:
+            getattr(client, f"{name}_channel")(topic, channel, partition=partition)
+
+        return cluster.on_nsqds(topic, f"{name} channel", act)
+
+    channel.add_command(_act(name, f"channel {name} clicks archive", _TOPIC, _CHANNEL, text=text)(steps))
+
+
+_channel_act("empty", "Drop all messages of CHANNEL, those in flight and deferred included, on all nodes.")
+_channel_act("pause", "Stop sending messages of CHANNEL to its consumers, on all nodes.")
+_channel_act("unpause", "Resume what pause stopped, on all nodes.")
+
+
+@node.add_command
+@_act(
+    "tombstone",
+    "node tombstone nsqd1:4151 clicks",
+    click.argument("node"),
+    _TOPIC,
+    text="Have lookups of TOPIC leave NODE (host:http_port) out for a while, and delete TOPIC there with its messages.",
+)
+def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
+    """Return the steps."""
+    known = cluster.nodes()
+    if node not in known:  # nsqlookupd would say OK
+        raise click.ClickException(f"no nsqlookupd knows a node {node!r}; they know {', '.join(known) or 'none'}")
+    steps = cluster.on_lookupds("tombstone topic", lambda client: client.tombstone_topic(topic, node))
+    if cluster.is_youzan:  # its partitions are the cluster's to move
+        return steps
+    return [*steps, cluster.on_nsqd(node, "delete topic", lambda client: client.delete_topic(topic))]

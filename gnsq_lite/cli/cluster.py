@@ -1,0 +1,138 @@
+"""What an act on a topic or channel means on each nsqlookupd and nsqd of a cluster, plain or Youzan's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from gnsq_lite.cli.lists import ask_all
+from gnsq_lite.errors import HTTPError, HTTPStatusError
+from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.options import HTTPOptions, format_address
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call to one server."""
+
+    server: str
+    act: str
+    call: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a step: ``ok``, ``absent`` (there was nothing to act on) or ``failed``."""
+
+    server: str
+    act: str
+    outcome: str
+    error: str | None = None
+
+
+def run(steps: list[Step]) -> list[Outcome]:
+    """Run all of them, whatever fails."""
+    done = []
+    for step in steps:
+        outcome, error = "ok", None
+        try:
+            step.call()
+        except HTTPError as failure:
+            is_absent = isinstance(failure, HTTPStatusError) and failure.status == 404
+            outcome, error = ("absent" if is_absent else "failed"), str(failure)
+        done.append(Outcome(step.server, step.act, outcome, error))
+    return done
+
+
+class Cluster:
+    """The servers that were named, and what they know; asked when it is needed.
+
+    Acts of Youzan's cluster go to the leader of its nsqlookupds, and to the leader of each partition.
+    """
+
+    def __init__(self, lookupds: list[str], nsqds: list[str], http: HTTPOptions) -> None:
+        self._lookupds, self._nsqds, self._http = lookupds, nsqds, http
+        leader = self._leader()
+        self.is_youzan = leader is not None
+        self._acting = [leader] if leader is not None else lookupds
+
+    def _leader(self) -> str | None:
+        def ask(client: LookupdClient) -> list[str]:
+            try:
+                found = client.list_lookupds().leader
+            except HTTPStatusError:  # a plain one
+                return []
+            return [format_address(found.http_address)] if found is not None else []
+
+        return next(iter(self._ask(ask)), None)
+
+    def _ask(self, ask: Callable[[LookupdClient], Any]) -> list[Any]:
+        return ask_all(tuple(self._lookupds), ask, self._http) if self._lookupds else []
+
+    def on_lookupds(self, act: str, call: Callable[[LookupdClient], None]) -> list[Step]:
+        """Return *call* for each nsqlookupd that acts."""
+        return [Step(url, act, self._with(LookupdClient, url, call)) for url in self._acting]
+
+    def _places(self, topic: str) -> list[tuple[str, int | None]]:
+        places: dict[tuple[str, int | None], None] = {}
+        for found in self._ask(lambda client: [client.lookup(topic, access="r" if self.is_youzan else None)]):
+            for number, node in found.partitions.items():
+                places[format_address(node.http_address), number] = None
+            for node in () if found.partitions else found.producers:
+                places[format_address(node.http_address), None] = None
+        places.update({(address, None): None for address in self._nsqds})
+        return list(places)
+
+    def check_known(self, topic: str) -> None:
+        """Raise click.ClickException where neither a nsqlookupd nor an nsqd that was named knows the topic."""
+        if not self._nsqds and not any(self._ask(lambda client: [client.lookup(topic).found])):
+            raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
+
+    def has_nsqds(self, topic: str) -> bool:
+        """Whether an nsqd has the topic, or one was named."""
+        return bool(self._places(topic))
+
+    def on_nsqds(self, topic: str, act: str, call: Callable[[NsqdClient, int | None], None]) -> list[Step]:
+        """Return *call*, with the partition or None, for each nsqd that has the topic and each that was named.
+
+        Raises click.ClickException where there is none.
+        """
+        places = self._places(topic)
+        if not places:
+            raise click.ClickException(f"no nsqd has a topic {topic!r}")
+        steps = []
+        for address, partition in places:
+            named = act if partition is None else f"{act}, partition {partition}"
+
+            def one(client: NsqdClient, partition: int | None = partition) -> None:
+                call(client, partition)
+
+            steps.append(Step(address, named, self._with(NsqdClient, address, one)))
+        return steps
+
+    def on_nsqd(self, address: str, act: str, call: Callable[[NsqdClient], None]) -> Step:
+        """Return *call* for one nsqd."""
+        return Step(address, act, self._with(NsqdClient, address, call))
+
+    def named(self, act: str, call: Callable[[NsqdClient], None]) -> list[Step]:
+        """Return *call* for each nsqd that was named."""
+        return [self.on_nsqd(address, act, call) for address in self._nsqds]
+
+    def needs_registration(self, topic: str) -> bool:
+        """Whether channels of the topic are made at Youzan's nsqlookupd alone."""
+        metas = self._ask(lambda client: client.topics_meta()) if self.is_youzan else []
+        return any(meta.topic_name == topic and meta.disable_channel_auto_create for meta in metas)
+
+    def nodes(self) -> list[str]:
+        """Return the HTTP addresses of all nsqds."""
+        return sorted({format_address(node.http_address) for node in self._ask(LookupdClient.nodes)})
+
+    def _with(self, kind: type[Any], address: str, call: Callable[[Any], None]) -> Callable[[], None]:
+        def run_it() -> None:
+            with kind(address, self._http) as client:
+                call(client)
+
+        return run_it
