@@ -296,10 +296,21 @@ is_plain(const Runner *self, const State *state, PyObject *job)
     return !overflow && count <= self->most;
 }
 
-/* Whether a handler returned what nobody runs; then NULL with a TypeError, and *returned* is given back. */
+/* Whether a handler returned what nobody runs; then NULL with a TypeError, and *returned* is given back.
+
+   False, which was a failure to pynsq, gets a warning, by default once. */
 static PyObject *
 refuse_unrun(PyObject *returned)
 {
+    if (returned == Py_False) {
+        const char *text = "the handler returned False, and its message is finished all the same:"
+                           " raise Requeue() to have it again";
+        if (PyErr_WarnEx(PyExc_RuntimeWarning, text, 1) < 0) {
+            Py_DECREF(returned);
+            return NULL;
+        }
+        return returned;
+    }
     int has_close = PyCoro_CheckExact(returned) || PyGen_CheckExact(returned);
     if (!has_close && !PyAsyncGen_CheckExact(returned)) {
         return returned;

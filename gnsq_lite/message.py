@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from gnsq_lite.errors import AlreadyAnswered, OptionError
 from gnsq_lite.speed import know
@@ -63,6 +63,19 @@ class Answers(Protocol):
     def answer_late(self, message: Message, *, finished: bool) -> None: ...
 
     def touch(self, message: Message) -> None: ...
+
+
+class _Truth(int):
+    """True or False, to be called too: what was a method elsewhere is a property here."""
+
+    def __call__(self) -> bool:
+        return bool(self)
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
+_YES, _NO = cast("tuple[bool, bool]", (_Truth(True), _Truth(False)))
 
 
 class Message:
@@ -134,13 +147,13 @@ class Message:
 
     @property
     def has_responded(self) -> bool:
-        """Whether it was finished or requeued."""
-        return not hasattr(self, "_token")
+        """Whether it was finished or requeued.  ``has_responded()``, as in gnsq and pynsq, is the same."""
+        return _NO if hasattr(self, "_token") else _YES
 
     @property
     def is_async(self) -> bool:
-        """Whether the handler has taken over the answer (:meth:`enable_async`)."""
-        return getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC)
+        """Whether the handler has taken over the answer (:meth:`enable_async`).  ``is_async()`` is the same."""
+        return _YES if getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC) else _NO
 
     def finish(self) -> None:
         """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""

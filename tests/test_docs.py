@@ -14,7 +14,7 @@ from tests import docblocks
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.rst", ROOT / "CONTRIBUTING.rst", *sorted((ROOT / "docs").glob("*.rst"))]
 #: Pages whose blocks need more than the core; their own tests run them.
-ELSEWHERE = {"spark.rst", "django.rst", "youzan.rst"}
+ELSEWHERE = {"spark.rst", "django.rst", "youzan.rst", "from_pynsq.rst", "from_gnsq.rst"}
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and p.name not in ELSEWHERE], ids=lambda p: p.name)

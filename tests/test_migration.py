@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnsq_lite.broker import Broker
-from tests.docblocks import local
+from tests.docblocks import blocks, local
 from tests.system.test_reader import wait_for
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -108,3 +111,29 @@ def test_a_script_runs_after_the_steps_of_its_page(page: str, script: str, steps
         namespace["reader"].close()
         namespace.get("producer", namespace.get("writer")).close()
     assert sorted(namespace["seen"]) == [b"one", b"three", b"two"]
+
+
+@pytest.mark.parametrize(("page", "lines"), [("from_gnsq.rst", 3), ("from_pynsq.rst", 2)])
+def test_the_programs_of_a_page_run_as_pasted(page: str, lines: int, tmp_path: Path) -> None:
+    with Broker() as broker:
+        worker, publisher = (local(source, broker) for _, source in blocks(DOCS / page))
+        for name, source in (("worker.py", worker), ("publisher.py", publisher)):
+            (tmp_path / name).write_text(source, encoding="utf-8")
+        argv = [sys.executable, "-u", "worker.py"]
+        running = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            subprocess.run([sys.executable, "publisher.py"], cwd=tmp_path, check=True, timeout=60)
+            channel: list[Any] = []
+
+            def is_done() -> bool:
+                channel[:] = [c for t in broker.node.stats()["topics"] for c in t["channels"]]
+                left = [sum(c[name] for c in channel) for name in ("in_flight_count", "deferred_count", "depth")]
+                return bool(channel) and channel[0]["message_count"] >= lines and not any(left)
+
+            wait_for(is_done)
+            running.send_signal(signal.SIGTERM)
+            out, err = running.communicate(timeout=60)
+        finally:
+            running.kill()
+            running.communicate()
+    assert (running.returncode, err, len(out.splitlines())) == (0, b"", lines)

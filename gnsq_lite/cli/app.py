@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds that the nsqlookupds know."),
     "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
     "relay": ("gnsq_lite.cli.relay", "Read topics here, publish them there."),
+    "doctor": ("gnsq_lite.cli.doctor", "List what to change in a program of pynsq or gnsq."),
     "stat": ("gnsq_lite.cli.stat", "Show depth, rates and clients of every channel, live."),
     "tail": ("gnsq_lite.cli.tail", "Print messages as they come."),
     "to-file": ("gnsq_lite.cli.to_file", "Write topics to files; FIN follows fsync."),

@@ -8,6 +8,7 @@ message: see :func:`make_runner`.
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -49,8 +50,19 @@ class Outcomes(Protocol):
         """No handler was called: nsqd has taken the message back."""
 
 
+#: As in _speed_run.c.
+RETURNED_FALSE = (
+    "the handler returned False, and its message is finished all the same: raise Requeue() to have it again"
+)
+
+
 def refuse_unrun(returned: object, by: str = "the handler") -> None:
-    """Raise TypeError for a coroutine or a generator: what returned it has run nothing, and nobody will."""
+    """Raise TypeError for a coroutine or a generator: what returned it has run nothing, and nobody will.
+
+    A handler's False, which was a failure to pynsq, gets a warning, by default once.
+    """
+    if returned is False and by == "the handler":
+        warnings.warn(RETURNED_FALSE, RuntimeWarning, stacklevel=2)
     if isinstance(returned, (CoroutineType, GeneratorType, AsyncGeneratorType)):
         if not isinstance(returned, AsyncGeneratorType):
             returned.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import format_address
 from tests.cli.originals import until
@@ -23,6 +24,18 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture
 def cluster(make_cluster: MakeCluster) -> Cluster:
     return make_cluster(nodes=2)
+
+
+def patiently(condition: Callable[[], bool]) -> Callable[[], bool]:
+    """Return *condition*, false while the cluster says that it is not stable."""
+
+    def check() -> bool:
+        try:
+            return condition()
+        except HTTPStatusError:
+            return False
+
+    return check
 
 
 def act(where: str, *words: str, code: int = 0) -> list[dict[str, Any]]:
@@ -160,7 +173,13 @@ def test_a_topic_of_youzans_lives_and_dies_on_all_its_partitions(youzan: str, re
     assert act(youzan, "topic", "create", topic, code=2) == []
     act(youzan, "topic", "create", topic, "--partition-num", "2", "--replicator", "1")
     with LookupdClient(youzan) as lookupd:
-        until(lambda: len(lookupd.lookup(topic, access="w").partitions) == 2, "the partitions")
+
+        def is_made() -> bool:
+            # Asked again, it changes nothing, but has the cluster look again for leaders.
+            lookupd.create_topic(topic, partition_num=2, replicator=1)
+            return len(lookupd.lookup(topic, access="w").partitions) == 2
+
+        until(patiently(is_made), "the partitions", 200.0)
         places = lookupd.lookup(topic, access="w").partitions
     outcomes = act(youzan, "channel", "create", topic, "c")
     assert sorted(each["act"] for each in outcomes) == ["create channel, partition 0", "create channel, partition 1"]

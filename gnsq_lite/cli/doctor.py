@@ -1,0 +1,250 @@
+"""``gnsq-lite doctor``: what to change in a program that was written for pynsq or gnsq, line by line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from gnsq_lite.cli import doctor_rules as rules
+from gnsq_lite.cli import flags
+from gnsq_lite.cli.goflags import go_command
+from gnsq_lite.cli.output import echo, visible
+
+_LIBRARIES = {"nsq": "pynsq", "gnsq": "gnsq"}
+_PRINT = re.compile(r"^(\s*)print +([^(\s=].*)$", re.M)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """Something to change; *silent*: the program would run on without it and do something else."""
+
+    file: str
+    line: int
+    text: str
+    silent: bool = False
+
+
+def examine(source: str, name: str) -> list[Finding]:
+    """Return what to change in *source*, in the order of its lines."""
+    found: set[tuple[int, str]] = set()
+    try:
+        tree = ast.parse(source, name)
+    except (SyntaxError, ValueError):
+        found.update(
+            (source.count("\n", 0, at.start()) + 1, "print is a function: print(...)") for at in _PRINT.finditer(source)
+        )
+        try:
+            tree = ast.parse(_PRINT.sub(r"\1print(\2)", source), name)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            return [Finding(name, line, f"this is no Python 3: {getattr(error, 'msg', error)}")]
+    found.update(Program(tree).findings())
+    marked = ((line, text.removeprefix(rules.SILENT), rules.SILENT in text) for line, text in found)
+    return sorted(Finding(name, line, text.replace(rules.SILENT, ""), silent) for line, text, silent in marked)
+
+
+class Program:
+    """A program: what it imports, what it makes, and which of its functions are handlers."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._nodes = list(ast.walk(tree))
+        #: Name in the program -> (library, name there; "" for the module).
+        self._imported: dict[str, tuple[str, str]] = {}
+        for node in self._nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.split(".")[0]
+                    if top in _LIBRARIES:
+                        self._imported[alias.asname or top] = (_LIBRARIES[top], "")
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _LIBRARIES:
+                library = _LIBRARIES[node.module.split(".")[0]]
+                self._imported.update({a.asname or a.name: (library, a.name) for a in node.names})
+        # Manuals show parts of programs, without their imports.
+        bound = {node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        used = {
+            node.value.id
+            for node in self._nodes
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        }
+        for name in (used - bound) & set(_LIBRARIES):
+            self._imported.setdefault(name, (_LIBRARIES[name], ""))
+        self.libraries = {library for library, _ in self._imported.values()}
+        self._handlers = {name for node in self._nodes for name in self._named_handlers(node)}
+
+    def findings(self) -> Iterator[tuple[int, str]]:
+        """Yield (line, what to change)."""
+        if not self.libraries:
+            return
+        for node in self._nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from self._of_import(node)
+            elif isinstance(node, ast.Call):
+                yield from self._of_call(node)
+            elif isinstance(node, ast.ClassDef):
+                yield from self._of_class(node)
+            if isinstance(node, (ast.Attribute, ast.Name)):
+                yield from self._of_name(node)
+            if isinstance(node, _FUNCTIONS) and self._is_handler(node):
+                yield from self._of_handler(node)
+
+    def _origin(self, node: ast.AST) -> tuple[str, str] | None:
+        """Return (library, name there) of what *node* names, the last part of a dotted one; None: not theirs."""
+        if isinstance(node, ast.Name):
+            return self._imported.get(node.id)
+        if isinstance(node, ast.Attribute):
+            owner: ast.AST = node
+            while isinstance(owner, ast.Attribute):
+                owner = owner.value
+            found = self._imported.get(owner.id) if isinstance(owner, ast.Name) else None
+            return (found[0], node.attr) if found is not None and found[1] == "" else None
+        return None
+
+    def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        tops = {name.split(".")[0] for name in names}
+        if tops & set(_LIBRARIES):
+            yield node.lineno, "from gnsq_lite import Reader, Writer, Requeue"
+        if "tornado" in tops and "pynsq" in self.libraries:
+            yield node.lineno, "Tornado's loop is not needed for NSQ: calls block, and a Reader runs beside it"
+
+    def _of_call(self, node: ast.Call) -> Iterator[tuple[int, str]]:
+        origin = self._origin(node.func)
+        if origin is None:
+            yield from self._of_publish(node)
+            return
+        library, name = origin
+        kind, text = rules.MAKERS[library].get(name, ("", ""))
+        if not kind:
+            return
+        yield node.lineno, f"{name}(): {text}"
+        if kind == "reader":
+            for note in rules.READERS[library]:
+                yield node.lineno, note
+            given = {keyword.arg for keyword in node.keywords}
+            if library == "gnsq" and "requeue_delay" not in given:
+                yield (
+                    node.lineno,
+                    rules.SILENT + "a failed message came again at once: give requeue_delay=0, or wait 90 s",
+                )
+        for keyword in node.keywords:
+            if keyword.arg in rules.KEYWORDS[library]:
+                yield keyword.value.lineno, _said(f"{keyword.arg}=", rules.KEYWORDS[library][keyword.arg])
+
+    def _of_publish(self, node: ast.Call) -> Iterator[tuple[int, str]]:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if called in ("publish", "multipublish") and "gnsq" in self.libraries:
+            if any(keyword.arg == "defer" for keyword in node.keywords) or len(node.args) > 2:
+                yield node.lineno, _said("defer=", rules.SILENT + "milliseconds there, seconds here")
+            for keyword in node.keywords:
+                if keyword.arg in ("block", "raise_error"):
+                    yield keyword.value.lineno, f"{keyword.arg}=: publish_nowait() does not block; publish() raises"
+        if called in ("publish", "multipublish", "pub", "mpub", "dpub"):
+            bodies = [each for arg in node.args[1:] for each in (arg.elts if isinstance(arg, ast.List) else [arg])]
+            if any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in bodies):
+                yield node.lineno, "a body is bytes: b'...' or text.encode()"
+        if called == "start" and "gnsq" in self.libraries and _last(node.func, 1) in ("producer", "writer"):
+            yield node.lineno, "a Writer starts by itself: leave start() out"
+
+    def _of_class(self, node: ast.ClassDef) -> Iterator[tuple[int, str]]:
+        for base in node.bases:
+            origin = self._origin(base)
+            if origin is not None and origin[1] in rules.MAKERS[origin[0]]:
+                yield node.lineno, f"a subclass of {origin[1]}: give functions to Reader instead"
+                for part in node.body:
+                    if isinstance(part, ast.FunctionDef) and part.name in rules.ATTRIBUTES[origin[0]]:
+                        yield part.lineno, _said(part.name, rules.ATTRIBUTES[origin[0]][part.name])
+
+    def _of_name(self, node: ast.Attribute | ast.Name) -> Iterator[tuple[int, str]]:
+        origin = self._origin(node)
+        if origin is not None and origin[1] in rules.NAMES[origin[0]]:
+            yield node.lineno, _said(origin[1], rules.NAMES[origin[0]][origin[1]])
+        elif origin is None and isinstance(node, ast.Attribute):
+            for library in sorted(self.libraries):
+                if node.attr in rules.ATTRIBUTES[library] and _last(node, 1) not in ("message", "msg", "m"):
+                    yield node.lineno, _said(node.attr, rules.ATTRIBUTES[library][node.attr])
+
+    # -- handlers
+
+    def _named_handlers(self, node: ast.AST) -> Iterator[str]:
+        """Yield the names of functions that *node* makes handlers."""
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg == "message_handler":
+                    yield _last(keyword.value, 0)
+            if isinstance(node.func, ast.Attribute) and _last(node.func, 1) == "on_message" and node.args:
+                yield _last(node.args[0], 0)
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "set_message_handler" and node.args:
+                yield _last(node.args[0], 0)
+
+    def _is_handler(self, node: ast.AST) -> bool:
+        name = getattr(node, "name", "")
+        decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", ())]
+        is_connected = any(text.endswith("on_message.connect") for text in decorators)
+        return bool(name) and (name in self._handlers or name == "process_message" or is_connected)
+
+    def _of_handler(self, node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.AsyncFunctionDef):
+            yield node.lineno, "an async def: a handler is a plain function, perhaps one with asyncio.run()"
+        taken = node.args.args if isinstance(node, _FUNCTIONS) else []
+        arguments = [each.arg for each in taken if each.arg not in ("self", "cls")]
+        if len(arguments) == 2 and "gnsq" in self.libraries:
+            yield getattr(node, "lineno", 1), f"the handler takes the message alone: def handler({arguments[1]})"
+        message = arguments[-1] if arguments else ""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Return):
+                yield from _of_return(part, self.libraries)
+            elif isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)):
+                yield part.lineno, "a coroutine: a handler is a plain function; it may block"
+            elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == message:
+                if part.attr in rules.MESSAGE:
+                    yield part.lineno, _said(f"message.{part.attr}", rules.MESSAGE[part.attr])
+            elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "requeue":
+                given = {keyword.arg for keyword in part.keywords}
+                if "time_ms" in given or ("gnsq" in self.libraries and (part.args or given - {"backoff"})):
+                    yield part.lineno, _said("requeue", rules.SILENT + "milliseconds there; requeue(seconds) here")
+
+
+def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str]]:
+    value = node.value
+    if isinstance(value, ast.Constant) and value.value is False:
+        yield node.lineno, rules.SILENT + "return False finishes the message here: raise Requeue()"
+    elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
+        yield node.lineno, rules.SILENT + "what is returned does not count here: raise Requeue() where it is false"
+
+
+def _said(name: str, text: str) -> str:
+    silent = rules.SILENT if text.startswith(rules.SILENT) else ""
+    return f"{silent}{name}: {text.removeprefix(rules.SILENT)}"
+
+
+def _last(node: ast.AST, back: int) -> str:
+    """Return the last part of a dotted name; *back*: the one so many before it."""
+    for _ in range(back):
+        node = node.value if isinstance(node, ast.Attribute) else ast.Constant(None)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@go_command("doctor", example="doctor program.py")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@flags.as_json
+def command(files: tuple[Path, ...], as_json: bool) -> int:
+    """List what to change in programs written for pynsq or gnsq, with the line; nothing of them is run.
+
+    "silent" marks what would run on and do something else.  Exit codes: 0 nothing to change, 1 something.
+    """
+    found = []
+    for path in files:
+        found += examine(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    if as_json:
+        echo(json.dumps([asdict(each) for each in found]))
+    for each in () if as_json else found:
+        echo(visible(f"{each.file}:{each.line}: {'[silent] ' if each.silent else ''}{each.text}"))
+    return 1 if found else 0

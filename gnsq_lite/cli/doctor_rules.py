@@ -1,0 +1,140 @@
+"""What is different for a program of pynsq or gnsq, name by name; see docs/from_pynsq.rst and docs/from_gnsq.rst."""
+
+from __future__ import annotations
+
+#: Marks what runs here without an error and does something else.
+SILENT = "silent: "
+
+#: The calls that make something -> (what it becomes, what is to be said of it as well).
+MAKERS = {
+    "pynsq": {
+        "Reader": ("reader", "Reader(topic, channel, handler, ...); start it with reader.start()"),
+        "Writer": ("writer", "Writer([addresses]); its calls block and raise"),
+    },
+    "gnsq": {
+        "Reader": ("reader", "Reader(topic, channel, handler, ...)"),
+        "Consumer": ("reader", "Reader(topic, channel, handler, ...)"),
+        "Producer": ("writer", "Writer(addresses)"),
+        "Nsqd": ("client", "gnsq_lite.http.NsqdClient, and Writer to publish by TCP"),
+        "NsqdTCPClient": ("client", "Writer to publish, Reader to subscribe"),
+        "NsqdHTTPClient": ("client", "gnsq_lite.http.NsqdClient"),
+        "Lookupd": ("client", "gnsq_lite.http.LookupdClient"),
+        "LookupdClient": ("client", "gnsq_lite.http.LookupdClient"),
+    },
+}
+
+#: What is said of every Reader of theirs.
+READERS = {
+    "pynsq": [SILENT + "handlers run several at a time here: give concurrency=1 unless yours may"],
+    "gnsq": [
+        SILENT + "handlers run in threads unless the process is monkey-patched, several at a time: give concurrency=1"
+        " unless yours may",
+    ],
+}
+
+_SAME = {
+    "max_tries": "max_attempts=",
+    "message_handler": "the third argument, handler",
+    "name": "is not there; the logger is gnsq_lite.reader",
+    "max_backoff_duration": "backoff=BackoffOptions(longest=seconds); 0 there is backoff=False here",
+    "tls_v1": "tls=True",
+    "tls_options": "tls=TLSOptions(ca_file=..., cert_file=..., key_file=...); the server is verified",
+    "snappy": 'compression="snappy"',
+    "deflate": 'compression="deflate"',
+    "output_buffer_timeout": SILENT + "milliseconds there, seconds here",
+    "timeout": "connect_timeout=; Writer: publish_timeout=",
+}
+#: Keyword of a maker -> what it is here.
+KEYWORDS = {
+    "pynsq": {
+        **_SAME,
+        "low_rdy_idle_timeout": "rdy_idle_timeout=",
+        "lookupd_connect_timeout": "lookupd_timeout=, for the whole call",
+        "lookupd_request_timeout": "lookupd_timeout=, for the whole call",
+        "msg_timeout": SILENT + "milliseconds there, seconds here",
+        "reconnect_interval": "reconnect_delay= and max_reconnect_delay=",
+        "io_loop": "is not there: no event loop is run",
+    },
+    "gnsq": {
+        **_SAME,
+        "max_concurrency": "concurrency=; 0 there is 1 here, -1 there is the number of processors",
+        "async": "message.enable_async() in the handler",
+        "requeue_delay": SILENT + "milliseconds there, seconds here",
+        "low_ready_idle_timeout": "rdy_idle_timeout=",
+        "backoff_on_requeue": "raise Requeue(backoff=False) in the handler",
+    },
+}
+
+#: Signal or attribute of a Reader or Writer -> what it is here.
+ATTRIBUTES = {
+    "pynsq": {
+        "pub": "writer.publish(topic, body), which blocks; publish_nowait(topic, body) and its done callback otherwise",
+        "mpub": "writer.multipublish(topic, bodies), which blocks",
+        "dpub": SILENT + "writer.publish(topic, body, defer=seconds): milliseconds there, and in another place",
+        "set_message_handler": "the third argument of Reader",
+        "giving_up": "on_give_up=",
+        "process_message": "the handler",
+        "preprocess_message": "do it in the handler",
+        "validate_message": "do it in the handler",
+        "heartbeat": "is not there: heartbeats are answered whatever a handler does",
+        "disabled": "reader.set_max_in_flight(0)",
+        "query_lookupd": "is not there: the Reader asks by itself",
+        "connect_to_nsqd": "nsqd_tcp_addresses=",
+        "io_loop": "is not there: no event loop is run",
+        "conns": "reader.stats()",
+    },
+    "gnsq": {
+        "on_message": "the third argument of Reader: def handler(message)",
+        "on_response": "is not there: a publish returns when nsqd said OK",
+        "on_error": "on_error=",
+        "on_finish": "is not there: do it at the end of the handler",
+        "on_requeue": "on_failure=, for failed handlers",
+        "on_giving_up": "on_give_up=",
+        "on_auth": "is not there: a refused AUTH is an error",
+        "on_exception": "on_failure=",
+        "on_close": "what follows reader.join()",
+        "is_running": "reader.stats()",
+        "is_starved": SILENT + "a method here: reader.is_starved()",
+        "total_ready_count": "reader.stats()",
+        "total_in_flight": "reader.stats()",
+        "query_nsqd": "is not there: the Reader connects by itself",
+        "query_lookupd": "is not there: the Reader asks by itself",
+        "connect_to_nsqd": "nsqd_tcp_addresses=",
+    },
+}
+
+#: Of a message, in a handler.
+MESSAGE = {
+    "timestamp": SILENT + "a datetime here; nanoseconds are message.timestamp_ns",
+    "on": "is not there: messages have no events",
+    "on_finish": "is not there",
+    "on_requeue": "is not there",
+    "on_touch": "is not there",
+}
+
+#: Functions, classes and errors of the module itself.
+NAMES = {
+    "pynsq": {
+        "run": "reader.start(), once for each Reader; with block=False for all but the last",
+        "Error": "gnsq_lite.NSQError, raised by publish() and not given to a callback",
+        "LegacyReader": "Reader",
+        "SyncConn": "Writer, or Reader",
+        "AsyncConn": "Writer, or Reader",
+        "BackoffTimer": "backoff=BackoffOptions(...)",
+    },
+    "gnsq": {
+        "NSQRequeueMessage": "raise Requeue(delay in seconds)",
+        "NSQException": "gnsq_lite.NSQError",
+        "NSQNoConnections": "gnsq_lite.NotSent",
+        "NSQSocketError": "gnsq_lite.NSQError",
+        "NSQErrorCode": "gnsq_lite.NsqdError",
+        "BatchHandler": "batch_size= and batch_wait= of Reader: the handler gets a list",
+        "LogGiveupHandler": "on_give_up=; without it a message that is given up is logged",
+        "JSONLogGiveupHandler": "on_give_up=",
+        "NsqdGiveupHandler": 'on_give_up=; a Worker takes on_give_up="topic:NAME"',
+        "QueueHandler": "is not needed: concurrency= calls the handler in its own thread or greenlet",
+        "ChannelHandler": "is not needed: concurrency= calls the handler in its own thread or greenlet",
+        "SentryExceptionHandler": "on_failure=",
+        "BackoffTimer": "backoff=BackoffOptions(...)",
+    },
+}

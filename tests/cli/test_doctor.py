@@ -1,0 +1,142 @@
+"""What the doctor finds in programs for pynsq and gnsq, and in those that need nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.cli.doctor import examine
+from tests.cli.programs import run as program
+
+PYNSQ = """\
+import nsq
+import tornado.ioloop
+import functools
+
+class Mine(nsq.Reader):
+    def giving_up(self, message):
+        pass
+
+def work(message):
+    age = message.timestamp / 1e9
+    if not message.has_responded():
+        return False
+    message.requeue(time_ms=500)
+    return age > 3
+
+async def later(message):
+    return True
+
+reader = nsq.Reader("orders", "billing", message_handler=work, max_tries=3, msg_timeout=1000,
+                    tls_v1=True)
+other = nsq.Reader("orders", "other", message_handler=later)
+writer = nsq.Writer(["127.0.0.1:4150"])
+writer.pub("orders", b"x", callback=functools.partial(print))
+writer.dpub("orders", 500, b"x")
+nsq.run()
+"""
+
+GNSQ = """\
+from gnsq import Consumer, Producer
+from gnsq.errors import NSQRequeueMessage
+
+consumer = Consumer("orders", "billing", max_in_flight=3)
+
+def handler(consumer, message):
+    if consumer.is_starved:
+        message.requeue(1000)
+    raise NSQRequeueMessage()
+
+consumer.on_message.connect(handler)
+consumer.on_giving_up.connect(print)
+consumer.start()
+producer = Producer("localhost:4150")
+producer.start()
+producer.publish("orders", "text", defer=100)
+"""
+
+
+def found(source: str) -> dict[int, list[str]]:
+    lines: dict[int, list[str]] = {}
+    for each in examine(source, "program.py"):
+        lines.setdefault(each.line, []).append(("[silent] " if each.silent else "") + each.text)
+    return lines
+
+
+def line_of(source: str, part: str) -> int:
+    return next(number for number, line in enumerate(source.splitlines(), 1) if part in line)
+
+
+@pytest.mark.parametrize(
+    ("source", "at", "said"),
+    [
+        (PYNSQ, "import nsq", "from gnsq_lite import"),
+        (PYNSQ, "import tornado", "Tornado"),
+        (PYNSQ, "class Mine", "subclass"),
+        (PYNSQ, "def giving_up", "on_give_up="),
+        (PYNSQ, "message.timestamp", "[silent] message.timestamp"),
+        (PYNSQ, "return False", "[silent] return False"),
+        (PYNSQ, "time_ms", "[silent] requeue"),
+        (PYNSQ, "return age", "[silent] what is returned"),
+        (PYNSQ, "async def", "plain function"),
+        (PYNSQ, "reader = ", "[silent] handlers run"),
+        (PYNSQ, "reader = ", "max_attempts="),
+        (PYNSQ, "msg_timeout", "[silent] msg_timeout="),
+        (PYNSQ, "tls_v1", "tls=True"),
+        (PYNSQ, "writer = ", "Writer()"),
+        (PYNSQ, "writer.pub", "writer.publish"),
+        (PYNSQ, "writer.dpub", "[silent] dpub"),
+        (PYNSQ, "nsq.run()", "reader.start()"),
+        (GNSQ, "from gnsq import", "from gnsq_lite import"),
+        (GNSQ, "consumer = ", "[silent] a failed message"),
+        (GNSQ, "def handler", "def handler(message)"),
+        (GNSQ, "is_starved", "[silent] is_starved"),
+        (GNSQ, "requeue(1000)", "[silent] requeue"),
+        (GNSQ, "raise NSQRequeueMessage", "raise Requeue("),
+        (GNSQ, "on_message", "third argument"),
+        (GNSQ, "on_giving_up", "on_give_up="),
+        (GNSQ, "producer.start", "leave start() out"),
+        (GNSQ, "producer.publish", "[silent] defer="),
+        (GNSQ, "producer.publish", "bytes"),
+    ],
+)
+def test_each_difference_is_found_at_its_line(source: str, at: str, said: str) -> None:
+    assert any(said in text for text in found(source)[line_of(source, at)]), found(source)
+
+
+def test_what_is_the_same_is_not_told_of() -> None:
+    assert line_of(PYNSQ, "has_responded") not in found(PYNSQ)
+    assert line_of(GNSQ, "consumer.start") not in found(GNSQ)
+    assert found("import os\nfrom gnsq_lite import Reader\n\ndef handler(message):\n    return False\n") == {}
+
+
+def test_another_name_for_a_module_or_a_class_hides_nothing() -> None:
+    lines = found("import nsq as queue\nfrom gnsq import Producer as P\n\nqueue.run()\nP('x')\n")
+    assert "reader.start()" in lines[4][0]
+    assert "Writer" in lines[5][0]
+
+
+def test_a_part_of_a_program_is_read_without_its_imports() -> None:
+    assert "Reader" in found('c = gnsq.Consumer("t", "c", "localhost:4150")\n')[1][0]
+
+
+def test_a_program_of_python_2_is_read_as_far_as_it_goes() -> None:
+    lines = found('import nsq\n\ndef h(m):\n    print "got", m\n    return True\n\nnsq.Reader(message_handler=h)\n')
+    assert lines[4] == ["print is a function: print(...)"]
+    assert 7 in lines
+    assert list(found("import nsq\nexec 'x'\n")) == [2]
+
+
+def test_it_lists_lines_and_ends_with_1_or_says_nothing_and_ends_with_0(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(PYNSQ)
+    (tmp_path / "new.py").write_text("from gnsq_lite import Reader\n")
+    done = program("doctor", str(tmp_path / "old.py"), str(tmp_path / "new.py"))
+    assert done.returncode == 1
+    assert done.stdout.decode().splitlines()[0].startswith(f"{tmp_path}/old.py:1: ")
+    assert b"new.py" not in done.stdout
+    done = program("doctor", "--json", str(tmp_path / "old.py"))
+    assert {"file", "line", "text", "silent"} == set(json.loads(done.stdout)[0])
+    done = program("doctor", str(tmp_path / "new.py"))
+    assert (done.returncode, done.stdout) == (0, b"")
