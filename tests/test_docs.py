@@ -61,6 +61,21 @@ def test_the_page_of_options_is_that_of_the_code() -> None:
     assert (ROOT / "docs" / "options.rst").read_text(encoding="utf-8") == module.text()
 
 
+def test_what_the_pages_install_is_a_checkout_with_extras_that_there_are() -> None:
+    import re
+
+    known = set(re.findall(r'^ +"(\w+)": ', (ROOT / "setup.py").read_text(encoding="utf-8"), re.M))
+    found = [
+        (page.name, *each)
+        for page in PAGES
+        for each in re.findall(r'pip install (?:-e )?"([^"\[]+)\[([\w,]+)\]"', page.read_text(encoding="utf-8"))
+    ]
+    assert len(found) >= 4
+    for page, what, extras in found:
+        assert what in (".", "/src/gnsq_lite"), (page, what)  # it is on no index
+        assert set(extras.split(",")) <= known, (page, extras)
+
+
 def test_every_test_that_the_pages_name_exists() -> None:
     import re
 
