@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 
 import click
 
+from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.version import __version__
 
@@ -36,21 +36,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-
-#: Options of the library, where a message may speak of one -> the flag that says it here.
-_FLAGS = {
-    "auth_secret": "--auth-secret (or NSQ_AUTH_SECRET)",
-    "nsqd_tcp_addresses": "--nsqd-tcp-address",
-    "lookupd_http_addresses": "--lookupd-http-address",
-    "ca_file": "--tls-root-ca-file",
-    "cert_file": "--tls-cert",
-    "key_file": "--tls-key",
-    "http_timeout": "--http-client-request-timeout",
-    "http_connect_timeout": "--http-client-connect-timeout",
-    "publish_timeout": "--timeout",
-    "work_dir": "--work-dir",
-    "filename_format": "--filename-format",
-}
 
 
 class LazyGroup(click.Group):
@@ -98,14 +83,6 @@ def main(patch: bool) -> None:
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """
-
-
-def in_flags(error: Exception) -> str:
-    """Return what *error* says, in this program's flags where it speaks of the library's options."""
-    if isinstance(error, OptionError):
-        flag = _FLAGS.get(error.name, f"--{error.name.replace('_', '-')}")
-        return f"{flag} {error.value!r}: {re.sub('|'.join(_FLAGS), lambda found: _FLAGS[found[0]], error.why)}"
-    return re.sub("|".join(_FLAGS), lambda found: _FLAGS[found[0]], str(error))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

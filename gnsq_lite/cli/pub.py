@@ -17,6 +17,7 @@ from gnsq_lite import Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import topic_names
 from gnsq_lite.cli.goflags import CONNECTION, Duration, go_command, option
+from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.output import Progress, errors
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.signals import in_main_thread
@@ -211,7 +212,9 @@ def command(
                     publisher.publish(bodies)
                     progress.show(part=count.part(), messages=publisher.confirmed)
         except NSQError as error:
-            errors.print(f"gnsq-lite pub: {error} ({publisher.confirmed} messages were published)", markup=False)
+            errors.print(
+                f"gnsq-lite pub: {in_flags(error)} ({publisher.confirmed} messages were published)", markup=False
+            )
             return 1
         except Stopped as stopped:
             errors.print(f"gnsq-lite pub: {signal.Signals(stopped.number).name}: {publisher}", markup=False)

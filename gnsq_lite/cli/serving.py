@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from gnsq_lite import Reader
+from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.output import errors
 from gnsq_lite.cli.repeats import Once
 from gnsq_lite.net.runtime import Completion
@@ -23,18 +24,17 @@ def log_to_stderr(level: str = "warning", prefix: str = "") -> Once:
     once = Once()
     for handler in logging.getLogger().handlers:
         handler.addFilter(once)
-        if prefix:
-            handler.setFormatter(_Prefixed(handler.formatter, prefix))
+        handler.setFormatter(_InFlags(handler.formatter, prefix))
     return once
 
 
-class _Prefixed(logging.Formatter):
+class _InFlags(logging.Formatter):
     def __init__(self, inner: logging.Formatter | None, prefix: str) -> None:
         super().__init__()
         self._inner, self._prefix = inner or logging.Formatter(), prefix
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._prefix + self._inner.format(record)
+        return self._prefix + in_flags(self._inner.format(record))
 
 
 class Service:

@@ -192,7 +192,7 @@ def test_the_broker_takes_nsqds_flags_for_tls_and_auth(certs: Certificates) -> N
             assert done.returncode == 0, done.stderr
             done = program(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n")
             assert done.returncode == 1
-            assert b"auth_secret" in done.stderr
+            assert b"--auth-secret" in done.stderr
             done = program(*flags, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
             assert done.returncode == 1
             assert b"hunter2" not in done.stderr
@@ -397,6 +397,20 @@ def test_relay_moves_messages_and_filters_by_json_field(broker: ServerHandle, em
     assert b"2 messages relayed, 2 filtered out" in err
     done = program("tail", "--topic", "there", "--channel", "c", "-n", "2", *on(embedded))
     assert sorted(json.loads(line)["n"] for line in done.stdout.splitlines()) == [0, 2]
+
+
+def test_relay_leaves_a_destination_alone_that_does_not_answer(embedded: Broker, topic: str) -> None:
+    source = b"".join(b"%d\n" % n for n in range(50))
+    assert program("pub", "--topic", topic, *on(embedded), "--batch", "50", stdin=source).returncode == 0
+    there = ("127.0.0.1:1", embedded.nsqd_tcp_address)
+    flags = [flag for each in there for flag in ("--destination-nsqd-tcp-address", each)]
+    opts = ("--producer-opt", "dial_timeout,1s", "--batch", "5", "--destination-topic", "there")
+    with Program("relay", "--topic", topic, *flags, *opts, *on(embedded)) as running:
+        count = lambda: sum(t["depth"] for t in embedded.node.stats()["topics"] if t["topic_name"] == "there")  # noqa: E731
+        wait_for(lambda: count() >= 50, timeout=90)
+        code, _, err = running.stop()
+    assert code == 0
+    assert err.count(b"127.0.0.1:1") <= 8, err
 
 
 def test_relay_finishes_nothing_that_the_destination_has_not_taken(broker: ServerHandle, topic: str) -> None:

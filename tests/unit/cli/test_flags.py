@@ -8,8 +8,9 @@ import click
 import pytest
 
 from gnsq_lite.cli import flags, goconfig
-from gnsq_lite.cli.app import COMMANDS, in_flags, main
+from gnsq_lite.cli.app import COMMANDS, main
 from gnsq_lite.cli.goflags import GoCommand, Option, normalized, seconds, truth
+from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions, TLSOptions
 
@@ -188,3 +189,4 @@ def test_an_error_speaks_of_this_programs_flags() -> None:
     assert in_flags(OptionError("rotate_size", 0, "must be more")).startswith("--rotate-size")
     assert "--tls-cert" in in_flags(OptionError("key_file", "k", "needs cert_file"))
     assert "--auth-secret" in in_flags(ValueError("this nsqd requires AUTH; set auth_secret"))
+    assert in_flags("GET /x?topic=work_dir_1") == "GET /x?topic=work_dir_1"

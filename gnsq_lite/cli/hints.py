@@ -1,0 +1,31 @@
+"""What errors say of the library's options, said of this program's flags."""
+
+from __future__ import annotations
+
+import re
+
+from gnsq_lite.errors import OptionError
+
+#: Options of the library, where a message may speak of one -> the flag that says it here.
+_FLAGS = {
+    "auth_secret": "--auth-secret (or NSQ_AUTH_SECRET)",
+    "nsqd_tcp_addresses": "--nsqd-tcp-address",
+    "lookupd_http_addresses": "--lookupd-http-address",
+    "ca_file": "--tls-root-ca-file",
+    "cert_file": "--tls-cert",
+    "key_file": "--tls-key",
+    "http_timeout": "--http-client-request-timeout",
+    "http_connect_timeout": "--http-client-connect-timeout",
+    "publish_timeout": "--timeout",
+    "work_dir": "--work-dir",
+    "filename_format": "--filename-format",
+}
+_SPOKEN_OF = re.compile(rf"(?<![\w-])({'|'.join(_FLAGS)})(?![\w-])")
+
+
+def in_flags(error: Exception | str) -> str:
+    """Return what *error* says, in this program's flags where it speaks of the library's options."""
+    if isinstance(error, OptionError):
+        flag = _FLAGS.get(error.name, f"--{error.name.replace('_', '-')}")
+        return f"{flag} {error.value!r}: {in_flags(error.why)}"
+    return _SPOKEN_OF.sub(lambda found: _FLAGS[found[0]], str(error))
