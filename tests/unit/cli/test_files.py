@@ -215,6 +215,7 @@ def test_a_full_disk_cuts_what_is_gone_on_with_back_to_what_was_there(
         file.write([b"two"])
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"one\n"
+    file.close()
 
 
 def test_two_programs_do_not_write_to_one_file(tmp_path: Path) -> None:
