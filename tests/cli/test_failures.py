@@ -15,6 +15,7 @@ from gnsq_lite.cli.jsonfilter import Filter
 from gnsq_lite.cli.lists import show
 from gnsq_lite.cli.output import console, errors
 from gnsq_lite.cli.pub import Read, pieces
+from tests.cli.originals import until
 from tests.cli.programs import command, environment
 from tests.cli.programs import run as program
 
@@ -103,8 +104,7 @@ def test_a_reader_of_the_output_that_goes_is_no_failure_and_its_message_goes_bac
                 arguments, stdout=nobody, stderr=subprocess.PIPE, check=False, timeout=30, env=environment()
             )
         assert (done.returncode, done.stderr) == (0, b"")
-        (channel,) = broker.node.stats()["topics"][0]["channels"]
-        assert channel["depth"] == 2
+        until(lambda: broker.node.stats()["topics"][0]["channels"][0]["depth"] == 2, "the messages")
 
 
 def test_a_list_whose_reader_has_gone_is_no_failure() -> None:
@@ -126,10 +126,14 @@ def test_tail_without_a_place_for_its_output_ends_and_keeps_the_message(output: 
         assert program("pub", "--topic", "t", *on, stdin=b"one\n").returncode == 0
         line = subprocess.list2cmdline(command("tail", "--topic", "t", "--channel", "c", *on))
         done = subprocess.run(
-            ["sh", "-c", f"exec {line} {output}"], stderr=subprocess.PIPE, check=False, timeout=20, env=environment()
+            ["sh", "-c", f"exec {line} {output}"], stderr=subprocess.PIPE, check=False, timeout=60, env=environment()
         )
-        (topic,) = broker.node.stats()["topics"]
-        assert sum(each["depth"] for each in topic["channels"] or [topic]) == 1
+
+        def is_back() -> bool:
+            (topic,) = broker.node.stats()["topics"]
+            return sum(each["depth"] for each in topic["channels"] or [topic]) == 1
+
+        until(is_back, "the message")
     assert done.returncode == code
     assert said in done.stderr
     assert done.stderr.count(b"\n") <= 4
