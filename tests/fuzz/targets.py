@@ -15,6 +15,7 @@ from gnsq_lite.dialect import PlainDialect
 from gnsq_lite.errors import HTTPResponseError, ProtocolError
 from gnsq_lite.message import Message
 from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.packing import pack, pure_pack
 from gnsq_lite.wire.compress import MAX_PIECE, DeflateCodec, SnappyCodec
 from gnsq_lite.wire.frames import FrameDecoder
 from gnsq_lite.wire.identify import parse_identify_reply
@@ -60,6 +61,17 @@ def message(data: bytes) -> None:
     except ProtocolError:
         return
     assert encode_message(*fields) == data
+
+
+def packed(data: bytes) -> None:
+    """MPUB of any bodies, cut at the length that each first byte names: the same in C and in Python, at any limit."""
+    limit, rest = (data[0], data[1:]) if data else (0, b"")
+    batch: list[Any] = []
+    while rest:
+        size = rest[0]
+        batch.append(rest[1 : 1 + size] if size < 250 else None)
+        rest = rest[1 + size :]
+    assert pack(b"MPUB t\n", batch, limit) == pure_pack(b"MPUB t\n", batch, limit)
 
 
 def _codec(codec: Any, data: bytes) -> None:
@@ -152,5 +164,5 @@ def broker(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (frames, message, snappy, deflate, identify, lookup, youzan, broker)
+    each.__name__: each for each in (frames, message, packed, snappy, deflate, identify, lookup, youzan, broker)
 }
