@@ -18,13 +18,24 @@ _sleep: Any = monkey.get_original("time", "sleep")
 
 
 class Tap(Protocol):
-    """Hears one connection, in native threads: what goes to nsqd, just before; what nsqd sent, passed on or not."""
+    """Hears one connection, in native threads.
+
+    What goes to nsqd, just before; what nsqd sent, passed on or not; and how much of it is passed on, just before.
+    """
 
     def up(self, data: bytes) -> None:
         """Take what goes to nsqd."""
 
     def down(self, data: bytes) -> None:
         """Take what comes from nsqd."""
+
+    def passed(self, count: int) -> None:
+        """Hear that so many bytes more go on to the client."""
+
+
+#: Stands between a client and the proxy: of (the client's connection, nsqd's, the tap) it makes what is to be pumped in
+#: place of the client's.  It may wait, raises OSError or ValueError where it comes to nothing.
+Front = Callable[[Any, Any, "Tap | None"], Any]
 
 
 class Proxy:
@@ -55,6 +66,7 @@ class Proxy:
         self.tap: Callable[[], Tap] | None = None
         #: Speaks with a new client in nsqd's place, in a native thread, and closes when it returns; None: nsqd does.
         self.instead: Callable[[Any], None] | None = None
+        self.front: Front | None = None
         self._losing = b""
         self._losses = 0
         self._pairs: list[tuple[Any, Any]] = []
@@ -88,9 +100,18 @@ class Proxy:
             with self._lock:
                 self.connections += 1
                 self._pairs.append((client, server))
-            tap = self.tap() if self.tap is not None else None
-            start_native_thread("proxy-up", partial(self._pump, client, server, False, tap))
-            start_native_thread("proxy-down", partial(self._pump, server, client, True, tap))
+            start_native_thread("proxy-up", partial(self._serve, client, server))
+
+    def _serve(self, client: Any, server: Any) -> None:
+        tap = self.tap() if self.tap is not None else None
+        if self.front is not None:
+            try:
+                client = self.front(client, server, tap)
+            except (OSError, ValueError):
+                _shut(client, server)
+                return
+        start_native_thread("proxy-down", partial(self._pump, server, client, True, tap))
+        self._pump(client, server, False, tap)
 
     def _pump(self, source: Any, sink: Any, from_nsqd: bool, tap: Tap | None) -> None:
         passed = 0
@@ -114,21 +135,23 @@ class Proxy:
                     _sleep(self.delay)
                 limit = self.cut_after if from_nsqd else None
                 if limit is not None and passed + len(data) > limit:
-                    sink.sendall(data[: max(0, limit - passed)])
+                    self._send(sink, data[: max(0, limit - passed)], tap if from_nsqd else None)
                     break
                 passed += len(data)
-                size = self.chunk
-                for at in range(0, len(data), size):
-                    sink.sendall(data[at : at + size])
+                self._send(sink, data, tap if from_nsqd else None)
         except OSError:
             pass
         if self.holding or swallowed:
             return  # the other side hears nothing of it
-        for sock in (source, sink):
-            try:
-                sock.shutdown(patched_socket.SHUT_RDWR)
-            except OSError:
-                pass
+        _shut(source, sink)
+
+    def _send(self, sink: Any, data: bytes, tap: Tap | None) -> None:
+        size = self.chunk
+        for at in range(0, len(data), size):
+            part = data[at : at + size]
+            if tap is not None:
+                tap.passed(len(part))
+            sink.sendall(part)
 
     def reset(self) -> None:
         """Cut every connection with RST."""
@@ -178,6 +201,14 @@ def _speak(instead: Callable[[Any], None], client: Any) -> None:
         pass
     finally:
         client.close()
+
+
+def _shut(*socks: Any) -> None:
+    for sock in socks:
+        try:
+            sock.shutdown(patched_socket.SHUT_RDWR)
+        except OSError:
+            pass
 
 
 def _abort(sock: Any) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.ledger import clock
 from tests.ledger.book import Audit, table
-from tests.ledger.run import run
+from tests.ledger.run import LIES, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="over which a seed's messages are published")
     parser.add_argument("--server", choices=["embedded", "nsqd"], default="embedded")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds after which no further seed is begun")
+    parser.add_argument("--pause", type=float, help="seconds of each SIGSTOP, 70 for one")
+    parser.add_argument("--lie", choices=LIES, default="", help="let the clients lie, to see the run fail")
     chosen = parser.parse_args(arguments)
     first, _, last = chosen.seeds.partition("-")
     audits: list[Audit] = []
@@ -35,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         if time.monotonic() - began > chosen.limit:
             break
         with tempfile.TemporaryDirectory() as folder:
-            result = run(seed, chosen.messages, Path(folder), chosen.server, chosen.seconds)
+            result = run(seed, chosen.messages, Path(folder), chosen.server, chosen.seconds, chosen.pause, chosen.lie)
         audits.append(result)
         print(list(table([result]))[1], flush=True)
         for what in result.unexplained:
@@ -73,5 +75,6 @@ def with_a_clock_that_jumps() -> int:
 
 
 if __name__ == "__main__":
-    logging.disable()
+    # Log records are written, to nowhere: the locks of logging are among what may stop a process.
+    logging.basicConfig(filename=os.devnull, level=logging.DEBUG)
     sys.exit(main() if clock.jumps() else with_a_clock_that_jumps())

@@ -6,15 +6,17 @@ import itertools
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from tests.ledger.wire import Witness
+from tests.ledger.wire import Passed, Witness
 
 #: Seconds around an event within which a machine under load may see it.
 SLACK = 1.5
+#: What a handler does whose message is finished.
+FINISHING = ("ok", "hang")
 
 
 class Handled(NamedTuple):
@@ -30,7 +32,8 @@ class Handled(NamedTuple):
 
 class Event(NamedTuple):
     """Something that explains a redelivery: ``cut`` (a connection to *what* was lost), ``late`` (message *what* was
-    answered too late), ``down`` (nsqd *what* was killed or stopped), ``killed`` (worker *what*)."""
+    answered too late), ``down`` (nsqd *what* was killed), ``killed`` (worker *what*), ``frozen`` and ``thawed``
+    (nsqd or worker *what*, by SIGSTOP and SIGCONT).  Or what nothing explains: ``ended`` (a worker, by itself)."""
 
     worker: str
     kind: str
@@ -86,6 +89,8 @@ class Sent:
     unknown: int = 0
     #: How often the Writer itself sent it again after a lost connection (its ``retries``).
     resent: int = 0
+    #: When each publish that said OK began and ended, seconds of ``time.monotonic()``.
+    claims: list[tuple[float, float]] = field(default_factory=list)
 
     def most_copies(self) -> int:
         """How many copies nsqd can have."""
@@ -120,12 +125,13 @@ class Audit:
 class Auditor:
     """Explains every handling after a message's first."""
 
-    def __init__(self, events: Iterable[Event], aliases: dict[str, str], msg_timeout: float) -> None:
+    def __init__(self, events: Sequence[Event], aliases: dict[str, str], msg_timeout: float) -> None:
         self._aliases = aliases
         self._events: dict[tuple[str, str, str], list[float]] = defaultdict(list)
         self._msg_timeout = msg_timeout
         for event in events:
             self._events[event.kind, event.worker, self._real(event.what)].append(event.at)
+        self._ended = [event for event in events if event.kind == "ended"]
 
     def _real(self, address: str) -> str:
         return self._aliases.get(address, address)
@@ -145,12 +151,16 @@ class Auditor:
             return "connection lost"
         if self._happened("down", "", nsqd, since, until):
             return "nsqd killed"
+        for who in (nsqd, first.worker, again.worker):
+            if self._happened("frozen", "", who, since, until) or self._happened("thawed", "", who, since, until):
+                return "stopped for a while"
         if self._happened("late", first.worker, first.id, first.at, until + self._msg_timeout):
             return "late answer"
         return None
 
     def audit(self, result: Audit, handled: list[Handled], sent: dict[int, Sent]) -> None:
         """Fill in *result*."""
+        result.unexplained += [f"{event.worker} ended by itself: {event.what}" for event in self._ended]
         by_number: dict[int, list[Handled]] = defaultdict(list)
         for note in handled:
             by_number[note.number].append(note)
@@ -180,23 +190,62 @@ class Auditor:
 
         That nsqd said OK to it, was killed after that, and never got a FIN: what a client did cannot have lost it.
         """
-        seen = {note.number for note in handled}
-        for number, outcome in sent.items():
-            if outcome.ok and number not in witness.confirmed:
-                result.unexplained.append(f"{number}: the Writer says OK, no nsqd did")
-        for number in sorted(witness.finished - seen):
-            result.unexplained.append(f"{number}: FIN was sent, no handler was called")
+        result.unexplained += witness.lies
+        result.unexplained += _invented(sent, witness)
+        result.unexplained += self._more_handlings_than_deliveries(handled, witness)
+        result.unexplained += self._more_fins_than_handlings(handled, witness)
         if result.server == "embedded":
             return  # it loses nothing when it is killed
+        finished = witness.finished
         theirs = [
             number
             for number in result.lost
-            if number not in witness.finished
+            if number not in finished
             and any(self._happened("down", "", nsqd, at, inf) for nsqd, at in witness.confirmed.get(number, ()))
         ]
         result.lost = [number for number in result.lost if number not in theirs]
         result.lost_by_nsqd = theirs
         result.lost_in_flight = len(witness.given.intersection(theirs))
+
+    def _more_handlings_than_deliveries(self, handled: list[Handled], witness: Witness) -> Iterable[str]:
+        """The nth handling of a copy by a worker comes after its nth delivery there."""
+        delivered = self._times(witness.deliveries)
+        for note, before in zip(handled, self._counted(handled), strict=True):
+            there = sum(at <= note.at for at in delivered[self._copy(note)])
+            if before > there:
+                yield f"{note.number}: {before} handlings by {note.worker} for {there} deliveries of {note.id}: {note}"
+
+    def _more_fins_than_handlings(self, handled: list[Handled], witness: Witness) -> Iterable[str]:
+        """The nth FIN of a copy by a worker comes after its nth handling there that does not fail."""
+        succeeded = self._times([note for note in handled if note.fate in FINISHING])
+        for fin, before in zip(witness.fins, self._counted(witness.fins), strict=True):
+            there = sum(at <= fin.at for at in succeeded[self._copy(fin)])
+            if before > there:
+                yield f"{fin.number}: FIN {before} by {fin.worker} of {fin.id}, which {there} handlers had done: {fin}"
+
+    def _copy(self, note: Handled | Passed) -> tuple[str, str, str]:
+        return note.worker, self._real(note.nsqd), note.id
+
+    def _times(self, notes: Iterable[Handled | Passed]) -> dict[tuple[str, str, str], list[float]]:
+        found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+        for note in notes:
+            found[self._copy(note)].append(note.at)
+        return found
+
+    def _counted(self, notes: Iterable[Handled | Passed]) -> Iterable[int]:
+        """Yield for each of *notes*, in order of time, the how-manieth of its copy and worker it is."""
+        count: dict[tuple[str, str, str], int] = defaultdict(int)
+        for note in notes:
+            count[self._copy(note)] += 1
+            yield count[self._copy(note)]
+
+
+def _invented(sent: dict[int, Sent], witness: Witness) -> Iterable[str]:
+    """Each OK that a Writer told of was said by an nsqd, and went on to it, between the call and its return."""
+    for number, outcome in sent.items():
+        for began, ended in outcome.claims:
+            if not any(began <= at <= ended for _, at in witness.confirmed.get(number, ())):
+                yield f"{number}: the Writer says OK, no nsqd did"
 
 
 def table(audits: Iterable[Audit]) -> Iterable[str]:

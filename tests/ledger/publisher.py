@@ -17,10 +17,12 @@ TIMEOUT = 1.5
 class Publisher:
     """One Writer and the numbers it is to publish; ``run()`` returns when all are confirmed."""
 
-    def __init__(self, topic: str, seed: int, numbers: range, addresses: list[str], seconds: float) -> None:
+    def __init__(
+        self, topic: str, seed: int, numbers: range, addresses: list[str], seconds: float, lie: str = "", **options: Any
+    ) -> None:
         self._rng = random.Random(f"{seed}-publisher-{numbers.start}")
         self._topic, self._seed, self._numbers, self._seconds = topic, seed, numbers, seconds
-        self._addresses = addresses
+        self._addresses, self._lie, self._options = addresses, lie, options
         self.sent: dict[int, Sent] = defaultdict(Sent)
         self.confirmed_at: dict[int, float] = {}
         #: Publishes that timed out before their time, in words.
@@ -33,6 +35,7 @@ class Publisher:
         coalesce = self._rng.random() < 0.3
         retries = 0 if coalesce else self._rng.choice([0, 1, 3])
         options: dict[str, Any] = {"publish_timeout": TIMEOUT, "coalesce": coalesce, "retries": retries, **QUICK}
+        options.update(self._options)
         try:
             with Writer(self._addresses, **options) as writer:
                 self._publish_all(writer, retries)
@@ -46,6 +49,8 @@ class Publisher:
         began, total = time.monotonic(), len(todo)
         while todo:
             batch = [todo.pop() for _ in range(min(len(todo), self._rng.choice([1, 10, 60])))]
+            if self._lie == "ok" and self._note(batch[-1], None, time.monotonic()):
+                batch.pop()
             failed = (
                 self._batch(writer, batch)
                 if not retries and self._rng.random() < 0.3
@@ -89,6 +94,7 @@ class Publisher:
         if error is None:
             outcome.ok += 1
             self.confirmed_at[number] = time.monotonic()
+            outcome.claims.append((began, self.confirmed_at[number]))
             return True
         if isinstance(error, errors.OutcomeUnknown):
             outcome.unknown += 1

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests import servers
+from gnsq_lite import Reader
+from gnsq_lite.errors import NSQError
+from tests import certs, servers
 from tests.ledger import clock
 from tests.ledger.book import Audit, Auditor, Log, Sent, read_notes
+from tests.ledger.front import TLSFront
 from tests.ledger.publisher import Publisher
 from tests.ledger.wire import Witness
-from tests.ledger.worker import make_reader
+from tests.ledger.worker import QUICK, make_reader, tls_options
 from tests.proxy import Proxy
 
 MSG_TIMEOUT = 2.0
@@ -29,20 +33,42 @@ SETTLE = 40.0
 
 FAULTS = [
     *("reset", "half_open", "black_hole", "cut", "cut", "refuse", "dribble", "delay"),
-    *("unanswered", "unanswered", "nsqd", "lookupd", "worker"),
+    *("unanswered", "unanswered", "nsqd", "lookupd", "worker", "stop", "handshake", "handshake"),
 ]
 #: Seconds without a further message confirmed after which publishing counts as stuck.
 STUCK = 60.0
 #: Publishes that each nsqd loses, connection and all, before any other fault: a Writer that takes them for sent is
 #: caught by every seed.
 SURE = 2
+#: Seconds for which a process is stopped: longer than nsqd, or a client, waits for the other's heartbeats.
+PAUSE = 2.5 * float(QUICK["heartbeat_interval"])
+#: What a client says for which nsqd is not the reason, so that a run can show that it is seen.
+LIES = ("fin", "ok", "twice")
+#: What a balancer says to a client that begins TLS where no nsqd is left.
+BALANCER = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
+
+
+class Setup(NamedTuple):
+    """What a seed runs with: all of it in 30 seeds that follow each other."""
+
+    #: Whether the clients speak TLS.
+    tls: bool
+    #: Whether the worker process is monkey-patched.
+    patched: bool
+    handler_pool: str
+
+    @classmethod
+    def of(cls, seed: int) -> Setup:
+        """Return that of *seed*."""
+        return cls(seed % 3 == 0, seed % 2 == 0, "thread" if seed % 5 < 3 else "auto")
 
 
 class WorkerProcess:
     """A consuming process that is killed and started again.  posix_spawn: neither forks nor knows gevent."""
 
-    def __init__(self, arguments: list[str]) -> None:
-        self._arguments = [sys.executable, "-m", "tests.ledger.worker", *arguments]
+    def __init__(self, arguments: list[str], patched: bool) -> None:
+        gevent = ["-m", "gevent.monkey", "--module"] if patched else ["-m"]
+        self._arguments = [sys.executable, *gevent, "tests.ledger.worker", *arguments]
         self.pid: int | None = None
 
     def ensure(self) -> bool:
@@ -58,6 +84,13 @@ class WorkerProcess:
         if self.pid is None:
             self.pid = os.posix_spawn(sys.executable, self._arguments, {**os.environ, "PYTHONUNBUFFERED": "1"})
         return ended
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; it may just have ended."""
+        self.ensure()
+        assert self.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once and wait."""
@@ -76,10 +109,17 @@ class Run:
     """The parts of one run."""
 
     def __init__(
-        self, seed: int, cluster: servers.Cluster, proxies: list[Proxy], log: Log, worker: WorkerProcess
+        self,
+        seed: int,
+        cluster: servers.Cluster,
+        proxies: list[Proxy],
+        log: Log,
+        worker: WorkerProcess,
+        pauses: tuple[float, ...],
     ) -> None:
         self.rng = random.Random(f"{seed}-faults")
         self.cluster, self.proxies, self.log, self.worker = cluster, proxies, log, worker
+        self._pauses = pauses
         self._clock_rng = random.Random(f"{seed}-clock")
         self._ahead = self._clock_rng.random() < 0.5
         self.stopping = threading.Event()
@@ -111,6 +151,10 @@ class Run:
         elif fault == "worker":
             self.worker.kill()
             self.log.event("killed", "child", time.monotonic(), worker="child")
+        elif fault == "stop":
+            self._freeze(node)
+        elif fault == "handshake" and proxy.front is not None:
+            self._restart_nsqd_within_a_handshake(node, seconds)
         elif fault == "unanswered" and self.cluster.kind == "embedded":
             self._leave_unanswered(node, seconds)
         else:
@@ -146,17 +190,43 @@ class Run:
         elif fault == "delay":
             proxy.delay = 0.05
         else:
-            proxy.refusing = fault == "refuse"
+            proxy.refusing = fault == "refuse"  # and "unanswered" and "handshake" where there is no such thing: a reset
             proxy.cut_after = self.rng.randrange(300, 3000) if fault == "cut" else None
             proxy.reset()
 
-    def _restart_nsqd(self, node: int, seconds: float) -> None:
+    def _restart_nsqd(self, node: int, seconds: float, meanwhile: Callable[[], object] = bool) -> None:
         handle = self.cluster.nodes[node]
         self.log.event("down", handle.tcp_address, time.monotonic(), worker="")
         handle.kill()
+        meanwhile()
         self.log.event("down", handle.tcp_address, time.monotonic(), worker="")
         time.sleep(seconds)
         handle.restart()
+
+    def _freeze(self, node: int) -> None:
+        """Stop the worker process, or a real nsqd, and let it go on."""
+        nsqd = getattr(self.cluster.nodes[node], "process", None) if self.rng.random() < 0.5 else None
+        process, who = (self.worker, "child") if nsqd is None else (nsqd, self.cluster.nodes[node].tcp_address)
+        process.signal(signal.SIGSTOP)
+        self.log.event("frozen", who, time.monotonic(), worker="")
+        time.sleep(self.rng.choice(self._pauses))
+        self.log.event("thawed", who, time.monotonic(), worker="")
+        process.signal(signal.SIGCONT)
+
+    def _restart_nsqd_within_a_handshake(self, node: int, seconds: float) -> None:
+        """Kill nsqd when a client has begun TLS; at times a balancer answers in its place."""
+        proxy, front = self.proxies[node], self.proxies[node].front
+        assert isinstance(front, TLSFront)
+        front.retort = self.rng.choice([b"", BALANCER])
+        front.stalled, front.stalling = 0, True
+        proxy.reset()
+        deadline = time.monotonic() + 1.0
+        while not front.stalled and time.monotonic() < deadline:
+            time.sleep(0.005)
+        try:
+            self._restart_nsqd(node, seconds, front.let_go if front.retort else proxy.reset)
+        finally:
+            front.let_go()
 
     def _restart_lookupd(self, seconds: float) -> None:
         lookupd: Any = (
@@ -179,58 +249,73 @@ def cluster_of(kind: str, folder: Path) -> Iterator[servers.Cluster]:
             yield cluster
 
 
-def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds: float = 2.0) -> Audit:
-    """Run *messages* through faults of *seed* and return what became of them."""
+def make_proxies(cluster: servers.Cluster, setup: Setup, witness: Witness, folder: Path) -> tuple[list[Proxy], str]:
+    """Start a proxy before each nsqd, heard by *witness*; return them and the CA to trust, "" without TLS."""
+    made = certs.make(folder) if setup.tls else None
+    proxies = [Proxy(handle.tcp_address) for handle in cluster.nodes]
+    for proxy, handle in zip(proxies, cluster.nodes, strict=True):
+        proxy.lose(b"PUB ", SURE)
+        witness.listen(proxy, handle.tcp_address)
+        if made is not None:
+            proxy.front = TLSFront(made)
+    return proxies, made.ca if made is not None else ""
+
+
+def run(
+    seed: int,
+    messages: int,
+    folder: Path,
+    kind: str = "embedded",
+    seconds: float = 2.0,
+    pause: float | None = None,
+    lie: str = "",
+) -> Audit:
+    """Run *messages* through faults of *seed* and return what became of them.
+
+    *pause*: seconds for which each process that is stopped is stopped; None: at times PAUSE.  *lie*: of LIES.
+    """
     began = time.monotonic()
     result = Audit(seed, kind, messages)
+    setup, witness = Setup.of(seed), Witness(seed)
     notes, topic = str(folder / f"notes-{seed}-{kind}"), f"ledger_{seed}"
     with ExitStack() as stack:
         cluster = stack.enter_context(cluster_of(kind, folder))
         for handle in cluster.nodes:
             handle.prepare(topic, "ch")
-        proxies = [stack.enter_context(Proxy(handle.tcp_address)) for handle in cluster.nodes]
+        proxies, ca = make_proxies(cluster, setup, witness, folder)
         aliases = {p.address: h.tcp_address for p, h in zip(proxies, cluster.nodes, strict=True)}
-        to_proxy = {real: proxy for proxy, real in aliases.items()}
+        for proxy in proxies:
+            stack.enter_context(proxy)
         log = Log(notes, "here")
         stack.callback(log.close)
-        child = WorkerProcess([topic, notes, "child", str(seed), str(MSG_TIMEOUT), *aliases])
+        common: dict[str, Any] = {"handler_pool": setup.handler_pool, "lie": lie}
+        told = {**common, "ca": ca, "nsqd_tcp_addresses": list(aliases)}
+        child = WorkerProcess([topic, notes, "child", str(seed), str(MSG_TIMEOUT), json.dumps(told)], setup.patched)
         stack.callback(child.kill)
         child.ensure()
-        stack.enter_context(
-            make_reader(
-                topic,
-                log,
-                seed,
-                MSG_TIMEOUT,
-                False,
-                lookupd_http_addresses=cluster.lookupd_http_address,
-                lookupd_poll_interval=1.0,
-                address_map=to_proxy,
-            )
+        reader = make_reader(
+            topic,
+            log,
+            seed,
+            MSG_TIMEOUT,
+            False,
+            lookupd_http_addresses=cluster.lookupd_http_address,
+            lookupd_poll_interval=1.0,
+            address_map={real: proxy for proxy, real in aliases.items()},
+            **common,
+            **tls_options(ca),
         )
-        witness = Witness(seed)
-        for proxy in proxies:
-            proxy.lose(b"PUB ", SURE)
-            witness.listen(proxy, aliases[proxy.address])
-        faults = Run(seed, cluster, proxies, log, child)
+        stack.enter_context(reader)
+        faults = Run(seed, cluster, proxies, log, child, (0.3, 0.3, PAUSE) if pause is None else (pause,))
         half = messages // 2
         publishers = [
-            Publisher(topic, seed, numbers, list(aliases), seconds) for numbers in (range(half), range(half, messages))
+            Publisher(topic, seed, numbers, list(aliases), seconds, lie, **tls_options(ca))
+            for numbers in (range(half), range(half, messages))
         ]
-        striking = threading.Thread(target=faults.strike_until_stopped)
-        threads = [threading.Thread(target=publisher.run, daemon=True) for publisher in publishers]
-        for thread in (striking, *threads):
-            thread.start()
-        try:
-            wait_for_publishers(publishers, threads)
-        finally:
-            faults.stopping.set()
-            striking.join()
-        for failure in (faults.failure, *(publisher.failure for publisher in publishers)):
-            if failure is not None:
-                raise failure
+        publish_under(faults, publishers)
         result.left = settle(cluster, topic, child)
         result.faults = faults.struck
+        note_an_end(reader, log)
         if clock.jumps():
             clock.jump(0)
     sent: dict[int, Sent] = {}
@@ -243,6 +328,31 @@ def run(seed: int, messages: int, folder: Path, kind: str = "embedded", seconds:
     auditor.hear(result, handled, sent, witness)
     result.seconds = time.monotonic() - began
     return result
+
+
+def note_an_end(reader: Reader, log: Log) -> None:
+    """Note it where *reader* has ended by itself."""
+    try:
+        if reader.join(0.0):
+            log.event("ended", "without an error", time.monotonic())
+    except NSQError as error:
+        log.event("ended", repr(error), time.monotonic())
+
+
+def publish_under(faults: Run, publishers: list[Publisher]) -> None:
+    """Return when everything is published and the faults are over; raises what went wrong with either."""
+    striking = threading.Thread(target=faults.strike_until_stopped)
+    threads = [threading.Thread(target=publisher.run, daemon=True) for publisher in publishers]
+    for thread in (striking, *threads):
+        thread.start()
+    try:
+        wait_for_publishers(publishers, threads)
+    finally:
+        faults.stopping.set()
+        striking.join()
+    for failure in (faults.failure, *(publisher.failure for publisher in publishers)):
+        if failure is not None:
+            raise failure
 
 
 def wait_for_publishers(publishers: list[Publisher], threads: list[threading.Thread]) -> None:

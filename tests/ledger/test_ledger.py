@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 
@@ -11,8 +10,7 @@ from gevent import monkey
 
 from tests.ledger import book
 from tests.ledger.__main__ import main
-from tests.ledger.wire import Wire, Witness
-from tests.rawclient import dpub, identify, mpub, pub, sub
+from tests.ledger.run import Setup
 
 # Any ten would do: each run begins with publishes that are lost on their way (run.SURE), so that a Writer that took
 # a lost connection for an OK lost 10 to 120 messages of 300 in each of these seeds.
@@ -66,6 +64,15 @@ def test_only_a_fault_of_that_worker_at_that_nsqd_and_time_explains_a_redelivery
     assert audited(twice, book.Event("w", "killed", "w", 100.1)).redelivered == {"worker killed": 1}
     assert audited(twice, book.Event("", "down", "127.0.0.1:2", 101.0)).redelivered == {"nsqd killed": 1}
     assert audited(twice, book.Event("w", "late", "a", 102.1)).redelivered == {"late answer": 1}
+    for stopped in ("w", "127.0.0.1:1"):
+        for kind in ("frozen", "thawed"):
+            assert audited(twice, book.Event("", kind, stopped, 101.0)).redelivered == {"stopped for a while": 1}
+    assert not audited(twice, book.Event("", "thawed", "v", 101.0)).good
+
+
+def test_a_reader_that_ends_by_itself_is_unexplained() -> None:
+    ended = audited([handled(1, 5.0)], book.Event("w", "ended", "ConnectionFailed()", 6.0))
+    assert ended.unexplained == ["w ended by itself: ConnectionFailed()"]
 
 
 def test_more_copies_than_were_sent_are_unexplained() -> None:
@@ -76,89 +83,30 @@ def test_more_copies_than_were_sent_are_unexplained() -> None:
     assert audited(two, sent=book.Sent(ok=1, resent=1)).copies == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lie", "found"),
+    [
+        ("fin", "which 0 handlers had done"),
+        ("ok", "the Writer says OK, no nsqd did"),
+        ("twice", "2 handlings by here for 1 deliveries"),
+    ],
+)
+def test_a_client_that_lies_fails_the_run(lie: str, found: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # Seed 3 speaks TLS: the witness sees into that too.
+    assert main(["--seeds", "3", "--messages", "100", "--seconds", "0.5", "--lie", lie]) == 1
+    assert found in capsys.readouterr().out
+
+
+def test_every_setup_comes_up_in_thirty_seeds() -> None:
+    assert {Setup.of(seed) for seed in range(1, 31)} == {
+        Setup(tls, patched, pool) for tls in (False, True) for patched in (False, True) for pool in ("auto", "thread")
+    }
+
+
 def test_the_command_prints_a_line_for_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "77", "--messages", "20", "--seconds", "0.2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["seed", "server", "messages"]
     assert lines[1].split()[:2] == ["77", "embedded"]
     assert lines[-1].startswith("1 seeds, 20 messages")
-
-
-NSQD = "127.0.0.1:2"
-
-
-def frame(kind: int, data: bytes) -> bytes:
-    return struct.pack(">II", 4 + len(data), kind) + data
-
-
-OK, HEARTBEAT = frame(0, b"OK"), frame(0, b"_heartbeat_")
-
-
-def wire(*passed: tuple[str, bytes], at_a_time: int = 1 << 16) -> Witness:
-    """Return the witness of a connection over which that passed, "up" or "down"."""
-    witness = Witness(9)
-    one = Wire(witness, NSQD)
-    for way, data in passed:
-        for at in range(0, len(data), at_a_time):
-            getattr(one, way)(data[at : at + at_a_time])
-    return witness
-
-
-@pytest.mark.parametrize("at_a_time", [1, 7, 65536])
-def test_the_witness_matches_each_answer_with_its_command(at_a_time: int) -> None:
-    witness = wire(
-        ("up", b"  V2" + identify() + pub("t", b"9:1")),
-        ("down", frame(0, b"{}") + HEARTBEAT),
-        ("up", b"NOP\n" + mpub("t", b"9:2", b"9:3") + pub("t", b"9:4") + dpub("t", 5, b"9:5") + pub("t", b"9:6")),
-        ("down", OK + frame(1, b"E_MPUB_FAILED") + OK + HEARTBEAT + OK),
-        at_a_time=at_a_time,
-    )
-    assert sorted(witness.confirmed) == [1, 4, 5]
-    assert {nsqd for oks in witness.confirmed.values() for nsqd, _ in oks} == {NSQD}
-
-
-@pytest.mark.parametrize("at_a_time", [1, 7, 65536])
-def test_the_witness_knows_what_was_given_and_finished(at_a_time: int) -> None:
-    first, second = b"a" * 16, b"b" * 16
-    witness = wire(
-        ("up", b"  V2" + identify() + sub("t", "ch") + b"RDY 2\n"),
-        ("down", frame(0, b"{}") + OK + frame(2, bytes(10) + first + b"9:1") + frame(2, bytes(10) + second + b"9:2")),
-        ("up", b"REQ " + second + b" 0\nFIN " + first + b"\nFIN " + b"c" * 16 + b"\n"),
-        ("down", frame(1, b"E_FIN_FAILED FIN " + b"c" * 16 + b" failed ID not in flight")),
-        at_a_time=at_a_time,
-    )
-    assert (witness.given, witness.finished, dict(witness.confirmed)) == ({1, 2}, {1}, {})
-
-
-def heard(notes: list[book.Handled], witness: Witness, *events: book.Event, server: str = "nsqd") -> book.Audit:
-    """Return the audit of number 1, which the Writer says is confirmed."""
-    result, sent = book.Audit(1, server, 1), {1: book.Sent(ok=1)}
-    auditor = book.Auditor(events, {}, 2.0)
-    auditor.audit(result, notes, sent)
-    auditor.hear(result, notes, sent, witness)
-    return result
-
-
-def test_only_what_nsqd_confirmed_and_nobody_finished_can_be_its_own_loss() -> None:
-    witness = wire(("up", b"  V2" + pub("t", b"9:1")), ("down", OK))
-    ((_, at),) = witness.confirmed[1]
-    killed = book.Event("", "down", NSQD, at + 60)
-    theirs = heard([], witness, killed)
-    assert (theirs.lost, theirs.lost_by_nsqd, theirs.lost_in_flight, theirs.good) == ([], [1], 0, True)
-    assert heard([], witness).lost == [1]  # nsqd was not killed
-    assert heard([], witness, book.Event("", "down", NSQD, at - 1)).lost == [1]  # before it said OK
-    assert heard([], witness, book.Event("", "down", "127.0.0.1:3", at + 60)).lost == [1]  # another nsqd
-    assert heard([], witness, killed, server="embedded").lost == [1]  # it keeps what it has
-    witness.given.add(1)
-    assert heard([], witness, killed).lost_in_flight == 1
-    witness.finished.add(1)
-    assert heard([], witness, killed).lost == [1]  # a client finished it
-
-
-def test_an_ok_and_a_fin_that_the_wire_denies_are_unexplained() -> None:
-    told = [handled(1, 5.0)]
-    assert heard(told, wire(("up", b"  V2" + pub("t", b"9:1")), ("down", OK))).good
-    assert heard(told, wire(("up", b"  V2" + pub("t", b"9:1")))).unexplained == ["1: the Writer says OK, no nsqd did"]
-    finished = wire(("up", b"  V2" + pub("t", b"9:1")), ("down", OK))
-    finished.finished.add(2)
-    assert heard(told, finished).unexplained == ["2: FIN was sent, no handler was called"]

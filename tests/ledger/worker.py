@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -10,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from gnsq_lite import BackoffOptions, Message, Reader
+from gnsq_lite import BackoffOptions, Message, Reader, TLSOptions
 from tests.ledger.book import Log
 
 #: As short as they may be: faults should be noticed in seconds.
@@ -28,10 +29,20 @@ LONGEST_DELAY = 0.5
 class Fates:
     """The handler."""
 
-    def __init__(self, log: Log, rng: random.Random, hang: float, can_exit: bool) -> None:
+    def __init__(self, log: Log, rng: random.Random, hang: float, can_exit: bool, lie: str = "") -> None:
         self._log, self._rng, self._hang, self._can_exit = log, rng, hang, can_exit
+        self._lie = lie
 
     def __call__(self, message: Message) -> None:
+        """Handle it, unless this one is to show that the witness sees a client that lies."""
+        lying = int(message.body.split(b":")[1]) % 16 == 0
+        if lying and self._lie == "fin":
+            return
+        if lying and self._lie == "twice":
+            self._handle(message)
+        self._handle(message)
+
+    def _handle(self, message: Message) -> None:
         draw = self._rng.random()
         fate = "ok"
         if draw < 0.02:
@@ -51,7 +62,14 @@ class Fates:
             os._exit(7)
 
 
-def make_reader(topic: str, log: Log, seed: int, msg_timeout: float, can_exit: bool, **where: Any) -> Reader:
+def tls_options(ca: str) -> dict[str, Any]:
+    """Return options of a client that trusts *ca*; of one without TLS for ""."""
+    return {"tls": TLSOptions(ca_file=ca)} if ca else {}
+
+
+def make_reader(
+    topic: str, log: Log, seed: int, msg_timeout: float, can_exit: bool, lie: str = "", **options: Any
+) -> Reader:
     """Return a Reader of *topic* whose notes go to *log*."""
     rng = random.Random(f"{seed}-{log.worker}-{os.getpid() if can_exit else 0}")
 
@@ -66,7 +84,8 @@ def make_reader(topic: str, log: Log, seed: int, msg_timeout: float, can_exit: b
     return Reader(
         topic,
         "ch",
-        Fates(log, rng, msg_timeout + 0.5, can_exit),
+        Fates(log, rng, msg_timeout + 0.5, can_exit, lie),
+        client_id=log.worker,
         max_in_flight=rng.choice([2, 10, 50]),
         max_attempts=0,
         requeue_delay=0.05,
@@ -76,16 +95,24 @@ def make_reader(topic: str, log: Log, seed: int, msg_timeout: float, can_exit: b
         on_error=failed,
         handle_signals=False,
         **QUICK,
-        **where,
+        **options,
     )
 
 
 def main(arguments: list[str]) -> None:
-    """Run until killed: TOPIC NOTES NAME SEED MSG_TIMEOUT NSQD..."""
-    topic, path, name, seed, msg_timeout, *nsqds = arguments
-    logging.disable()
+    """Run until killed: TOPIC NOTES NAME SEED MSG_TIMEOUT OPTIONS, the last as JSON."""
+    topic, path, name, seed, msg_timeout, options = arguments
+    told: dict[str, Any] = json.loads(options)
+    # Log records are written, to nowhere: the locks of logging are among what may stop a process.
+    logging.basicConfig(filename=os.devnull, level=logging.DEBUG)
     log = Log(path, name)
-    make_reader(topic, log, int(seed), float(msg_timeout), True, nsqd_tcp_addresses=nsqds).start()
+    reader = make_reader(topic, log, int(seed), float(msg_timeout), True, **tls_options(told.pop("ca")), **told)
+    try:
+        reader.start()
+    except BaseException as error:
+        log.event("ended", repr(error), time.monotonic())
+        raise
+    log.event("ended", "without an error", time.monotonic())
 
 
 if __name__ == "__main__":
