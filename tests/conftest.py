@@ -11,20 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from tests import servers, youzan_servers
+from tests import profiles, servers, youzan_servers
 from tests.rawclient import RawClient
 
 MakeBroker = Callable[..., servers.ServerHandle]
 MakeCluster = Callable[..., servers.Cluster]
 Connect = Callable[..., RawClient]
 
-# A busy machine is no defect: properties have no deadline, and print how to repeat the example that broke them.
-settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, database=None
-)
-settings.load_profile("suite")
+profiles.load()
 
 _missing: dict[str, int] = {}
 _numbers = itertools.count(1)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import rules
+
 TESTS = Path(__file__).parent
 LEDGER = TESTS / "rules.txt"
 #: The ledger itself, where the checkout lies beside it.
@@ -52,12 +54,16 @@ def faults(rules: list[str], marked: dict[str, set[str]], pending: frozenset[str
     return found
 
 
-def _sources() -> Iterable[tuple[str, str]]:
+def _every_test() -> Iterable[tuple[str, str]]:
     for path in sorted(TESTS.rglob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        is_raw = path.parent.name == "contract" and not _CLIENT.search(text)
-        if path != Path(__file__) and not is_raw:
-            yield path.relative_to(TESTS).as_posix(), text
+        yield path.relative_to(TESTS).as_posix(), path.read_text(encoding="utf-8")
+
+
+def _sources() -> Iterable[tuple[str, str]]:
+    for name, text in _every_test():
+        is_raw = name.startswith("contract/") and not _CLIENT.search(text)
+        if name != Path(__file__).name and not is_raw:
+            yield name, text
 
 
 def test_every_rule_is_named_by_a_test_or_pending() -> None:
@@ -94,3 +100,23 @@ def test_marks_are_found_in_every_spelling() -> None:
     text = '@pytest.mark.rule("A-1")\npytestmark = [pytest.mark.rule("A-2"), mark.rule(\'A-3\', "A-4")]\n'
     assert set(marks([("f", text)])) == {"A-1", "A-2", "A-3", "A-4"}
     assert faults(RULES, {"A-1": {"f"}}, frozenset({"A-2"})) == []
+
+
+def test_one_step_leads_from_a_rule_to_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rules.main(["RDY-4"]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("RDY-4 ")
+    found = {tuple(line.strip().split(" ", 1)) for line in lines}
+    for place, name in found:
+        path, _, line = place.partition(":")
+        assert re.search(rf"\b{name}\b", (TESTS.parent / path).read_text("utf-8").splitlines()[int(line) - 1])
+    names = {name for _, name in found}
+    assert {"TestAllocatorMachine", "test_random_histories_keep_every_promise"} <= names
+    assert {place.partition(":")[0].removeprefix("tests/") for place, _ in found} == marks(_every_test())["RDY-4"]
+    assert rules.main(["RDY", "NO-1"]) == 1
+    told = capsys.readouterr()
+    assert "RDY-8 " in told.out
+    assert told.err == "NO-1: no such rule; they are in tests/rules.txt\n"
+    text = 'pytestmark = mark.rule("A-1")\n\n@mark.rule("A-1", "A-2")\n@mark.slow\ndef test_it():\n'
+    assert list(rules.tests_of("A-2", text)) == [(5, "test_it")]
+    assert list(rules.tests_of("A-1", text)) == [(1, "pytestmark"), (5, "test_it")]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
+from tests.profiles import repeats
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -25,6 +26,6 @@ def test_what_was_found_once_stays_harmless(name: str) -> None:
 @pytest.mark.rule("WIRE-4")
 @pytest.mark.parametrize("name", TARGETS)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=repeats(40))
 def test_any_bytes_will_do(name: str, data: st.DataObject) -> None:
     TARGETS[name](data.draw(st.binary(max_size=200)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
-import socket
 import sys
 import threading
 import traceback
@@ -503,15 +503,15 @@ def test_after_each_slow_handler_the_loop_looks_after_its_sockets(
     """It calls fifty callbacks in a row before it does: fifty computing handlers may last longer than nsqd waits."""
     monkeypatch.setattr(handlers, "SLICE", -1.0)  # each takes longer
     seen: list[Any] = []
-    here, there = socket.socketpair()
-    with here, there, gevent.get_hub().loop.io(here.fileno(), 1) as watcher:
+    here, there = os.pipe()
+    with os.fdopen(here), os.fdopen(there, "wb", 0) as pipe, gevent.get_hub().loop.io(here, 1) as watcher:
 
         def heard() -> None:
             watcher.stop()
             seen.append("heartbeat")
 
         watcher.start(heard)
-        there.send(b"x")
+        pipe.write(b"x")
         made = a_runner(runner, lambda message: seen.append(message.id))
         pool: Any = InlinePool(made, seen.append)
         if kind == "greenlet":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gnsq_lite.broker.channels import AnswerRefused, TooManyConsumers
 from gnsq_lite.broker.messages import MESSAGE_OVERHEAD
 from gnsq_lite.broker.topics import PutRefused
+from tests.profiles import repeats
 from tests.unit.broker.helpers import FakeConsumer, Rig
 
 
@@ -363,7 +364,7 @@ _actions = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(150))
 @given(_actions)
 def test_no_message_is_lost_or_doubled_whatever_happens(actions: list[tuple[str, int]]) -> None:
     rig = Rig(max_msg_timeout=8.0)

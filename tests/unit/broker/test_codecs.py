@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite.broker.codecs import CodecError, Deflate, Snappy, codec_for
+from tests.profiles import repeats
 
 KINDS = ["snappy", "deflate"]
 
 
 @pytest.mark.rule("SEC-2")
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(60))
 @given(st.lists(st.binary(max_size=300), max_size=5), st.lists(st.integers(0, 2000), max_size=8))
 def test_what_is_encoded_is_decoded_for_every_split(kind: str, parts: list[bytes], at: list[int]) -> None:
     sender, receiver = codec_for(kind, 6), codec_for(kind, 6)
@@ -50,7 +51,7 @@ def test_a_bomb_comes_out_in_small_pieces(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(100))
 @given(st.binary(max_size=200))
 def test_noise_is_an_error_or_too_little_and_nothing_else(kind: str, noise: bytes) -> None:
     try:

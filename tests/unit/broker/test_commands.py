@@ -19,6 +19,7 @@ from gnsq_lite.broker.commands import (
     base10,
     quoted,
 )
+from tests.profiles import repeats
 
 Outcome = list[object]
 
@@ -66,7 +67,7 @@ _valid = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300))
 @given(st.lists(_valid, max_size=8).map(b"".join), st.lists(st.integers(0, 1000), max_size=12))
 @example(b"MPUB t\n" + many(b"a", b"bb"), [3, 9, 12, 16])
 def test_any_bytes_cut_anywhere_give_the_same_commands_and_never_another_exception(data: bytes, at: list[int]) -> None:
@@ -75,7 +76,7 @@ def test_any_bytes_cut_anywhere_give_the_same_commands_and_never_another_excepti
     assert outcome([data[n : n + 1] for n in range(len(data))]) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200))
 @given(st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=3))
 def test_bodies_come_out_as_they_went_in(bodies: list[bytes]) -> None:
     data = b"".join(b"PUB t\n" + sized(body) for body in bodies) + b"MPUB t\n" + many(*bodies)

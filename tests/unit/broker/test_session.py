@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gnsq_lite.broker.fault_script import Rule
 from gnsq_lite.broker.session import HIGH_WATER
+from tests.profiles import repeats
 from tests.unit.broker.helpers import FakeServer
 
 OK = (0, b"OK")
@@ -399,7 +400,7 @@ _payload = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300))
 @given(st.lists(st.tuples(_verbs, st.lists(_words, max_size=3), _payload), max_size=8))
 def test_no_command_sequence_breaks_a_session(commands: list[tuple[bytes, list[bytes], bytes]]) -> None:
     server = FakeServer()

@@ -15,6 +15,7 @@ from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.http.nodes import parse_lookup, parse_lookupds, parse_meta, parse_node
 from gnsq_lite.http.reply import Reply, decode_json, unwrap
 from gnsq_lite.http.stats import parse_stats
+from tests.profiles import repeats
 
 URL = "http://x/lookup"
 NODE = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
@@ -42,7 +43,7 @@ def must_be_printable(error: Exception) -> None:
 
 
 @pytest.mark.rule("DISC-6")
-@settings(max_examples=300)
+@settings(max_examples=repeats(300))
 @given(ODD_OBJECTS)
 def test_any_json_is_a_result_or_a_typed_error(document: Any) -> None:
     for parse in (parse_lookup, parse_stats, parse_node, parse_meta, parse_lookupds):

@@ -209,27 +209,27 @@ def test_each_timeout_has_a_batch_of_its_own() -> None:
     assert outcomes(patient) == [None, None]
 
 
-def test_a_caller_that_is_killed_leaves_the_others_and_is_not_resumed_elsewhere() -> None:
-    bench = Bench()
-    naps: list[float] = []
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_a_caller_that_is_killed_leaves_the_others_and_is_not_resumed_elsewhere(coalesce: bool) -> None:
+    bench = Bench(coalesce=coalesce)
+    resumed: list[str] = []
 
     def impatient() -> None:
         try:
-            with gevent.Timeout(0.01):
-                bench.publish(b"2")
+            bench.publish(b"2")
         except gevent.Timeout:
-            began = hub.get_hub().loop.now()
-            gevent.sleep(0.05)  # whoever resumed this greenlet now would cut the nap short
-            hub.get_hub().loop.update_now()
-            naps.append(hub.get_hub().loop.now() - began)
+            resumed.append(hub.get_hub().switch())  # by whoever does
 
     others = bench.spawn(b"1")
     third = gevent.spawn(impatient)
     others += bench.spawn(b"3")
-    gevent.sleep(0.02)
+    third.kill(gevent.Timeout, block=False)
+    end_turn()
     bench.answer()
+    end_turn()
+    loop_here().soon(third.switch, "by the test")
     assert outcomes([*others, third]) == [None, None, None]
-    assert naps[0] >= 0.045
+    assert resumed == ["by the test"]
 
 
 def test_a_bare_greenlet_that_dies_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,16 +326,13 @@ def test_other_requests_are_never_gathered() -> None:
 @pytest.mark.parametrize("coalesce", [True, False])
 def test_a_caller_interrupted_between_its_answer_and_its_turn_is_not_resumed_elsewhere(coalesce: bool) -> None:
     bench = Bench(coalesce=coalesce)
-    naps: list[float] = []
+    resumed: list[str] = []
 
     def interrupted() -> None:
         try:
             bench.publish(b"2")
         except ValueError:
-            began = hub.get_hub().loop.now()
-            gevent.sleep(0.05)  # whoever resumed this greenlet now would cut the nap short
-            hub.get_hub().loop.update_now()
-            naps.append(hub.get_hub().loop.now() - began)
+            resumed.append(hub.get_hub().switch())  # by whoever does
 
     def answer_and_interrupt() -> None:
         bench.answer()
@@ -344,8 +341,10 @@ def test_a_caller_interrupted_between_its_answer_and_its_turn_is_not_resumed_els
     greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(interrupted), gevent.spawn(bench.publish, b"3")]
     end_turn()
     loop_here().soon(answer_and_interrupt)
+    end_turn()
+    loop_here().soon(greenlets[1].switch, "by the test")
     assert outcomes(greenlets) == [None, None, None]
-    assert naps[0] >= 0.045
+    assert resumed == ["by the test"]
 
 
 @pytest.mark.parametrize("coalesce", [True, False])

@@ -15,6 +15,7 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.policy.backoff import Backoff, Phase
 from tests.fakes import FakeClock
+from tests.profiles import repeats
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_reset_ends_a_pause(clock: FakeClock) -> None:
 def test_a_million_failures_cost_no_more_to_make_up_for_than_a_dozen(clock: FakeClock, strategy: Any) -> None:
     backoff = make(clock, unit=1.0, longest=120.0, strategy=strategy)
     assert backoff.highest_level == 8  # 1, 2, 4 ... 64, 120
-    for _ in range(1_000_000 if strategy == "exponential" else 10_000):
+    for _ in range(repeats(1_000_000, 10_000) if strategy == "exponential" else 10_000):
         backoff.record(False)
         backoff.phase = Phase.PROBING
     assert backoff.level == 8
@@ -233,7 +234,7 @@ def test_what_is_no_error_passes_through_a_strategy_and_leaves_the_state_as_it_w
 
 
 @pytest.mark.rule("BACK-3")
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=repeats(80), derandomize=True)
 @given(
     st.lists(st.one_of(st.booleans(), st.floats(0.0, 5.0)), max_size=60),
     st.sampled_from(["exponential", "full-jitter"]),

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gnsq_lite.options import LookupOptions
 from gnsq_lite.policy.producers import Change, Connect, Forget, Health, Producers
 from tests.fakes import FakeClock
+from tests.profiles import repeats
 
 
 def make(*direct: str, lookupds: tuple[str, ...] = ("L1", "L2"), **options: Any) -> Producers[str]:
@@ -337,4 +338,4 @@ class ProducersMachine(RuleBasedStateMachine):
 
 
 TestProducersMachine = pytest.mark.rule("CONN-4")(ProducersMachine.TestCase)
-TestProducersMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+TestProducersMachine.settings = settings(max_examples=repeats(80), stateful_step_count=40, derandomize=True)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.profiles import repeats
 from tests.unit.policy.world import World
 
 KEYS = st.sampled_from([f"nsqd-{n}" for n in range(9)])
@@ -88,7 +89,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 TestAllocatorMachine = pytest.mark.rule("RDY-4")(pytest.mark.rule("RDY-5")(AllocatorMachine.TestCase))
 TestAllocatorMachine.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=repeats(120), stateful_step_count=40, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -109,13 +110,17 @@ def step(world: World, rng: random.Random) -> None:
     rng.choice(acts)()
 
 
+#: Histories that alone showed a mistake which was planted; the long run comes by them anyhow.
+TELLING = {0: (151,)}
+
+
 @pytest.mark.rule("RDY-4")
 @pytest.mark.rule("RDY-5")
 @pytest.mark.rule("RDY-6")
 @pytest.mark.rule("RDY-8")
 @pytest.mark.parametrize("part", range(4))
-def test_thousands_of_random_histories_keep_every_promise(part: int) -> None:
-    for seed in range(part * 400, part * 400 + 400):
+def test_random_histories_keep_every_promise(part: int) -> None:
+    for seed in (*TELLING.get(part, ()), *range(part * 400, part * 400 + repeats(400, 30))):
         rng = random.Random(seed)
         delay, settle = rng.choice([(0.04, 0.1), (0.0, 0.1), (0.0, 0.0)])
         world = World(rng.randrange(12), seed, delay=delay, settle=settle)

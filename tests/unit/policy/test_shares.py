@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from gnsq_lite.policy.chance import pick, shuffled
 from gnsq_lite.policy.shares import even_shares
+from tests.profiles import repeats
 
 TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
 
 
 @pytest.mark.rule("RDY-3")
 @pytest.mark.rule("RDY-5")
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=repeats(300), derandomize=True)
 @given(st.integers(0, 200), TAKERS)
 def test_a_split_is_even_complete_and_within_the_limits(budget: int, takers: list[tuple[int, int]]) -> None:
     limits, current = [limit for limit, _ in takers], [now for _, now in takers]

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import sys
 from pathlib import Path
-from socketserver import BaseRequestHandler
 
 import pytest
 
 from gnsq_lite.errors import HTTPConnectError
-from gnsq_lite.net.native import start_native_thread
-from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.place import VARIABLE, Place, take_place
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
-from gnsq_lite.supervise.status import _TCP, StatusServer, _Unix
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 from tests.fakes import FakeClock
 
@@ -158,27 +153,3 @@ def test_a_brief_line_names_what_others_failed_at_once_and_has_no_traceback(erro
     assert line.endswith(f"it failed: {error} topic=t")
     assert "Traceback" in BriefFormatter("main").format(record("it failed", error=True))
     assert BriefFormatter("main").format(record("fine")).endswith("fine")
-
-
-def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
-    pages = GroupPages(list, lambda pages: ("", b""))
-    with pytest.raises(OverflowError):
-        StatusServer(pages, ("127.0.0.1", 99999), start_native_thread).start()
-
-
-def test_a_client_of_the_status_pages_that_goes_leaves_no_traceback(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    class Faulty(BaseRequestHandler):
-        def handle(self) -> None:
-            raise error
-
-    for kind, address in ((_TCP, ("127.0.0.1", 0)), (_Unix, b"\0gnsq-test-%d" % os.getpid())):
-        with kind(address, Faulty) as server:  # type: ignore[arg-type]
-            for error in (ConnectionResetError(104, "Connection reset by peer"), ValueError("a fault of ours")):
-                caplog.clear()
-                one, other = socket.socketpair()
-                server.process_request_thread(one, "client")  # type: ignore[arg-type]
-                other.close()
-                assert ("a fault of ours" in caplog.text) == isinstance(error, ValueError)
-    assert capsys.readouterr().err == ""

@@ -16,6 +16,7 @@ from gnsq_lite.errors import DecompressionError, OptionError
 from gnsq_lite.wire import compress
 from gnsq_lite.wire.compress import MAX_PIECE, Codec, DeflateCodec, SnappyCodec, make_codec
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
+from tests.profiles import repeats
 from tests.unit.wire.golden import golden
 from tests.unit.wire.snappy_by_hand import STREAM_ID, chunk, compressed, masked_crc, plain, varint
 
@@ -73,7 +74,7 @@ def test_a_byte_at_a_time_gives_the_same_bytes(make: Callable[[], Codec]) -> Non
 
 
 @both
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(60))
 @given(parts=st.lists(st.binary(max_size=300), max_size=5), cuts=st.lists(st.integers(0, 3000), max_size=6))
 def test_any_data_in_any_split_comes_out_as_it_went_in(
     make: Callable[[], Codec], parts: list[bytes], cuts: list[int]
@@ -131,7 +132,7 @@ def test_output_around_the_size_of_a_piece_is_whole(make: Callable[[], Codec], s
 
 
 @both
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200))
 @given(st.binary(max_size=200))
 def test_noise_gives_bytes_or_a_decompression_error(make: Callable[[], Codec], data: bytes) -> None:
     try:
@@ -240,7 +241,7 @@ def test_a_deflate_stream_may_end_but_nothing_may_follow() -> None:
     assert "after the end" in str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200))
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_flipped_bit_in_deflate_never_escapes_as_another_error(at: int, bit: int) -> None:
     data = bytearray(DeflateCodec().compress(b"some text, some text " * 20 + NOISE[:200]))
@@ -346,7 +347,7 @@ def test_a_hostile_chunk_size_is_refused_on_its_head() -> None:
     fails(SnappyCodec(), STREAM_ID + b"\x01\x00\x00\x02")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300))
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7), split=st.integers(0, 10_000))
 def test_a_flipped_bit_in_snappy_never_changes_what_comes_out(at: int, bit: int, split: int) -> None:
     parts = [b"one one one one one one", NOISE[:50], b"three" * 9]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gnsq_lite.errors import FrameError, ProtocolError
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
+from tests.profiles import repeats
 
 ID = b"0123456789abcdef"
 LIMIT = 200
@@ -283,7 +284,7 @@ PIECES = st.one_of(
 
 @pytest.mark.rule("WIRE-4")
 @pytest.mark.rule("WIRE-5")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300))
 @given(st.lists(PIECES, max_size=8), st.lists(st.integers(0, 4000), max_size=6))
 def test_any_bytes_in_any_split_give_what_the_rules_say(pieces: list[bytes], points: list[int]) -> None:
     stream = b"".join(pieces)

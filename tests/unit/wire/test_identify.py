@@ -13,6 +13,7 @@ from gnsq_lite.errors import IdentifyError, OptionError
 from gnsq_lite.options import ConnectionOptions, TLSOptions
 from gnsq_lite.version import __version__
 from gnsq_lite.wire.identify import MAX_REPLY, NEGOTIATED_KEYS, Negotiated, build_identify, parse_identify_reply
+from tests.profiles import repeats
 from tests.unit.wire.golden import golden
 
 PLAIN = ConnectionOptions(output_buffer_timeout=None)
@@ -308,7 +309,7 @@ VALUES = st.recursive(
 KEYS = st.sampled_from([*NUMBERS, "tls_v1", "snappy", "deflate", "auth_required", "version", "other"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(100))
 @given(st.one_of(st.binary(max_size=50), st.dictionaries(KEYS, VALUES).map(lambda d: json.dumps(d).encode())))
 def test_any_bytes_are_negotiated_or_an_identify_error(body: bytes) -> None:
     try:

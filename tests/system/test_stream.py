@@ -11,7 +11,6 @@ import gevent
 import pytest
 
 from gnsq_lite.errors import ConnectError, ConnectionLost, ConnectTimeout
-from gnsq_lite.net.dialing import share
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.stream import Stream, connect
 
@@ -104,20 +103,3 @@ def test_a_time_limit_of_the_callers_is_the_callers(dial: Dial, hole: int, serve
     with pytest.raises(gevent.Timeout) as caught, own:
         dial(hole, server, timeout=20.0)
     assert caught.value is own
-
-
-@pytest.mark.rule("CONN-5")
-@pytest.mark.parametrize(
-    ("left", "addresses", "seconds"),
-    [
-        (5.0, 1, 5.0),
-        (5.0, 2, 2.5),
-        (9.0, 3, 3.0),
-        (9.0, 9, 2.0),  # Go's minimum
-        (3.0, 9, 1.5),  # it would leave less than itself
-        (0.5, 2, 0.25),
-        (0.0, 2, 0.0),
-    ],
-)
-def test_an_address_gets_its_share_of_the_time_that_is_left(left: float, addresses: int, seconds: float) -> None:
-    assert share(left, addresses) == seconds
