@@ -154,8 +154,9 @@ class Auditor:
         for who in (nsqd, first.worker, again.worker):
             if self._happened("frozen", "", who, since, until) or self._happened("thawed", "", who, since, until):
                 return "stopped for a while"
-        if self._happened("late", first.worker, first.id, first.at, until + self._msg_timeout):
-            return "late answer"
+        for note in (first, again):  # again: what waited on the way there came to another first
+            if self._happened("late", note.worker, note.id, note.at, until + self._msg_timeout):
+                return "late answer"
         return None
 
     def audit(self, result: Audit, handled: list[Handled], sent: dict[int, Sent]) -> None:

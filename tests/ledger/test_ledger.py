@@ -64,6 +64,9 @@ def test_only_a_fault_of_that_worker_at_that_nsqd_and_time_explains_a_redelivery
     assert audited(twice, book.Event("w", "killed", "w", 100.1)).redelivered == {"worker killed": 1}
     assert audited(twice, book.Event("", "down", "127.0.0.1:2", 101.0)).redelivered == {"nsqd killed": 1}
     assert audited(twice, book.Event("w", "late", "a", 102.1)).redelivered == {"late answer": 1}
+    elsewhere = [twice[0], twice[1]._replace(worker="v")]
+    assert audited(elsewhere, book.Event("v", "late", "a", 102.1)).redelivered == {"late answer": 1}
+    assert not audited(elsewhere, book.Event("v", "late", "a", 100.1)).good
     for stopped in ("w", "127.0.0.1:1"):
         for kind in ("frozen", "thawed"):
             assert audited(twice, book.Event("", kind, stopped, 101.0)).redelivered == {"stopped for a while": 1}

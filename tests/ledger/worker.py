@@ -9,6 +9,7 @@ import random
 import re
 import sys
 import time
+import warnings
 from typing import Any
 
 from gnsq_lite import BackoffOptions, Message, Reader, TLSOptions
@@ -81,22 +82,25 @@ def make_reader(
         if late:
             log.event("late", late[1], time.monotonic())
 
-    return Reader(
-        topic,
-        "ch",
-        Fates(log, rng, msg_timeout + 0.5, can_exit, lie),
-        client_id=log.worker,
-        max_in_flight=rng.choice([2, 10, 50]),
-        max_attempts=0,
-        requeue_delay=0.05,
-        max_requeue_delay=LONGEST_DELAY,
-        backoff=rng.choice([BackoffOptions(unit=0.05, longest=0.2), False]),
-        on_disconnected=disconnected,
-        on_error=failed,
-        handle_signals=False,
-        **QUICK,
-        **options,
-    )
+    with warnings.catch_warnings():
+        # What it warns of, handlers that take patched locks, these do not.
+        warnings.filterwarnings("ignore", "handler_pool='thread' in a monkey-patched process", RuntimeWarning)
+        return Reader(
+            topic,
+            "ch",
+            Fates(log, rng, msg_timeout + 0.5, can_exit, lie),
+            client_id=log.worker,
+            max_in_flight=rng.choice([2, 10, 50]),
+            max_attempts=0,
+            requeue_delay=0.05,
+            max_requeue_delay=LONGEST_DELAY,
+            backoff=rng.choice([BackoffOptions(unit=0.05, longest=0.2), False]),
+            on_disconnected=disconnected,
+            on_error=failed,
+            handle_signals=False,
+            **QUICK,
+            **options,
+        )
 
 
 def main(arguments: list[str]) -> None:
