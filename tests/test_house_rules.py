@@ -14,6 +14,8 @@ PACKAGE = ROOT / "gnsq_lite"
 #: The target is 400 and 50; these are where it becomes a defect.
 LONGEST_MODULE = 420
 LONGEST_FUNCTION = 55
+#: Files of tests may be longer, but not much.
+LONGEST_TESTS = 500
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -118,4 +120,10 @@ def test_no_test_is_skipped_or_expected_to_fail_by_mark() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if re.search(r"mark\.(skip\b|xfail)|pytest\.xfail", line) and path != Path(__file__):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert found == []
+
+
+def test_no_file_of_tests_is_too_long_to_be_read() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    found = [f"{path.relative_to(ROOT)}: {lines} lines" for path, lines in lengths.items() if lines > LONGEST_TESTS]
     assert found == []

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import random
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,18 +14,13 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from gnsq_lite import Writer
-from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
-from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError, OptionError
+from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.options import LookupOptions, TLSOptions
+from gnsq_lite.options import LookupOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.lookupds import LookupSet
-from tests.certs import Certificates
 from tests.fakes import FakeClock
-from tests.system.http_stub import Stub, answer, replying, scripted, stub
-from tests.system.test_http_client import server_context
 
 A, B, C = Endpoint("10.0.0.1", 4150), Endpoint("10.0.0.2", 4150), Endpoint("10.0.0.3", 4150)
 
@@ -265,97 +258,12 @@ def test_health_says_how_each_nsqlookupd_does(found: Found) -> None:
     assert list(discovery.lookups) == ["one"]
 
 
-# -- nsqlookupds that name each other ---------------------------------------------------------------------------------
-
-
-class Listing(Cluster):
-    """Each nsqlookupd answers /listlookup with ``lists[address]`` and the rest as in Cluster."""
-
-    def __init__(self, *addresses: str) -> None:
-        super().__init__(*addresses)
-        self.lists: dict[str, Any] = {}
-
-    def fetch(self, address: str, path: str) -> Any:
-        if path != "/listlookup":
-            return super().fetch(address, path)
-        self.asked.append((address, path))
-        said = self.lists.get(address)
-        if isinstance(said, Exception):
-            raise said
-        return said
-
-
 def listed(*addresses: str) -> dict[str, Any]:
     nodes = []
     for address in addresses:
         host, _, port = address.partition(":")
         nodes.append({"ID": address, "NodeIP": host, "TcpPort": "1", "HttpPort": port, "RpcPort": "2", "Epoch": 0})
     return {"lookupdleader": nodes[0], "lookupdnodes": nodes}
-
-
-ONE, TWO, THREE = "10.0.1.1:4161", "10.0.1.2:4161", "10.0.1.3:4161"
-
-
-def asked_for(cluster: Cluster, what: str) -> list[str]:
-    return [address for address, path in cluster.asked if path.startswith(what)]
-
-
-@pytest.mark.rule("YZ-1")
-def test_one_configured_nsqlookupd_names_the_others_and_they_are_asked_at_once(
-    found: Found, running: Callable[[Discovery], Discovery]
-) -> None:
-    cluster = Listing(ONE, TWO, THREE)
-    cluster.says.update({ONE: producers(A), TWO: producers(B), THREE: producers(C)})
-    cluster.lists[ONE] = cluster.lists[TWO] = listed(ONE, TWO, THREE)
-    options = {"fetch": cluster.fetch, "dialect": YouzanDialect(), "lookupd_poll_interval": 3600.0}
-    discovery = running(found.discovery([f"http://{ONE}"], **options))
-    cluster.says[f"http://{ONE}"], cluster.lists[f"http://{ONE}"] = cluster.says[ONE], cluster.lists[ONE]
-    wait_for(lambda: {A, B, C} == set(found.endpoints))
-    assert ONE not in discovery.health()
-    assert asked_for(cluster, "/listlookup") == [f"http://{ONE}"]
-
-
-@pytest.mark.rule("YZ-1")
-def test_one_that_fails_is_retried_then_rests_while_others_answer(found: Found) -> None:
-    clock = FakeClock()
-    cluster = Listing(ONE, TWO)
-    cluster.says.update({ONE: producers(A), TWO: HTTPConnectError(TWO, "refused")})
-    discovery = found.discovery([ONE, TWO], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
-    poll(discovery)
-    gevent.sleep(0.01)
-    assert asked_for(cluster, "/lookup").count(TWO) == 2
-    poll(discovery)
-    assert asked_for(cluster, "/lookup").count(TWO) == 2
-    clock.advance(60.0)
-    cluster.says[TWO] = producers(B)
-    poll(discovery)
-    assert sorted(found.take(), key=str) == [A, B]
-
-
-def test_a_nsqlookupd_without_listlookup_is_not_thought_worse_of(found: Found) -> None:
-    clock = FakeClock()
-    cluster = Listing(ONE)
-    cluster.says[ONE] = producers(A)
-    cluster.lists[ONE] = HTTPStatusError(ONE, 404, "NOT_FOUND")
-    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
-    for _ in range(3):
-        poll(discovery)
-        gevent.sleep(0.01)
-        clock.advance(1.0)
-    assert asked_for(cluster, "/listlookup") == [ONE]
-    assert asked_for(cluster, "/lookup") == [ONE] * 3
-    assert discovery.health()[ONE].ok is True
-
-
-def test_where_an_address_is_https_no_other_is_asked_for(found: Found) -> None:
-    secure = f"https://{ONE}"
-    cluster = Listing(secure)
-    cluster.lists[secure] = listed(TWO)
-    discovery = found.discovery([secure], fetch=cluster.fetch, dialect=YouzanDialect())
-    poll(discovery)
-    gevent.sleep(0.01)
-    assert asked_for(cluster, "/listlookup") == []
-    assert list(discovery.health()) == [secure]
 
 
 # -- bounds and filters -----------------------------------------------------------------------------------------------
@@ -417,59 +325,6 @@ def test_what_is_refused_is_in_no_lookup_nor_in_its_partitions(found: Found, rol
     assert lookup.meta.missing() == (1, 3)
     assert discovery.lookups == {"one": lookup}
     assert sorted(asked) == [e.address for e in (A, B, C)]  # of one answer, each is asked about once
-
-
-@pytest.mark.rule("DISC-6")
-@pytest.mark.rule("YZ-1")
-def test_a_nsqlookupd_that_is_named_by_another_must_be_allowed_as_well(
-    found: Found, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = FakeClock()
-    cluster = Listing(ONE, TWO, THREE)
-    cluster.lists[ONE] = listed(ONE, TWO, THREE)
-    asked: list[tuple[str, int]] = []
-
-    def allowed(host: str, port: int) -> bool:
-        asked.append((host, port))
-        return (host, port) == ("10.0.1.3", 4161)
-
-    discovery = found.discovery(
-        [f"http://{ONE}"], fetch=cluster.fetch, dialect=YouzanDialect(), allowed=allowed, clock=clock
-    )
-    cluster.says[f"http://{ONE}"], cluster.lists[f"http://{ONE}"] = cluster.says[ONE], cluster.lists[ONE]
-    for _ in range(3):
-        poll(discovery)
-        gevent.sleep(0.01)
-        clock.advance(100.0)
-    assert set(asked) == {("10.0.1.2", 4161), ("10.0.1.3", 4161)}  # not about the one that was configured
-    assert {address for address, _ in cluster.asked} == {f"http://{ONE}", THREE}
-    refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
-    assert refusals == [f"a nsqlookupd names the nsqlookupd {TWO}, which allowed_addresses refuses"]
-
-
-@pytest.mark.rule("DISC-6")
-@pytest.mark.rule("YZ-1")
-def test_of_nsqlookupds_that_are_named_without_end_a_hundred_are_asked_and_remembered(found: Found) -> None:
-    clock = FakeClock()
-    cluster = Listing(ONE)
-    members: list[LookupSet] = []
-
-    class Noting(YouzanDialect):
-        def lookupd_members(self, seeds: Iterable[str], clock: Clock) -> LookupSet:
-            members.append(super().lookupd_members(seeds, clock))
-            return members[0]
-
-    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=Noting(), clock=clock)
-    for turn in range(5):
-        named = [f"10.1.{turn}.{number}:4161" for number in range(90)]
-        cluster.says.update({address: producers() for address in named})
-        cluster.lists.update(dict.fromkeys(cluster.says, listed(ONE, *named)))
-        poll(discovery)
-        gevent.sleep(0.01)
-        clock.advance(100.0)
-    poll(discovery)
-    assert len(members[0].addresses()) == 100
-    assert len({address for address, _ in cluster.asked}) == 100
 
 
 @pytest.mark.rule("DISC-6")
@@ -593,123 +448,3 @@ def test_polls_are_repeated_at_the_interval_with_jitter_on_top(
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(pauses) >= 0.045
     assert max(pauses) - min(pauses) > 0.01
-
-
-# -- over HTTP --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("CFG-2")
-@pytest.mark.rule("DISC-3")
-def test_both_forms_of_an_answer_are_read_over_kept_connections(
-    found: Found, running: Callable[[Discovery], Discovery]
-) -> None:
-    with stub() as bare, stub() as wrapped:
-        bare.answers["/lookup"] = (200, producers(A))
-        wrapped.answers["/x/lookup"] = (200, {"status_code": 200, "status_txt": "OK", "data": producers(B)})
-        addresses = [bare.address, f"http://{wrapped.address}/x/"]
-        discovery = running(found.discovery(addresses, lookupd_poll_interval=0.05))
-        wait_for(lambda: {A, B} == set(found.endpoints))
-        wait_for(lambda: min(len(bare.requests), len(wrapped.requests)) >= 3)
-        discovery.stop()
-        for served in (bare, wrapped):
-            assert len({request.port for request in served.requests}) == 1
-            assert served.requests[0].params == {"topic": "t"}
-
-
-@pytest.mark.rule("DISC-6")
-def test_hostile_and_dead_nsqlookupds_beside_a_good_one_change_nothing(
-    found: Found, running: Callable[[Discovery], Discovery]
-) -> None:
-    ticks = 0
-
-    def tick() -> None:
-        nonlocal ticks
-        while True:
-            gevent.sleep(0.01)
-            ticks += 1
-
-    with ExitStack() as stack:
-        good: Stub = stack.enter_context(stub())
-        good.answers["/lookup"] = (200, producers(A))
-        bad = [
-            stack.enter_context(scripted(script))
-            for script in (
-                lambda connection: time.sleep(20),
-                replying(answer(b"<html>")),
-                replying(answer(b"x" * 5000)),
-                replying(answer(b"", "503 Busy")),
-                replying(answer(json.dumps(producers(Endpoint("a b", 1))).encode())),
-                lambda connection: None,
-            )
-        ]
-        beside = gevent.spawn(tick)
-        stack.callback(beside.kill)
-        options = {"lookupd_timeout": 1.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
-        began = time.monotonic()
-        discovery = running(found.discovery([*bad, good.address], **options))
-        wait_for(lambda: found.endpoints)
-        assert time.monotonic() - began < 0.9
-        wait_for(lambda: all(health.ok is not None for health in discovery.health().values()))
-        assert time.monotonic() - began < 6.0
-        assert found.take() == [A]
-        assert [health.ok for health in discovery.health().values()] == [False] * len(bad) + [True]
-        assert ticks > 20
-        discovery.stop()
-
-
-@pytest.mark.rule("SEC-1")
-def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
-    found: Found, running: Callable[[Discovery], Discovery], certs: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    with stub(server_context(certs)) as secure, stub() as other, stub() as named:
-        secure.answers["/lookup"] = other.answers["/lookup"] = (200, producers(A))
-        tls = TLSOptions(ca_file=certs.ca)
-        discovery = running(found.discovery([f"https://{secure.address}"], lookupd_tls=tls, lookupd_token="s3cret"))
-        wait_for(lambda: secure.requests and found.endpoints)
-        discovery.stop()
-        other.answers["/listlookup"] = (200, listed(other.address, named.address))
-        discovery = running(found.discovery([other.address], dialect=YouzanDialect(), lookupd_token="s3cret"))
-        wait_for(lambda: other.requests and named.requests)
-        discovery.stop()
-    assert secure.requests[0].headers["authorization"] == "Bearer s3cret"
-    assert other.requests[0].headers["authorization"] == "Bearer s3cret"
-    assert "authorization" not in named.requests[0].headers
-    assert "s3cret" not in caplog.text
-    assert "s3cret" not in repr(discovery.health())
-
-
-@pytest.mark.parametrize("dialect", [None, YouzanDialect()], ids=["nsq", "youzan"])
-def test_the_password_of_an_address_is_sent_and_not_shown(
-    found: Found, running: Callable[[Discovery], Discovery], caplog: pytest.LogCaptureFixture, dialect: Any
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    with stub() as server:
-        server.answers["/lookup"] = (200, producers(A))
-        address = f"http://me:s3cret@{server.address}"
-        discovery = running(found.discovery([address], dialect=dialect, lookupd_poll_interval=0.05))
-        wait_for(lambda: found.endpoints)
-        server.answers["/lookup"] = (500, b"no")
-        wait_for(lambda: "fails" in caplog.text)
-    assert server.requests[0].headers["authorization"] == "Basic " + b64encode(b"me:s3cret").decode()
-    assert list(discovery.health()) == [f"http://{server.address}"]
-    assert "s3cret" not in caplog.text + repr(discovery.health()) + repr(found.lookups)
-    assert "s3cret" not in repr(Writer(lookupd_http_addresses=f"http://me:s3cret@{server.address}"))
-
-
-def test_a_ca_file_that_cannot_be_read_is_an_error_at_once(found: Found) -> None:
-    with pytest.raises(OptionError, match="ca_file"):
-        found.discovery(["https://one.example"], lookupd_tls=TLSOptions(ca_file="/nowhere.pem"))
-
-
-def test_stopping_while_a_nsqlookupd_is_silent_takes_no_time_and_leaves_no_greenlet(found: Found) -> None:
-    with scripted(lambda connection: time.sleep(20)) as address:
-        discovery = found.discovery([address], lookupd_timeout=30.0)
-        task = gevent.spawn(discovery.run)
-        gevent.sleep(0.1)
-        began = time.monotonic()
-        discovery.stop()
-        task.join(10)
-        assert task.dead
-        assert time.monotonic() - began < 2.0
-        gevent.sleep(0)  # what was killed ends now; a fixture sees to it that nothing is left

@@ -8,17 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import gevent
 import pytest
 
-from gnsq_lite import TLSOptions, Writer, errors
+from gnsq_lite import Writer, errors
 from gnsq_lite.broker import Broker
-from gnsq_lite.net.producer import Producer
-from tests.certs import Certificates
 from tests.conftest import MakeBroker
-from tests.proxy import Proxy
 from tests.servers import ServerHandle
 
 QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
@@ -191,131 +187,6 @@ def test_what_a_split_batch_tells_is_not_told_of_other_publishes() -> None:
     assert str(errors_seen[1]) == f"{errors_seen[0]} (nsqd said OK to 0 of the batch's 4 messages)"
 
 
-def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with Writer(address, **QUICK) as writer:
-            began = time.monotonic()
-            with pytest.raises(errors.NotSent, match=r"within 0\.3 s"):
-                writer.publish("t", b"x", timeout=0.3)
-            assert 0.25 < time.monotonic() - began < 3
-
-
-@pytest.mark.rule("DISC-6")
-def test_when_no_nsqlookupd_answers_the_error_says_so() -> None:
-    refused = pytest.raises(errors.NotSent, match=r"127\.0\.0\.1:1/\S+ no connection: Connection refused")
-    with Writer(lookupd_http_addresses="127.0.0.1:1", publish_timeout=1.0) as writer, refused:
-        writer.publish("t", b"x")
-
-
-def test_a_host_that_does_not_resolve_is_named() -> None:
-    seen: list[str] = []
-    with Writer("no-such-host.invalid:4150", **QUICK) as writer:
-        with pytest.raises(errors.NotSent) as caught:
-            writer.publish("t", b"x", timeout=1.0)
-        seen.append(str(caught.value))
-    assert "no-such-host.invalid" in seen[0]
-
-
-@pytest.mark.rule("CONN-5")
-def test_a_peer_that_says_nothing_is_given_up() -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with (
-            Writer(address, handshake_timeout=0.2, **QUICK) as writer,
-            pytest.raises(errors.NotSent, match="handshake"),
-        ):
-            writer.publish("t", b"x", timeout=1.0)
-
-
-def test_a_port_that_speaks_http_is_named_as_such(broker: ServerHandle) -> None:
-    with Writer(broker.http_address, **QUICK) as writer, pytest.raises(errors.NotSent, match="HTTP") as caught:
-        writer.publish("t", b"x", timeout=1.0)
-    assert isinstance(caught.value.__cause__, errors.ProtocolError)
-
-
-@pytest.mark.rule("PUB-2")
-def test_a_connection_lost_after_sending_leaves_the_outcome_unknown(embedded: Broker) -> None:
-    with Writer(embedded.nsqd_tcp_address, **QUICK) as writer:
-        writer.publish("t", b"first")
-        embedded.faults.disconnect_on("PUB")
-        with pytest.raises(errors.OutcomeUnknown, match="outcome is unknown"):
-            writer.publish("t", b"second")
-        writer.publish("t", b"third")
-        assert writer.stats().unknown == 1
-
-
-@pytest.mark.rule("PUB-2")
-def test_with_retries_a_publish_of_unknown_outcome_is_sent_again(embedded: Broker) -> None:
-    with Writer(embedded.nsqd_tcp_address, retries=2, **QUICK) as writer:
-        writer.publish("t", b"first")
-        embedded.faults.disconnect_on("PUB")
-        writer.publish("t", b"second")
-    assert embedded.node.stats()["topics"][0]["depth"] >= 2
-
-
-def test_an_answer_that_never_comes_is_a_timeout_and_later_answers_stay_in_order(embedded: Broker) -> None:
-    with Writer(embedded.nsqd_tcp_address, **QUICK) as writer:
-        writer.publish("t", b"first")
-        embedded.faults.delay(0.4, "PUB", times=1)
-        with pytest.raises(errors.PublishTimeout, match=r"within 0\.1 s"):
-            writer.publish("t", b"slow", timeout=0.1)
-        embedded.faults.clear()
-        writer.publish("t", b"good")
-        embedded.faults.answer("PUB", b"E_BAD_MESSAGE no", close=True)
-        with pytest.raises(errors.BadMessageError):
-            writer.publish("t", b"refused")
-
-
-@pytest.mark.rule("PUB-3")
-def test_an_idle_writer_answers_heartbeats(make_broker: MakeBroker, topic: str) -> None:
-    broker = make_broker()
-    with Writer(broker.tcp_address, heartbeat_interval=1.0) as writer:
-        writer.publish(topic, b"one")
-        time.sleep(3.5)  # nsqd hangs up after two intervals without a word
-        writer.publish(topic, b"two")
-        assert writer.stats().reconnects == 0
-
-
-@pytest.mark.rule("PUB-3")
-def test_an_idle_writer_survives_a_restart_of_nsqd(broker: ServerHandle, topic: str) -> None:
-    with Writer(broker.tcp_address, **QUICK) as writer:
-        writer.publish(topic, b"one")
-        broker.stop()
-        time.sleep(0.05)
-        broker.restart()
-        writer.publish(topic, b"two")
-        assert writer.stats().reconnects >= 1
-
-
-@pytest.mark.rule("PUB-4")
-def test_a_dead_nsqd_is_skipped_and_used_again_later(make_broker: MakeBroker, topic: str) -> None:
-    first, second = make_broker(), make_broker()
-    with Writer([first.tcp_address, second.tcp_address], **QUICK) as writer:
-        for _ in range(10):
-            writer.publish(topic, b"x")
-        wait_for(lambda: len(writer.stats().connections) == 2)
-        for _ in range(10):
-            writer.publish(topic, b"x")
-        assert depth(first, topic) >= 5
-        assert depth(second, topic) >= 5
-        second.stop()
-        wait_for(lambda: len(writer.stats().connections) == 1)
-        before = depth(first, topic)
-        for _ in range(10):
-            writer.publish(topic, b"x")
-        assert depth(first, topic) == before + 10
-        second.restart()
-        wait_for(lambda: len(writer.stats().connections) == 2)
-        before = depth(second, topic)
-        for _ in range(10):
-            writer.publish(topic, b"x")
-        assert depth(second, topic) == before + 5
-
-
 @pytest.mark.parametrize("coalesce", [False, True])
 def test_it_may_be_shared_by_threads_and_greenlets(broker: ServerHandle, topic: str, coalesce: bool) -> None:
     failures: list[BaseException] = []
@@ -380,68 +251,6 @@ def test_each_publish_of_many_at_once_gets_its_own_outcome(make_broker: MakeBrok
     assert depth(broker, topic) == 500
 
 
-def test_flush_waits_for_every_outcome(broker: ServerHandle, topic: str) -> None:
-    with Writer(broker.tcp_address) as writer:
-        sent = [writer.publish_nowait(topic, b"x") for _ in range(100)]
-        writer.flush()
-        assert all(p.done() for p in sent)
-
-
-def test_close_waits_for_outcomes_and_then_refuses(broker: ServerHandle, topic: str) -> None:
-    writer = Writer(broker.tcp_address)
-    sent = [writer.publish_nowait(topic, b"x") for _ in range(100)]
-    writer.close()
-    writer.close()
-    assert [p.result() for p in sent] == [None] * 100
-    with pytest.raises(errors.ClosedError):
-        writer.publish(topic, b"late")
-
-
-@pytest.mark.parametrize("moment", ["__init__", "start"])
-def test_a_close_in_the_middle_of_the_first_publish_wins(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    writer, cores = Writer("127.0.0.1:1", lookupd_http_addresses="127.0.0.1:1", **QUICK), []
-    begin = getattr(Producer, moment)
-
-    def closed_meanwhile(core: Producer, *args: Any) -> None:
-        cores.append(core)
-        if moment == "start":
-            writer.close(0)
-        begin(core, *args)
-        writer.close(0)
-
-    monkeypatch.setattr(Producer, moment, closed_meanwhile)
-    for _ in range(2):
-        with pytest.raises(errors.ClosedError):
-            writer.publish("t", b"x")
-    assert [(core.peers, core._greenlets) for core in cores] == [({}, [])]
-
-
-@pytest.mark.rule("PUB-1")
-@pytest.mark.parametrize("coalesce", [False, True])
-def test_close_does_not_wait_for_those_who_go_on_publishing(broker: ServerHandle, topic: str, coalesce: bool) -> None:
-    writer = Writer(broker.tcp_address, coalesce=coalesce)
-    ends: list[Exception] = []
-
-    def publish() -> None:
-        try:
-            while True:
-                writer.publish(topic, b"x")
-        except errors.NSQError as error:
-            ends.append(error)
-
-    threads = [threading.Thread(target=publish) for _ in range(6)]
-    for each in threads:
-        each.start()
-    wait_for(lambda: writer.stats().published > 100)
-    begun = time.monotonic()
-    writer.close(20.0)
-    assert time.monotonic() - begun < 10.0
-    for each in threads:
-        each.join()
-    assert [type(error) for error in ends] == [errors.ClosedError] * 6
-    assert writer.stats().published == depth(broker, topic)
-
-
 def test_an_address_map_that_fails_once_costs_one_attempt(broker: ServerHandle, topic: str) -> None:
     calls: list[str] = []
 
@@ -466,24 +275,6 @@ def test_a_subclass_of_bytes_is_a_body(broker: ServerHandle, topic: str) -> None
         with pytest.raises(errors.InvalidBody):
             writer.publish(topic, Text())
     assert depth(broker, topic) == 3
-
-
-def test_what_cannot_be_sent_by_the_close_is_settled_not_lost() -> None:
-    writer = Writer("127.0.0.1:1", **QUICK)
-    publication = writer.publish_nowait("t", b"x")
-    writer.close(timeout=0.1)
-    with pytest.raises(errors.NotSent):
-        publication.result(1.0)
-
-
-def test_the_backlog_of_publish_nowait_is_bounded() -> None:
-    with Writer("127.0.0.1:1", max_pending=1000, publish_timeout=0.2, **QUICK) as writer:
-        for _ in range(10):
-            writer.publish_nowait("t", b"x" * 100)
-        with pytest.raises(errors.BacklogFull, match="nothing was sent"):
-            writer.publish_nowait("t", b"x")
-        time.sleep(0.5)  # the deadlines pass and the room is free again
-        writer.publish_nowait("t", b"x")
 
 
 def test_stats_do_not_connect_a_writer_that_has_published_nothing(embedded: Broker) -> None:
@@ -526,106 +317,3 @@ def wait_for(condition: object, timeout: float = 10.0) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
-
-
-@pytest.mark.rule("PUB-4")
-@pytest.mark.parametrize("coalesce", [False, True])
-@pytest.mark.parametrize("timeout", [0.2, 3.0])
-def test_a_silent_nsqd_costs_one_publish_and_is_used_again(
-    make_broker: MakeBroker, topic: str, timeout: float, coalesce: bool
-) -> None:
-    good, silent = make_broker(), make_broker()
-    with (
-        Proxy(silent.tcp_address) as proxy,
-        Writer([good.tcp_address, proxy.address], publish_timeout=timeout, coalesce=coalesce, **QUICK) as writer,
-    ):
-        writer.publish(topic, b"x", timeout=20.0)
-        wait_for(lambda: len(writer.stats().connections) == 2)
-        proxy.holding = True
-        failed = 0
-        for _ in range(40):
-            try:
-                writer.publish(topic, b"x")
-            except errors.PublishTimeout:
-                failed += 1
-        assert failed <= 1
-        proxy.holding = False
-        proxy.reset()
-        before = depth(silent, topic)
-        wait_for(lambda: writer.publish(topic, b"x", timeout=20.0) or depth(silent, topic) > before)
-
-
-@pytest.mark.rule("PUB-2")
-@pytest.mark.rule("PUB-4")
-def test_with_retries_a_silent_nsqd_costs_no_publish_at_all(make_broker: MakeBroker, topic: str) -> None:
-    good, silent = make_broker(), make_broker()
-    with (
-        Proxy(silent.tcp_address) as proxy,
-        Writer([good.tcp_address, proxy.address], publish_timeout=30.0, retries=1, **QUICK) as writer,
-    ):
-        writer.publish(topic, b"x")
-        wait_for(lambda: len(writer.stats().connections) == 2)
-        proxy.holding = True
-        began = time.monotonic()
-        for publication in [writer.publish_nowait(topic, b"x") for _ in range(100)]:
-            publication.result()
-        assert time.monotonic() - began < 20.0
-        assert depth(good, topic) >= 100
-
-
-@pytest.mark.rule("PUB-4")
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_publish_tries_until_its_deadline_while_nsqd_restarts(
-    make_broker: MakeBroker, certs: Certificates, topic: str, secure: bool
-) -> None:
-    options = {"tls_cert": certs.server.cert, "tls_key": certs.server.key} if secure else {}
-    tls = TLSOptions(ca_file=certs.ca) if secure else None
-    broker = make_broker(**options)
-    said_ok = 0
-    with (
-        Proxy(broker.tcp_address) as proxy,
-        Writer(proxy.address, tls=tls, publish_timeout=30.0, retries=1000, **QUICK) as writer,
-    ):
-        writer.publish(topic, b"x")
-        stop = threading.Event()
-        failures: list[BaseException] = []
-
-        def publish() -> None:
-            nonlocal said_ok
-            while not stop.is_set():
-                try:
-                    writer.publish(topic, b"x")
-                    said_ok += 1
-                except BaseException as error:
-                    failures.append(error)
-
-        thread = threading.Thread(target=publish)
-        thread.start()
-        for turn in range(10):
-            before = said_ok
-            proxy.cut_after = (0, 8, 200, 900)[turn % 4]  # also in the middle of what TLS needs
-            broker.stop()
-            broker.restart()
-            time.sleep(0.2)
-            proxy.cut_after = None
-            proxy.reset()
-            wait_for(lambda before=before: said_ok > before, 30.0)
-        stop.set()
-        thread.join(60.0)
-    assert failures == []
-
-
-@pytest.mark.rule("PUB-4")
-def test_a_balancers_503_is_waited_for(embedded: Broker) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as balancer:
-        host, port = embedded.nsqd_tcp_address.split(":")
-        target = balancer.getsockname()
-        with Writer("nsqd:4150", address_map=lambda *_: target, publish_timeout=30.0, **QUICK) as writer:
-            publication = writer.publish_nowait("t", b"x")
-            for _ in range(3):
-                peer, _ = balancer.accept()
-                with peer:
-                    peer.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
-            assert not publication.done()
-            target = host, int(port)
-            publication.result(30.0)

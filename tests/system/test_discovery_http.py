@@ -1,0 +1,163 @@
+"""Discovery over HTTP: forms of an answer, TLS, passwords, servers that are hostile or silent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import gevent
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import OptionError
+from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.options import TLSOptions
+from gnsq_lite.youzan.dialect import YouzanDialect
+from tests.certs import Certificates
+from tests.system.http_stub import Stub, answer, replying, scripted, stub
+from tests.system.test_discovery import A, B, Found, listed, producers, wait_for
+from tests.system.test_http_client import server_context
+
+
+@pytest.fixture
+def found() -> Found:
+    return Found()
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[Discovery], Discovery]]:
+    with ExitStack() as stack:
+
+        def run(discovery: Discovery) -> Discovery:
+            task = gevent.spawn(discovery.run)
+            stack.callback(task.join, 10)
+            stack.callback(discovery.stop)
+            return discovery
+
+        yield run
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("CFG-2")
+@pytest.mark.rule("DISC-3")
+def test_both_forms_of_an_answer_are_read_over_kept_connections(
+    found: Found, running: Callable[[Discovery], Discovery]
+) -> None:
+    with stub() as bare, stub() as wrapped:
+        bare.answers["/lookup"] = (200, producers(A))
+        wrapped.answers["/x/lookup"] = (200, {"status_code": 200, "status_txt": "OK", "data": producers(B)})
+        addresses = [bare.address, f"http://{wrapped.address}/x/"]
+        discovery = running(found.discovery(addresses, lookupd_poll_interval=0.05))
+        wait_for(lambda: {A, B} == set(found.endpoints))
+        wait_for(lambda: min(len(bare.requests), len(wrapped.requests)) >= 3)
+        discovery.stop()
+        for served in (bare, wrapped):
+            assert len({request.port for request in served.requests}) == 1
+            assert served.requests[0].params == {"topic": "t"}
+
+
+@pytest.mark.rule("DISC-6")
+def test_hostile_and_dead_nsqlookupds_beside_a_good_one_change_nothing(
+    found: Found, running: Callable[[Discovery], Discovery]
+) -> None:
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        while True:
+            gevent.sleep(0.01)
+            ticks += 1
+
+    with ExitStack() as stack:
+        good: Stub = stack.enter_context(stub())
+        good.answers["/lookup"] = (200, producers(A))
+        bad = [
+            stack.enter_context(scripted(script))
+            for script in (
+                lambda connection: time.sleep(20),
+                replying(answer(b"<html>")),
+                replying(answer(b"x" * 5000)),
+                replying(answer(b"", "503 Busy")),
+                replying(answer(json.dumps(producers(Endpoint("a b", 1))).encode())),
+                lambda connection: None,
+            )
+        ]
+        beside = gevent.spawn(tick)
+        stack.callback(beside.kill)
+        options = {"lookupd_timeout": 1.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
+        began = time.monotonic()
+        discovery = running(found.discovery([*bad, good.address], **options))
+        wait_for(lambda: found.endpoints)
+        assert time.monotonic() - began < 0.9
+        wait_for(lambda: all(health.ok is not None for health in discovery.health().values()))
+        assert time.monotonic() - began < 6.0
+        assert found.take() == [A]
+        assert [health.ok for health in discovery.health().values()] == [False] * len(bad) + [True]
+        assert ticks > 20
+        discovery.stop()
+
+
+@pytest.mark.rule("SEC-1")
+def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
+    found: Found, running: Callable[[Discovery], Discovery], certs: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with stub(server_context(certs)) as secure, stub() as other, stub() as named:
+        secure.answers["/lookup"] = other.answers["/lookup"] = (200, producers(A))
+        tls = TLSOptions(ca_file=certs.ca)
+        discovery = running(found.discovery([f"https://{secure.address}"], lookupd_tls=tls, lookupd_token="s3cret"))
+        wait_for(lambda: secure.requests and found.endpoints)
+        discovery.stop()
+        other.answers["/listlookup"] = (200, listed(other.address, named.address))
+        discovery = running(found.discovery([other.address], dialect=YouzanDialect(), lookupd_token="s3cret"))
+        wait_for(lambda: other.requests and named.requests)
+        discovery.stop()
+    assert secure.requests[0].headers["authorization"] == "Bearer s3cret"
+    assert other.requests[0].headers["authorization"] == "Bearer s3cret"
+    assert "authorization" not in named.requests[0].headers
+    assert "s3cret" not in caplog.text
+    assert "s3cret" not in repr(discovery.health())
+
+
+@pytest.mark.parametrize("dialect", [None, YouzanDialect()], ids=["nsq", "youzan"])
+def test_the_password_of_an_address_is_sent_and_not_shown(
+    found: Found, running: Callable[[Discovery], Discovery], caplog: pytest.LogCaptureFixture, dialect: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with stub() as server:
+        server.answers["/lookup"] = (200, producers(A))
+        address = f"http://me:s3cret@{server.address}"
+        discovery = running(found.discovery([address], dialect=dialect, lookupd_poll_interval=0.05))
+        wait_for(lambda: found.endpoints)
+        server.answers["/lookup"] = (500, b"no")
+        wait_for(lambda: "fails" in caplog.text)
+    assert server.requests[0].headers["authorization"] == "Basic " + b64encode(b"me:s3cret").decode()
+    assert list(discovery.health()) == [f"http://{server.address}"]
+    assert "s3cret" not in caplog.text + repr(discovery.health()) + repr(found.lookups)
+    assert "s3cret" not in repr(Writer(lookupd_http_addresses=f"http://me:s3cret@{server.address}"))
+
+
+def test_a_ca_file_that_cannot_be_read_is_an_error_at_once(found: Found) -> None:
+    with pytest.raises(OptionError, match="ca_file"):
+        found.discovery(["https://one.example"], lookupd_tls=TLSOptions(ca_file="/nowhere.pem"))
+
+
+def test_stopping_while_a_nsqlookupd_is_silent_takes_no_time_and_leaves_no_greenlet(found: Found) -> None:
+    with scripted(lambda connection: time.sleep(20)) as address:
+        discovery = found.discovery([address], lookupd_timeout=30.0)
+        task = gevent.spawn(discovery.run)
+        gevent.sleep(0.1)
+        began = time.monotonic()
+        discovery.stop()
+        task.join(10)
+        assert task.dead
+        assert time.monotonic() - began < 2.0
+        gevent.sleep(0)  # what was killed ends now; a fixture sees to it that nothing is left

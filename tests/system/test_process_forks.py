@@ -1,0 +1,257 @@
+"""What a fork leaves to whom."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.servers import ServerHandle
+from tests.system.test_process_faults import LIMIT, python
+
+FORKS = """
+import os, sys, threading, time
+from gnsq_lite import Writer
+address, topic = sys.argv[1:]
+writer = Writer(address)
+stop = threading.Event()
+sent = [0]
+def publish():
+    while not stop.is_set():
+        writer.publish(topic, b"parent")
+        sent[0] += 1
+thread = threading.Thread(target=publish)
+thread.start()
+children = []
+for _ in range(5):
+    time.sleep(0.02)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            writer.publish(topic, b"child", timeout=10)
+            code = 0
+        finally:
+            os._exit(code)
+    children.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in children]
+stop.set()
+thread.join()
+writer.close()
+print(sent[0], codes)
+sys.exit(any(codes))
+"""
+
+
+@pytest.mark.rule("PUB-1")
+def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(broker: ServerHandle, topic: str) -> None:
+    done = python(FORKS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    parent = int(done.stdout.split()[0])
+    assert int(broker.stats(topic)["depth"]) == parent + 5
+
+
+PARENTS = """
+import os, signal, sys
+from gnsq_lite import Reader, Writer, errors
+address, topic = sys.argv[1:]
+seen = []
+reader = Reader(topic, "ch", lambda message: seen.append(message.body), nsqd_tcp_addresses=address)
+reader.start(block=False)
+unreachable = Writer("127.0.0.1:1", publish_timeout=60)
+publication = unreachable.publish_nowait(topic, b"x")
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    for call in (reader.stats, reader.pause, reader.resume, lambda: reader.set_max_in_flight(2), reader.join):
+        try:
+            call()
+        except errors.ClosedError as error:
+            print("ClosedError", "parent" in str(error))
+    try:
+        publication.result()
+    except errors.OutcomeUnknown as error:
+        print("OutcomeUnknown", "parent" in str(error))
+    reader.close()
+    sys.stdout.flush()
+    os._exit(0)
+code = os.waitpid(pid, 0)[1]
+with Writer(address) as writer:
+    writer.publish(topic, b"x")
+while not seen:
+    reader.join(0.01)
+reader.close()
+unreachable.close(0)
+sys.exit(code)
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_forked_child_is_told_what_belongs_to_its_parent_and_never_waits_for_it(
+    broker: ServerHandle, topic: str
+) -> None:
+    done = python(PARENTS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    assert done.stdout == b"ClosedError True\n" * 5 + b"OutcomeUnknown True\n", done
+
+
+QUEUED = """
+from gevent import monkey
+monkey.patch_all()
+import os, sys
+import gevent.event
+from gnsq_lite import Reader
+address, topic = sys.argv[1:]
+seen, go = [], gevent.event.Event()
+
+def handle(message):
+    seen.append(message.body)
+    go.wait()
+
+reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, max_in_flight=6, concurrency=2)
+reader.start(block=False)
+while len(seen) < 2 or reader.stats().queued < 4:
+    gevent.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    go.set()
+    gevent.sleep(0.3)
+    os._exit(len(seen))
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+go.set()
+while reader.stats().finished < 6:
+    gevent.sleep(0.01)
+reader.close()
+sys.exit(code - 2)
+"""
+
+
+def test_a_forked_child_handles_nothing_that_its_parent_has_queued(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, *(b"%d" % n for n in range(6)))
+    done = python(QUEUED, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+
+
+ASKS = """
+from gevent import monkey
+monkey.patch_all()
+import os, sys
+import gevent
+from gnsq_lite import Reader, Writer
+from gnsq_lite.net.discovery import Discovery
+asked, ask = [], Discovery.ask
+Discovery.ask = lambda self: (asked.append(self), ask(self))
+where = {"lookupd_http_addresses": "127.0.0.1:1", "lookupd_poll_interval": 0.05}
+reader = Reader("t", "ch", print, **where)
+reader.start(block=False)
+writers = [Writer(**where), Writer(dialect="youzan", **where)]
+for writer in writers:
+    writer.publish_nowait("t", b"x")
+while len(set(asked)) < 3:
+    gevent.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    asked.clear()
+    gevent.sleep(0.4)
+    os._exit(len(set(asked)))
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+reader.close()
+for writer in writers:
+    writer.close(0)
+sys.exit(code)
+"""
+
+
+def test_a_forked_child_asks_no_nsqlookupd_for_its_parent() -> None:
+    done = python(ASKS)
+    assert done.returncode == 0, done
+
+
+SHAKING = """
+from gevent import monkey
+monkey.patch_all()
+import os, sys
+import gevent
+from gevent.os import tp_read
+from gnsq_lite import Reader, Writer
+kind, address = sys.argv[1:]
+if kind == "reader":
+    reader = Reader("t", "ch", print, nsqd_tcp_addresses=address)
+    reader.start(block=False)
+else:
+    writer = Writer(address)
+    publication = writer.publish_nowait("t", b"x")
+tp_read(0, 1)
+pid = os.fork()
+if pid == 0:
+    print("forked", flush=True)
+    gevent.sleep(0.5)
+    os._exit(0)
+monkey.get_original("os", "waitpid")(pid, 0)  # nothing is read here meanwhile
+if kind == "reader":
+    while not reader.stats().connections:
+        gevent.sleep(0.01)
+    reader.close(0)
+else:
+    publication.result()
+    writer.close()
+"""
+
+
+@pytest.mark.parametrize(("kind", "command"), [("reader", b"SUB "), ("writer", b"PUB ")])
+def test_a_forked_child_says_nothing_on_a_connection_that_its_parent_makes(kind: str, command: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nsqd:
+        address = f"127.0.0.1:{nsqd.getsockname()[1]}"
+        script = [sys.executable, "-c", SHAKING, kind, address]
+        with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            connection, _ = nsqd.accept()
+            connection.settimeout(20.0)
+            heard = b""
+            while b"}" not in heard:
+                heard += connection.recv(65536)
+            process.stdin.write(b"x")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"forked\n"
+            try:
+                connection.sendall(frame(b'{"max_rdy_count": 2500}'))
+                while process.poll() is None and (data := connection.recv(65536)):
+                    heard += data
+                    if command in data:
+                        connection.sendall(frame(b"OK"))
+                assert process.wait(LIMIT) == 0
+            finally:
+                process.kill()
+                connection.close()
+    assert heard.count(command) == 1
+
+
+def frame(body: bytes) -> bytes:
+    """Return nsqd's answer."""
+    return (len(body) + 4).to_bytes(4, "big") + bytes(4) + body
+
+
+IMPORTS = """
+import sys
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+writer = Writer(address)
+reader = Reader(topic, "ch", bool, nsqd_tcp_addresses=address)
+before = set(sys.modules)
+with writer, reader:
+    writer.publish(topic, b"x")
+print(sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.rule("PUB-1")
+def test_nothing_is_imported_while_connections_are_made_so_a_fork_can_leave_no_import_locked(
+    broker: ServerHandle, topic: str
+) -> None:
+    done = python(IMPORTS, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    assert done.stdout == b"[]\n"

@@ -1,0 +1,173 @@
+"""How a Reader ends: drained, in a hurry, twice, or without a word."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+
+from gnsq_lite import Message, Reader, Writer, errors
+from tests.servers import ServerHandle
+from tests.system.test_reader import POOLS, channel, reader_on, wait_for
+
+# -- the end
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("pool", ["greenlet", "thread"])
+def test_close_waits_for_running_handlers_and_sends_back_the_rest(broker: ServerHandle, topic: str, pool: str) -> None:
+    broker.publish(topic, *[b"%d" % n for n in range(10)])
+    begun: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message.body)
+        pause(0.4)
+
+    import gevent
+
+    pause = gevent.sleep if pool == "greenlet" else time.sleep
+    reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=10, concurrency=2)
+    reader.start(block=False)
+    wait_for(lambda: reader.stats().in_flight == 10 and len(begun) == 2)
+    reader.close(timeout=5.0)
+    stats = channel(broker, topic)
+    assert len(begun) == 2  # no new handler began
+    assert (stats["depth"], stats["in_flight_count"], stats["clients"]) == (8, 0, None) or (
+        stats["depth"],
+        stats["in_flight_count"],
+        stats["clients"],
+    ) == (8, 0, [])
+    assert reader.join(1.0)
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_close_gives_up_on_a_handler_that_never_ends_and_its_message_goes_back_at_once(
+    broker: ServerHandle, topic: str
+) -> None:
+    broker.publish(topic, b"x")
+    release = threading.Event()
+    begun: list[Message] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        release.wait(20)
+
+    reader = reader_on(broker, topic, handler)
+    reader.start(block=False)
+    wait_for(lambda: begun)
+    began = time.monotonic()
+    reader.close(timeout=0.3)
+    assert time.monotonic() - began < 5
+    wait_for(lambda: channel(broker, topic)["depth"] == 1, timeout=2)  # by REQ 0, not by the 60 s time-out
+    assert begun[0].has_responded
+    release.set()
+
+
+def test_close_is_idempotent_and_allowed_before_start(broker: ServerHandle, topic: str) -> None:
+    reader = reader_on(broker, topic, print)
+    reader.close()
+    with pytest.raises(errors.ClosedError):
+        reader.start()
+    reader = reader_on(broker, topic, print)
+    reader.start(block=False)
+    with pytest.raises(errors.ClosedError):
+        reader.start()
+    reader.close()
+    reader.close()
+    assert reader.join(1.0)
+
+
+def test_start_blocks_until_close(broker: ServerHandle, topic: str) -> None:
+    reader = reader_on(broker, topic, print)
+    ended: list[float] = []
+
+    def run() -> None:
+        reader.start(block=True)
+        ended.append(time.monotonic())
+
+    running = threading.Thread(target=run)
+    running.start()
+    wait_for(lambda: reader._core is not None and reader.stats().connections)
+    assert ended == []
+    reader.close()
+    running.join(5)
+    assert len(ended) == 1
+
+
+def test_a_reader_that_nobody_keeps_goes_on(broker: ServerHandle, topic: str) -> None:
+    # lessons: a handler held by a weak reference was collected, and messages were finished with nobody reading them
+    seen: list[bytes] = []
+
+    class Collector:
+        def handle(self, message: Message) -> None:
+            seen.append(message.body)
+
+    reader = reader_on(broker, topic, Collector().handle)
+    reader.start(block=False)
+    gc.collect()
+    broker.publish(topic, b"x")
+    wait_for(lambda: seen == [b"x"])
+    reader.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_handler_that_asks_to_exit_ends_the_reader(
+    broker: ServerHandle, topic: str, error: type[BaseException]
+) -> None:
+    broker.publish(topic, b"x")
+
+    def handler(message: Message) -> None:
+        raise error
+
+    with pytest.raises(error):
+        reader_on(broker, topic, handler).start()
+    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_handler_that_asks_to_exit_sends_back_at_once_what_nobody_has_handled(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
+    def handler(message: Message) -> None:
+        raise SystemExit(3)
+
+    reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=20, backoff=False)
+    reader.start(block=False)
+    wait_for(lambda: [c.ready for c in reader.stats().connections] == [20])
+    with Writer(broker.tcp_address) as writer:
+        writer.multipublish(topic, [b"%d" % n for n in range(20)])
+    with pytest.raises(SystemExit):
+        reader.join(10)
+    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0, 5.0)  # a time-out of nsqd's would be a minute
+    found = channel(broker, topic)
+    assert found["depth"] + found["deferred_count"] == 20
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_of_many_who_start_a_reader_at_once_one_does_and_close_ends_it(broker: ServerHandle, topic: str) -> None:
+    broker.publish(topic, b"x")  # the channel is there to be asked for
+    for _ in range(10):
+        reader = reader_on(broker, topic, print)
+        refused: list[Exception] = []
+        begin = threading.Barrier(4)
+
+        def start(
+            reader: Reader = reader, begin: threading.Barrier = begin, refused: list[Exception] = refused
+        ) -> None:
+            begin.wait(10)
+            try:
+                reader.start(block=False)
+            except errors.ClosedError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        reader.close()
+        assert len(refused) == 3
+    wait_for(lambda: channel(broker, topic).get("client_count", 0) == 0, 5.0)

@@ -1,0 +1,206 @@
+"""A Reader's RDY, pauses and backoff, and what its handlers must not hold up."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsq_lite import BackoffOptions, Message, Reader, errors
+from gnsq_lite.net.native import is_patched, start_native_thread
+from tests.conftest import MakeBroker
+from tests.servers import ServerHandle
+from tests.system.test_reader import QUICK, channel, reader_on, wait_for
+
+# -- HB-1: nothing a handler does holds up a heartbeat
+
+
+def busy(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        sum(range(1000))
+
+
+def blocked_in_c(seconds: float) -> None:
+    import ctypes  # CDLL lets go of the GIL while it waits; gevent knows nothing of it
+
+    ctypes.CDLL(None).usleep(int(seconds * 1e6))
+
+
+@pytest.mark.rule("HB-1")
+@pytest.mark.rule("CONN-2")
+@pytest.mark.parametrize("block", [time.sleep, busy, blocked_in_c], ids=["sleeps", "computes", "blocks-in-c"])
+def test_a_handler_that_blocks_for_three_heartbeats_loses_no_connection(
+    make_broker: MakeBroker, topic: str, block: Callable[[float], None]
+) -> None:
+    broker = make_broker()
+    broker.publish(topic, b"1", b"2")
+    pool = "thread" if is_patched() and block is not time.sleep else "auto"
+    options: dict[str, Any] = {"handler_pool": pool, "heartbeat_interval": 1.0, "max_in_flight": 2, "concurrency": 1}
+    lost: list[Any] = []
+    with reader_on(broker, topic, lambda m: block(3.5), on_disconnected=lambda *a: lost.append(a), **options) as reader:
+        time.sleep(4.0 if block is time.sleep or not is_patched() else 0)
+        wait_for(lambda: reader.stats().finished == 2, timeout=30)
+        assert lost == []
+        assert (reader.stats().reconnects, reader.stats().late_answers) == (0, 0)
+
+
+def silent_nsqd() -> Iterator[str]:
+    """Shake hands like nsqd, then say nothing more; as a host whose power went."""
+    import gevent.monkey
+
+    native = gevent.monkey.get_original("socket", "socket")
+    listener = native()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    kept: list[Any] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            kept.append(client)
+            client.recv(65536)
+            client.sendall(b"\0\0\0\x06\0\0\0\0OK")  # to IDENTIFY
+            client.recv(65536)
+            client.sendall(b"\0\0\0\x06\0\0\0\0OK")  # to SUB
+
+    start_native_thread("silent nsqd", serve)
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    for client in kept:
+        client.close()
+
+
+@pytest.mark.rule("HB-2")
+def test_an_nsqd_that_falls_silent_is_given_up_and_replaced() -> None:
+    lost: list[errors.NSQError] = []
+    for address in silent_nsqd():
+        options: dict[str, Any] = {"heartbeat_interval": 1.0, "on_disconnected": lambda _, error: lost.append(error)}
+        with Reader("t", "ch", print, nsqd_tcp_addresses=address, **options, **QUICK) as reader:
+            wait_for(lambda: reader.stats().connections)
+            began = time.monotonic()
+            wait_for(lambda: lost, timeout=6)
+            assert 1.5 < time.monotonic() - began < 5
+            assert isinstance(lost[0], errors.HeartbeatTimeout)
+            assert address in str(lost[0])
+            wait_for(lambda: reader.stats().connections)
+
+
+# -- RDY, pause, resume
+
+
+@pytest.mark.rule("RDY-8")
+def test_pause_and_resume_and_max_in_flight_zero(broker: ServerHandle, topic: str) -> None:
+    seen: list[bytes] = []
+    with reader_on(broker, topic, lambda m: seen.append(m.body), max_in_flight=10) as reader:
+        wait_for(lambda: reader.stats().ready == 10)
+        reader.pause()
+        assert reader.stats().state == "paused"
+        wait_for(lambda: channel(broker, topic)["clients"][0]["ready_count"] == 0)
+        broker.publish(topic, b"while paused")
+        time.sleep(0.2)
+        assert seen == []
+        reader.resume()
+        wait_for(lambda: seen == [b"while paused"])
+        reader.set_max_in_flight(0)
+        wait_for(lambda: channel(broker, topic)["clients"][0]["ready_count"] == 0)
+        reader.set_max_in_flight(3)
+        wait_for(lambda: channel(broker, topic)["clients"][0]["ready_count"] == 3)
+        with pytest.raises(errors.OptionError):
+            reader.set_max_in_flight(-1)
+
+
+@pytest.mark.rule("RDY-5")
+def test_ready_never_passes_what_nsqd_allows(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(max_rdy_count=7)
+    with reader_on(broker, topic, print, max_in_flight=100) as reader:
+        wait_for(lambda: reader.stats().ready == 7)
+        time.sleep(0.1)
+        assert reader.stats().reconnects == 0
+
+
+@pytest.mark.rule("RDY-3")
+@pytest.mark.rule("RDY-4")
+def test_max_in_flight_is_shared_by_the_connections(make_broker: MakeBroker, topic: str) -> None:
+    brokers = [make_broker() for _ in range(3)]
+    with Reader(
+        topic, "ch", print, nsqd_tcp_addresses=[b.tcp_address for b in brokers], max_in_flight=30, **QUICK
+    ) as reader:
+        wait_for(lambda: [c.ready for c in reader.stats().connections] == [10, 10, 10])
+
+
+@pytest.mark.rule("RDY-7")
+def test_is_starved_when_nearly_all_that_may_be_here_is_here(broker: ServerHandle, topic: str) -> None:
+    kept: list[Message] = []
+
+    def handler(message: Message) -> None:
+        message.enable_async()
+        kept.append(message)
+
+    with reader_on(broker, topic, handler, max_in_flight=10) as reader:
+        wait_for(lambda: reader.stats().ready == 10)
+        assert not reader.is_starved()
+        broker.publish(topic, *[b"x"] * 8)
+        wait_for(lambda: len(kept) == 8)
+        assert not reader.is_starved()
+        broker.publish(topic, b"x")
+        wait_for(lambda: len(kept) == 9)
+        assert reader.is_starved()
+        for message in kept:
+            message.finish()
+
+
+# -- backoff
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.rule("BACK-2")
+@pytest.mark.rule("BACK-4")
+def test_a_failure_pauses_all_then_probes_then_goes_on(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    pauses: list[float] = []
+    seen: list[float] = []
+
+    def handler(message: Message) -> None:
+        seen.append(time.monotonic())
+        if len(seen) == 1:
+            raise ValueError("once")
+
+    options: dict[str, Any] = {
+        "backoff": BackoffOptions(unit=0.5, longest=2.0),
+        "max_in_flight": 5,
+        "requeue_delay": 0.0,
+        "on_backoff": pauses.append,
+        "handler_pool": "inline",
+    }
+    with reader_on(broker, topic, handler, **options) as reader:
+        wait_for(lambda: reader.stats().ready == 5)
+        broker.publish(topic, b"x")
+        wait_for(lambda: reader.stats().state == "backoff")
+        assert reader.stats().ready == 0
+        broker.publish(topic, *[b"y"] * 10)
+        wait_for(lambda: reader.stats().finished == 11)
+        wait_for(lambda: reader.stats().ready == 5)
+        assert reader.stats().backoff_level == 0
+    assert seen[1] - seen[0] >= 0.45
+    assert pauses[0] > 0
+    assert pauses[-1] == 0.0
+
+
+@pytest.mark.rule("BACK-5")
+def test_backoff_can_be_turned_off(broker: ServerHandle, topic: str) -> None:
+    broker.publish(topic, b"1", b"2", b"3")
+
+    def handler(message: Message) -> None:
+        raise ValueError
+
+    with reader_on(broker, topic, handler, backoff=False, max_in_flight=1) as reader:
+        wait_for(lambda: reader.stats().failures == 3)
+        assert reader.stats().state == "connected"
