@@ -160,15 +160,10 @@ def test_configuration_is_read_and_changed(nsqd: NsqdClient) -> None:
     refused(400, "INVALID_OPTION", nsqd.get_config, "no_such_option")
 
 
-def test_debugging_endpoints_answer(nsqd: NsqdClient, server_kind: str) -> None:
-    if server_kind == "embedded":  # it is no Go program
-        refused(404, "NOT_FOUND", nsqd.free_memory)
-        refused(404, "NOT_FOUND", nsqd.set_block_rate, 0)
-        refused(404, "NOT_FOUND", nsqd.profile, "goroutine", debug=1)
-    else:
-        nsqd.free_memory()
-        nsqd.set_block_rate(0)
-        assert nsqd.profile("goroutine", debug=1).startswith(b"goroutine profile")
+def test_debugging_endpoints_answer(nsqd: NsqdClient) -> None:
+    nsqd.free_memory()
+    nsqd.set_block_rate(0)
+    assert nsqd.profile("goroutine", debug=1).startswith(b"goroutine profile")
     with pytest.raises(errors.OptionError, match="must be one of cmdline, symbol"):
         nsqd.profile("../../etc/passwd")
     with pytest.raises(errors.OptionError, match="less than http_timeout"):
