@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 import threading
 import traceback
@@ -160,31 +159,6 @@ one_message = st.tuples(st.sampled_from(sorted(ACTS)), st.integers(MOST - 1, MOS
 @given(st.lists(one_message, max_size=12))
 def test_both_runners_tell_the_same_whatever_handlers_do(script: list[tuple[str, int, bool, bool]]) -> None:
     assert play(Runner, Fins, script) == play(PureRunner, PureFins, script)
-
-
-@BOTH
-def test_a_handler_that_returns_false_is_warned_of_and_its_message_finished(runner: Any, fins: Any) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "Runner", runner)
-        made = make_runner(lambda message: False, FakeOutcomes(), MOST)
-    connection = FakeConnection(fins)
-    with pytest.warns(RuntimeWarning, match=re.escape(handlers.RETURNED_FALSE)) as caught:
-        assert made.drain(deque([Message(connection, 1, 1, b"%016d" % n, b"") for n in range(3)])) == QUEUE_EMPTY
-    assert connection.box.take()[1] == 3
-    assert len({(each.filename, each.lineno) for each in caught}) == 1  # so that the usual filter shows one
-
-
-def test_what_were_methods_elsewhere_may_be_called_and_are_as_true_as_before() -> None:
-    message: Any = Message(FakeConnection(Fins), 1, 1, b"0" * 16, b"")
-    for was, name in ((False, "has_responded"), (False, "is_async")):
-        assert getattr(message, name)() is was
-    message.enable_async()
-    assert message.is_async() is True
-    message.finish()
-    assert message.has_responded() is True
-    assert message.has_responded == True  # noqa: E712
-    assert (repr(message.has_responded), str(message.is_async)) == ("True", "False")
-    assert not message.is_async
 
 
 @BOTH

@@ -1,0 +1,40 @@
+"""What programs of pynsq and gnsq do, and what would otherwise mean something else here without a word."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Any
+
+import pytest
+
+from gnsq_lite.message import Message
+from gnsq_lite.net import handlers
+from gnsq_lite.net.handlers import make_runner
+from gnsq_lite.speed import QUEUE_EMPTY, Fins
+from tests.unit.test_runner import BOTH, MOST, FakeConnection, FakeOutcomes
+
+
+@BOTH
+def test_a_handler_that_returns_false_is_warned_of_and_its_message_finished(runner: Any, fins: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "Runner", runner)
+        made = make_runner(lambda message: False, FakeOutcomes(), MOST)
+    connection = FakeConnection(fins)
+    with pytest.warns(RuntimeWarning, match=re.escape(handlers.RETURNED_FALSE)) as caught:
+        assert made.drain(deque([Message(connection, 1, 1, b"%016d" % n, b"") for n in range(3)])) == QUEUE_EMPTY
+    assert connection.box.take()[1] == 3
+    assert len({(each.filename, each.lineno) for each in caught}) == 1  # so that the usual filter shows one
+
+
+def test_what_were_methods_elsewhere_may_be_called_and_are_as_true_as_before() -> None:
+    message: Any = Message(FakeConnection(Fins), 1, 1, b"0" * 16, b"")
+    for was, name in ((False, "has_responded"), (False, "is_async")):
+        assert getattr(message, name)() is was
+    message.enable_async()
+    assert message.is_async() is True
+    message.finish()
+    assert message.has_responded() is True
+    assert message.has_responded == True  # noqa: E712
+    assert (repr(message.has_responded), str(message.is_async)) == ("True", "False")
+    assert not message.is_async
