@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Collection
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.closing import close_and_wait
+from gnsq_lite.net.closing import close_all, close_and_wait, drain_on_signals
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.handlers import pool_kind
@@ -33,7 +34,7 @@ from gnsq_lite.net.native import is_patched, native_lock
 from gnsq_lite.net.process import forget_on_fork, io_loop
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection, check_lookup
-from gnsq_lite.net.signals import until_signal
+from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.snapshot import reader_stats
 from gnsq_lite.net.telling import log_safely
 from gnsq_lite.options import (
@@ -100,7 +101,8 @@ class Reader:
         allowed_addresses: A function of (host, port) that says whether a found nsqd may be connected to.
         rdy_idle_timeout, rdy_low_timeout: RDY-6; seconds after which a connection without, or with, messages gives
             its turn to another when max_in_flight is smaller than the number of connections.
-        handle_signals: Whether ``start(block=True)`` in the main thread drains on SIGTERM, where nobody handles it.
+        handle_signals: Whether it drains when SIGTERM comes, where nobody handles it, while the main thread waits in
+            ``start(block=True)`` or :meth:`join` of any Reader.
         on_connected, on_disconnected, on_error, on_failure, on_backoff: Hooks; they must not block.
         options: Every field of ConnectionOptions, RetryOptions, ReconnectOptions and LookupOptions.
 
@@ -215,8 +217,8 @@ class Reader:
         """Connect and consume.
 
         With ``block=True``: until :meth:`close` is called elsewhere, Ctrl-C, SIGTERM, or an error that no retry can
-        mend; then running handlers are waited for (CLOSE-1).  A second signal ends it at once.  With False: return
-        at once.
+        mend; then running handlers are waited for (CLOSE-1).  A signal drains every Reader of the process; a second
+        one ends them at once.  With False: return at once.
 
         Raises:
             ClosedError: it was started before.
@@ -233,9 +235,11 @@ class Reader:
                 raise ClosedError("a Reader is started once; make a new one")
             self._core, self._loop = core, loop
         forget_on_fork(self)
+        if self._handle_signals:
+            drain_on_signals(core)
         loop.run(core.start)
         if block:
-            until_signal(core.ended, self.close, handle_sigterm=self._handle_signals)
+            until_signal(core.ended, partial(_close_all, core), handle_sigterm=self._handle_signals)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
@@ -255,10 +259,15 @@ class Reader:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.
 
-        Raises what ended it, if not close().
+        In the main thread SIGTERM, where nobody handles it, drains every Reader of the process meanwhile, as in
+        start(), and their end is waited for whatever the timeout.  Raises what ended it, if not close().
         """
         core = self._started()
-        if not core.ended.wait(timeout):
+        if not (
+            or_sigterm(core.ended, partial(_close_all, core), timeout)
+            if self._handle_signals
+            else core.ended.wait(timeout)
+        ):
             return False
         core.ended.result()
         return True
@@ -325,6 +334,10 @@ class Reader:
 
 
 _NEVER: Any = object()
+
+
+def _close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
+    close_all(core, timeout)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gevent._hub_local import get_hub_if_exists
 from greenlet import getcurrent
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.ordered import OrderedConnection
 from gnsq_lite.net.waiting import take_queued
 
@@ -20,6 +24,30 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds nsqd has, beyond the time limit, to answer CLS, to read what was sent last and to close.
 _LINGER = 1.0
+#: Seconds more that one waits who closes.
+_PATIENCE = 5.0
+
+#: What a signal drains, by id; a copy of the values is one step, which no other thread can come between.
+_drained: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
+
+
+def drain_on_signals(core: Consumer) -> None:
+    """Have *core* closed by :func:`close_all`, whichever Reader of the process it is that waits; held weakly."""
+    _drained[id(core)] = core
+
+
+def close_all(core: Consumer, timeout: float) -> None:
+    """Close *core* and what signals drain, all in the same *timeout* seconds; wait for their ends."""
+    cores = {core, *(one for one in (ref() for ref in _drained.valuerefs()) if one is not None)}
+    open_ones = [one for one in cores if not (one.ended.done() or one.loop.stopped or one.loop.gone)]
+    for one in open_ones:
+        one.loop.call_soon(partial(close, one, timeout))
+    ends = SYSTEM_CLOCK.now() + timeout + _PATIENCE
+    for one in open_ones:
+        one.ended.wait(max(0.0, ends - SYSTEM_CLOCK.now()))
+
+
+on_fork(_drained.clear)
 
 
 def close_and_wait(core: Consumer, timeout: float) -> None:
@@ -28,7 +56,7 @@ def close_and_wait(core: Consumer, timeout: float) -> None:
         core.loop.call_soon(lambda: close(core, timeout))
     else:
         core.loop.run(close, core, timeout)
-        core.ended.wait(timeout + 5.0)
+        core.ended.wait(timeout + _PATIENCE)
 
 
 def close(core: Consumer, timeout: float) -> None:

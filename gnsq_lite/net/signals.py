@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.runtime import Completion, wait_any
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -69,28 +70,65 @@ class Stages:
 def until_signal(ended: Completion, close: Callable[..., Any], *, handle_sigterm: bool = True) -> None:
     """Wait for *ended* and return, or raise its error.
 
-    Ctrl-C, and SIGTERM where nobody handles it, call ``close()``; a second one calls ``close(0)``.  Ctrl-C is raised
-    on when all is closed.
+    Ctrl-C, and SIGTERM where nobody handles it, call ``close()``, which waits; a second one calls ``close(0)``.  Ctrl-C
+    is raised on when all is closed.
     """
     stages = Stages()
-    mine: list[int] = []
-    if in_main_thread():
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            mine.append(signal.SIGINT)
-        if handle_sigterm and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            mine.append(signal.SIGTERM)
-    with stages.listening((number, stages.ask) for number in mine):
+    numbers = [signal.SIGINT, signal.SIGTERM] if handle_sigterm else [signal.SIGINT]
+    with stages.listening((number, stages.ask) for number in _unhandled(numbers)):
         _wait(stages, ended, stages.drain)
-        if not ended.done():
-            log.info("closing; once more to end at once")
-            threading.Thread(target=close, name="gnsq_lite-close", daemon=True).start()
-            _wait(stages, ended, stages.at_once)
-        if not ended.done():
-            log.warning("ending at once")
-            close(0.0)
+        if stages.drain.done():
+            _close(stages, close)
     if signal.SIGINT in stages.signals:
         raise KeyboardInterrupt
     ended.result(0)
+
+
+def or_sigterm(ended: Completion, close: Callable[..., Any], timeout: float | None) -> bool:
+    """Wait for *ended*, at most *timeout* seconds; return whether it came.
+
+    SIGTERM, where nobody handles it, acts as in :func:`until_signal`, and what it closes is waited for.
+    """
+    numbers = _unhandled([signal.SIGTERM])
+    if not numbers:
+        return ended.wait(timeout)
+    stages = Stages()
+    ends = None if timeout is None else SYSTEM_CLOCK.now() + timeout
+    with stages.listening((number, stages.ask) for number in numbers):
+        while not (ended.done() or stages.drain.done()):
+            left = _LOOK if ends is None else min(_LOOK, ends - SYSTEM_CLOCK.now())
+            if left <= 0.0:
+                break
+            wait_any((ended, stages.drain), left)
+        if stages.drain.done():
+            _close(stages, close)
+    return ended.done()
+
+
+def _unhandled(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return those that arrive here and do what they do in a fresh interpreter."""
+    if not in_main_thread():
+        return []
+    fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    return [number for number in numbers if signal.getsignal(number) is fresh[number]]
+
+
+def _close(stages: Stages, close: Callable[..., Any]) -> None:
+    """Close in a thread, and at once when the second request comes."""
+    closed = Completion()
+
+    def run() -> None:
+        try:
+            close()
+        finally:
+            closed.settle()
+
+    log.info("closing; once more to end at once")
+    threading.Thread(target=run, name="gnsq_lite-close", daemon=True).start()
+    _wait(stages, closed, stages.at_once)
+    if not closed.done():
+        log.warning("ending at once")
+        close(0.0)
 
 
 def _wait(stages: Stages, *completions: Completion) -> None:

@@ -104,3 +104,68 @@ def test_a_signal_handler_of_the_users_may_close_the_reader(broker: ServerHandle
     with running(["own.py", broker.tcp_address, kind], tmp_path) as program:
         assert program.ends() == 0, program.output
         assert program.output == "closed\n"
+
+
+SEVERAL = """
+import sys
+mode, how, address = sys.argv[1:]
+if mode == "patched":
+    from gevent import monkey; monkey.patch_all()
+import logging, time
+logging.basicConfig(level="INFO")
+from gnsq_lite import Reader
+
+def handle(message):
+    print("begun", flush=True)
+    time.sleep(2.0)
+    print("done", flush=True)
+
+def make(channel):
+    return Reader("t", channel, handle, nsqd_tcp_addresses=address)
+
+make("b").start(block=False)  # which nobody keeps
+if how == "start":
+    make("a").start()
+elif how == "with":
+    with make("a") as reader:
+        reader.join()
+else:
+    reader = make("a")
+    reader.start(block=False)
+    while not reader.join(5.0):
+        pass
+print("returned", flush=True)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("kind", ["plain", "patched"])
+@pytest.mark.parametrize("how", ["start", "with", "join"])
+def test_sigterm_drains_every_reader_of_the_program(broker: ServerHandle, tmp_path: Path, kind: str, how: str) -> None:
+    broker.prepare("t", "a", "b")
+    broker.publish("t", b"x")
+    with running(["-c", SEVERAL, kind, how, broker.tcp_address], tmp_path) as program:
+        program.says("begun", times=2)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0, program.output
+        assert program.output.count("done") == 2
+        assert "returned" in program.output
+    for channel in "ab":
+        stats = broker.stats("t", channel)
+        assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"]) == (0, 0, 0)
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_a_second_sigterm_ends_every_reader_at_once(broker: ServerHandle, tmp_path: Path) -> None:
+    broker.prepare("t", "a", "b")
+    broker.publish("t", b"x")
+    code = SEVERAL.replace("time.sleep(2.0)", "time.sleep(60.0)")
+    with running(["-c", code, "plain", "with", broker.tcp_address], tmp_path) as program:
+        program.says("begun", times=2)
+        program.signal(signal.SIGTERM)
+        program.says("closing")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0, program.output
+    for channel in "ab":
+        wait_for(lambda: broker.stats("t", channel)["depth"] == 1, timeout=5)  # noqa: B023
+        assert broker.stats("t", channel)["requeue_count"] == 1
