@@ -173,15 +173,26 @@ class FrameDecoder(Generic[MessageT]):
             return at + SIZE_LENGTH
         size = int.from_bytes(data[at : at + SIZE_LENGTH], "big", signed=True)
         if not TYPE_LENGTH <= size <= self.limit:
-            raise _no_frame(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}", data, at)
+            return _end_of_http(data, at, f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}")
         if known < FRAME_HEAD_LENGTH:
             return at + FRAME_HEAD_LENGTH
         kind = _FRAME_HEAD.unpack_from(data, at)[1]
         if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
-            raise _no_frame(f"unknown frame type {kind}", data, at)
+            return _end_of_http(data, at, f"unknown frame type {kind}")
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
             raise FrameError(messages.too_short(size - TYPE_LENGTH))
         return at + SIZE_LENGTH + size
+
+
+def _end_of_http(data: bytes, at: int, why: str) -> int:
+    """Return where the status ends of an HTTP answer that has not come so far: it decides what the error is.
+
+    Raises the FrameError of anything else.
+    """
+    end = at + len("HTTP/1.1 400")
+    if len(data) < end and data.startswith(b"HTTP", at):
+        return end
+    raise _no_frame(why, data, at)
 
 
 def _no_frame(why: str, data: bytes, at: int) -> FrameError:

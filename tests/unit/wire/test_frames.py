@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.errors import FrameError, ProtocolError, WrongPortError
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
 from tests.profiles import repeats
 
@@ -191,6 +191,23 @@ def test_a_wrong_port_is_recognised(limit: int, sent: bytes, hint: str) -> None:
     assert hint in error
 
 
+@pytest.mark.rule("WIRE-4")
+@pytest.mark.parametrize("limit", [1 << 20, 2**31 - 1])
+@pytest.mark.parametrize(("status", "kind"), [(b"400", WrongPortError), (b"503", FrameError)])
+def test_what_an_http_answer_means_does_not_depend_on_where_it_was_cut(
+    limit: int, status: bytes, kind: type[FrameError]
+) -> None:
+    sent = b"HTTP/1.1 " + status + b" Because\r\n\r\n"
+    for cut in range(len(sent)):
+        under_test = decoder(limit)
+        try:
+            under_test.feed(sent[:cut])
+            under_test.feed(sent[cut:])
+        except FrameError:
+            pass
+        assert type(under_test.error) is kind
+
+
 # -- faults
 
 
@@ -353,7 +370,7 @@ def test_a_message_in_the_handshake_comes_as_a_raw_frame() -> None:
 def test_a_bad_frame_in_the_handshake_raises_at_once() -> None:
     under_test = decoder()
     with pytest.raises(FrameError):
-        under_test.feed_one(b"HTTP/1.1")
+        under_test.feed_one(b"HTTP/1.1 200")
     assert under_test.error is not None
 
 
