@@ -173,7 +173,6 @@ class Peer:
         try:
             connection = self.tried = self._make()
             connection.open()
-            retry.succeeded()
             self.connection, self.error = connection, None
             producer.joined(self)
             connection.run()
@@ -184,6 +183,8 @@ class Peer:
             return ConnectionLost(format_address(self.endpoint.address), f"{type(error).__name__}: {error}")
         finally:
             if connection is not None:
+                if connection.opened_at is not None:
+                    retry.served(producer.clock.now() - connection.opened_at)
                 connection.close(ConnectionLost(connection.address, "closed"))
             self._gone()
         raise ClosedError("a connection ended without a reason")

@@ -70,7 +70,6 @@ class Subscription:
             connection.open()
             if core.closing:
                 connection.close(ConnectionLost(connection.address, "the Reader was closed"))
-            retry.succeeded()
             core.joined(connection)
             connection.run()
         except NSQError as error:
@@ -83,6 +82,8 @@ class Subscription:
             return ConnectionLost(str(self.endpoint), f"{type(error).__name__}: {error}")
         finally:
             if connection is not None:
+                if connection.opened_at is not None:
+                    retry.served(core.clock.now() - connection.opened_at)
                 connection.close(ConnectionLost(connection.address, "closed"))
                 core.parted(connection)
         raise ClosedError("a connection ended without a reason")

@@ -5,12 +5,16 @@ from __future__ import annotations
 from gnsq_lite.options import ReconnectOptions
 from gnsq_lite.policy.chance import Rng
 
+#: Seconds a connection is ready at least, and no less than the shortest delay, before it counts as a success.
+_A_WHILE = 1.0
+
 
 class Reconnect:
     """Delays between attempts: 8, 16, 32 ... seconds by default, up to a cap, each changed a little at random.
 
-    One object per nsqd.  Only a connection that nsqd has let subscribe counts as a success: a server that accepts and
-    then refuses SUB or AUTH is otherwise asked again and again at the shortest delay.
+    One object per nsqd.  Only a connection that has served for a while counts as a success: a server that accepts and
+    then refuses SUB or AUTH, or that breaks the protocol after it, is otherwise asked again and again at the shortest
+    delay.
     """
 
     __slots__ = ("_next", "_options", "_rng", "failures")
@@ -31,7 +35,8 @@ class Reconnect:
         self._next = min(delay * 2.0, cap)
         return min(delay * (1.0 + self._options.reconnect_jitter * (2.0 * self._rng.random() - 1.0)), cap)
 
-    def succeeded(self) -> None:
-        """Start again at the shortest delay.  To be called when SUB was accepted, not before."""
-        self.failures = 0
-        self._next = self._options.reconnect_delay
+    def served(self, seconds: float) -> None:
+        """Take, before :meth:`failed`, that a connection was ready for *seconds*: long enough, and it starts again."""
+        if seconds >= max(_A_WHILE, self._options.reconnect_delay):
+            self.failures = 0
+            self._next = self._options.reconnect_delay

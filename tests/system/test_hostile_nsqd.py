@@ -301,3 +301,30 @@ def test_a_publish_whose_answer_nobody_understands_has_an_unknown_outcome(dialec
         publication = writer.publish_nowait("t", b"x", timeout=20.0)
         with pytest.raises(errors.OutcomeUnknown, match="JUNK"):
             publication.result(10.0)
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("writes", [False, True], ids=["reader", "writer"])
+def test_one_that_breaks_the_protocol_after_each_handshake_is_asked_ever_more_seldom(writes: bool) -> None:
+    asked: list[float] = []
+
+    def speak(connection: socket.socket) -> None:
+        asked.append(time.monotonic())
+        shake_hands(connection)
+        if not writes:
+            read_command(connection)
+        connection.sendall(OK + frame(9, b"unknown"))
+        drain(connection)
+
+    with scripted(speak) as address:
+        options = {"nsqd_tcp_addresses": address, "reconnect_delay": 0.1, "reconnect_jitter": 0.0}
+        if writes:
+            client: Any = Writer(**options)
+            client.publish_nowait("t", b"x")
+        else:
+            client = Reader("t", "ch", print, **options)
+            client.start(block=False)
+        wait_for(lambda: len(asked) >= 5)
+        client.close()
+    gaps = [after - before for before, after in itertools.pairwise(asked)]
+    assert [gap >= 0.1 * 2**n for n, gap in enumerate(gaps[:4])] == [True] * 4, gaps

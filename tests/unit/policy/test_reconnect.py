@@ -28,11 +28,22 @@ def test_first_delay_and_cap_are_configurable() -> None:
 
 
 @pytest.mark.rule("CONN-3")
-def test_a_success_resets_the_delay() -> None:
+def test_a_connection_that_served_for_a_while_resets_the_delay() -> None:
     retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
     assert [retry.failed(), retry.failed(), retry.failures] == [8.0, 16.0, 2]
-    retry.succeeded()
+    retry.served(8.0)
     assert (retry.failures, retry.failed()) == (0, 8.0)
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize(("delay", "seconds"), [(8.0, 7.9), (0.1, 0.9)])
+def test_a_connection_that_broke_at_once_does_not(delay: float, seconds: float) -> None:
+    retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0, reconnect_delay=delay), random.Random(5))
+    found = []
+    for _ in range(3):
+        retry.served(seconds)
+        found.append(retry.failed())
+    assert found == [delay, 2 * delay, 4 * delay]
 
 
 @pytest.mark.rule("CONN-3")
