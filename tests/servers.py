@@ -136,7 +136,12 @@ class Process:
             if wanted <= set(found):
                 self.ports = {kind: found[kind] for kind in sorted(wanted)}
                 return
-            if not self.is_running() or time.monotonic() > limit:
+            running = self.is_running()
+            if not running and "address already in use" in text and time.monotonic() < limit:
+                time.sleep(0.1)  # a connection of somebody else's has had that port given meanwhile
+                offset = self.log.stat().st_size
+                self.spawn(argv)
+            elif not running or time.monotonic() > limit:
                 self.kill()
                 raise RuntimeError(f"{argv} does not listen:\n{text}")
             time.sleep(0.005)

@@ -291,7 +291,7 @@ def test_a_writer_first_used_in_a_handler_thread_of_a_patched_process_publishes_
     """It does its I/O where the Reader does, whose hub is turned, whichever native thread that is."""
     broker.prepare(topic, "ch")
     broker.publish(topic, b"in", b"plain")
-    done = python(FIRST_IN_A_HANDLER, broker.tcp_address, topic, where, limit=12.0)
+    done = python(FIRST_IN_A_HANDLER, broker.tcp_address, topic, where)
     assert done.returncode == 0, done
     assert int(broker.stats(f"{topic}_out")["depth"]) == 4
 
@@ -325,6 +325,7 @@ def join_others():
     for thread in threads:
         thread.join()
 def act():
+    began = time.monotonic()
     {
         "writer.close": writer.close,
         "reader.close": reader.close,
@@ -337,7 +338,8 @@ def act():
         "others": join_others,
         "waiting": lambda: waits.join(),
     }[what]()
-    print("done", flush=True)
+    took = time.monotonic() - began
+    print("done" if took < 8.0 else took, flush=True)  # what waits does so for nine seconds, or for ever
 if what == "waiting":
     waits = threading.Thread(target=refused, args=(reader.join,), daemon=True)
     waits.start()
@@ -373,7 +375,7 @@ def test_a_clean_up_after_the_librarys_thread_has_stopped_does_not_keep_the_inte
     broker: ServerHandle, topic: str, when: str, what: str
 ) -> None:
     """What would wait for the library's thread raises ClosedError; in a thread that the exiting one joins, too."""
-    done = python(AT_EXIT, broker.tcp_address, topic, when, what, limit=12.0)
+    done = python(AT_EXIT, broker.tcp_address, topic, when, what)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"main\ndone\n", b"")
 
 
