@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +12,7 @@ import click
 from gnsq_lite.cli.output import Progress, console, errors
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.spark.compat import require_pyspark
+from gnsq_lite.spark.location import local_directory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +67,8 @@ def addresses(nsqd: tuple[str, ...], lookupd: tuple[str, ...], option: tuple[str
 
 def stream_source(topic: str, channel: str, work_dir: str, shared: dict[str, str]) -> dict[str, str]:
     """Return the options of a streaming source whose spool is in *work_dir*."""
-    return {**shared, "topic": topic, "channel": channel, "spoolDir": str(Path(work_dir).absolute() / "spool")}
+    spool = local_directory(work_dir, "--work-dir") / "spool"
+    return {**shared, "topic": topic, "channel": channel, "spoolDir": str(spool)}
 
 
 def start_spark(master: str, conf: tuple[str, ...]) -> Any:
@@ -142,7 +143,7 @@ def _prepare(given: dict[str, Any]) -> tuple[dict[str, str], Any, dict[str, Any]
     source = stream_source(given["topic"], given["channel"], given["work_dir"], shared)
     parse(SourceOptions, source)  # a mistake shows before a JVM is started for it
     rest: dict[str, Any] = {
-        "checkpoint": Path(given["work_dir"]).absolute() / "checkpoint",
+        "checkpoint": local_directory(given["work_dir"], "--work-dir") / "checkpoint",
         "available_now": given["available_now"],
         "where": given["where"],
     }

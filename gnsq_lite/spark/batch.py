@@ -38,7 +38,7 @@ class NsqBatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, name: str) -> None:
         self._options = options
-        self._directory = Path(options.spool_dir).absolute() / (_PREFIX + name)
+        self._directory = Path(options.spool_dir) / (_PREFIX + name)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Drain the channel if that is not done yet, and return the tasks."""
@@ -47,14 +47,16 @@ class NsqBatchReader(DataSourceReader):
             self._drain()
         options = self._options
         groups = segments.grouped(segments.listed(self._directory), options.rows_per_segment, options.segment_max_bytes)
-        if not groups:
-            return [SegmentPartition(str(self._directory), [])]
+        meta = read_meta(self._directory)
+        spool = "" if meta is None else meta.uuid
         inline = options.spool_transfer == "inline"
         return [
             SegmentPartition(
-                str(self._directory), [(s, (self._directory / s.name).read_bytes() if inline else None) for s in group]
+                str(self._directory),
+                spool,
+                [(s, (self._directory / s.name).read_bytes() if inline else None) for s in group],
             )
-            for group in groups
+            for group in groups or [[]]
         ]
 
     def _adopt(self) -> None:

@@ -29,7 +29,7 @@ from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.schema import arrow_schema, to_batch
 from gnsq_lite.spark.segments import conform
-from gnsq_lite.spark.spool import DataLoss, Meta, SpoolError, lock_directory, read_meta
+from gnsq_lite.spark.spool import DataLoss, Meta, SpoolError, check_visible, lock_directory, read_meta
 from gnsq_lite.spark.stream import ignore_sigterm
 
 #: Messages of one chunk, and the seconds it may be filled.
@@ -48,6 +48,7 @@ class EpochPartition(InputPartition):
     slot: int
     receivers: int
     backlog_until_ns: int
+    spool: str
 
     def __repr__(self) -> str:
         return f"EpochPartition(epoch={self.epoch}, slot={self.slot} of {self.receivers})"
@@ -62,7 +63,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         if options.ordered and not options.partitions:
             raise OptionError("partitions", (), "receiver=executors with ordered=true needs the partitions named")
         self._options = options
-        self._directory = Path(options.spool_dir).absolute()
+        self._directory = Path(options.spool_dir)
         self._lock: int | None = None
         self._meta: Meta | None = None
         self._backlog_until_ns = 0
@@ -154,7 +155,8 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
             wanted = Plan(self._options.receivers, self._backlog_until_ns)
             plan = plan_epoch(self._directory, epoch, wanted, self.files())
             tasks += [
-                EpochPartition(epoch, slot, plan.receivers, plan.backlog_until_ns) for slot in range(plan.receivers)
+                EpochPartition(epoch, slot, plan.receivers, plan.backlog_until_ns, meta.uuid)
+                for slot in range(plan.receivers)
             ]
         return tasks
 
@@ -178,6 +180,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         """Yield a slot's rows: what was published, then what comes until the epoch ends."""
         if not isinstance(partition, EpochPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
+        check_visible(self._directory, partition.spool)  # before anything is received: it would be finished unseen
         return self._task(partition).rows()
 
     def _task(self, partition: EpochPartition) -> EpochTask:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
+from gnsq_lite.spark.location import local_directory
 
 _T = TypeVar("_T")
 
@@ -80,7 +81,7 @@ class SourceOptions(CommonOptions):
 
     topic: str = opt("", "topic to read; required")
     channel: str = opt("", "channel to read; required; one query per channel and spool")
-    spool_dir: str = opt("", "directory for received messages; required; visible to the executors unless inline")
+    spool_dir: str = opt("", "path or file: URL for received messages; required; seen by the executors unless inline")
     spool_transfer: Literal["shared", "inline"] = opt(
         "shared", "shared: tasks read spoolDir; inline: the driver sends the rows with the tasks"
     )
@@ -126,6 +127,8 @@ class SourceOptions(CommonOptions):
         for name in ("topic", "channel", "spool_dir"):
             if not getattr(self, name):
                 raise OptionError(camel(name), "", "is required")
+        # A relative path means another directory in each process; this is the driver's.
+        object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
         self.check_addresses()
         if self.starting_offsets.lower() != "earliest":
             why = "must be 'earliest': a channel keeps its own position, there is no other to start from"
@@ -169,6 +172,8 @@ class SinkOptions(CommonOptions):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.marker_dir:
+            object.__setattr__(self, "marker_dir", str(local_directory(self.marker_dir, "markerDir")))
         self.check_addresses()
 
 

@@ -16,6 +16,7 @@ from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.spark.archive import store_batch
 from gnsq_lite.spark.compat import OldSpark, require_pyspark, supports_available_now
 from gnsq_lite.spark.launch import session
+from gnsq_lite.spark.location import is_url, local_directory
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
 
 
@@ -59,8 +60,8 @@ def archive(
 
     Args:
         source: Options of the streaming source: topic, channel, spoolDir, addresses ...
-        path: The archive's directory; see :mod:`gnsq_lite.spark.archive`.
-        checkpoint: The query's checkpoint; keep it with the spool.
+        path: The archive's directory, local or mounted; see :mod:`gnsq_lite.spark.archive`.
+        checkpoint: The query's checkpoint, a path or a URL Spark can write to; keep it with the spool.
         available_now: End when the backlog of this moment is stored; otherwise run until interrupted.
         trigger: Seconds between micro-batches.
         where: SQL; only rows for which it holds are stored (all are acknowledged).
@@ -68,12 +69,12 @@ def archive(
         OptionError: before Spark is started.  PipelineFailed: the query ended with an error.
     """
     parse(SourceOptions, source)
+    target = local_directory(str(path), "path")
     _check_available_now(available_now)
     spark = spark or session()
     frame = spark.readStream.format("nsq").options(**source).load()
     if where:
         frame = frame.where(where)
-    target = Path(path).absolute()
     target.mkdir(parents=True, exist_ok=True)
 
     def store(batch: Any, batch_id: int) -> None:
@@ -178,11 +179,16 @@ def _time(text: str) -> str:
 
 
 def read_archive(spark: Any, path: str | Path) -> Any:
-    """Return the frame of an archive, or of any Parquet file or directory.  Raises FileNotFoundError."""
+    """Return the frame of an archive, or of any Parquet file or directory; a URL is Spark's to read.
+
+    Raises FileNotFoundError.
+    """
+    if is_url(str(path)):
+        return spark.read.parquet(str(path))
     root = Path(path).absolute()
     if not root.is_file() and not any(root.rglob("*.parquet")):
         raise FileNotFoundError(f"no Parquet files below {root}")
-    return spark.read.parquet(str(root))
+    return spark.read.parquet(root.as_uri())
 
 
 def _check_available_now(wanted: bool) -> None:
@@ -199,7 +205,8 @@ def _run(
     """Start a query, report until it ends, and stop it in order on Ctrl-C."""
     begun = time.monotonic()
     when = {"availableNow": True} if available_now else {"processingTime": f"{trigger:g} seconds"}
-    query = writer.option("checkpointLocation", Path(checkpoint).absolute().as_uri()).trigger(**when).start()
+    place = str(checkpoint) if is_url(str(checkpoint)) else Path(checkpoint).absolute().as_uri()
+    query = writer.option("checkpointLocation", place).trigger(**when).start()
     watch = _Watch(on_progress)
     try:
         while not query.awaitTermination(0.5):

@@ -48,6 +48,10 @@ class DataLoss(SpoolError):
     """Rows that were acknowledged to nsqd, and that the query still needs, are gone."""
 
 
+class SpoolNotVisible(SpoolError):
+    """This process sees another directory, or none, where the driver has the spool; nothing is known to be lost."""
+
+
 @dataclass(frozen=True)
 class Meta:
     """The content of META.json."""
@@ -75,6 +79,17 @@ def read_meta(directory: Path) -> Meta | None:
     if meta.v != 1:
         raise SpoolError(f"{directory} is a spool of version {meta.v}; this library knows version 1")
     return meta
+
+
+def check_visible(directory: Path, spool: str) -> None:
+    """Raise SpoolNotVisible unless *directory* is, as this process sees it, the spool of the uuid *spool*."""
+    meta = read_meta(directory)
+    if meta is None or meta.uuid != spool:
+        what = "no spool" if meta is None else "another spool"
+        raise SpoolNotVisible(
+            f"there is {what} at {directory} on {socket.gethostname()}: spoolDir must be visible on this executor as"
+            " the driver sees it; otherwise set spoolTransfer=inline"
+        )
 
 
 class Lane:

@@ -30,7 +30,7 @@ from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.schema import arrow_schema
 from gnsq_lite.spark.segments import Segment
-from gnsq_lite.spark.spool import DataLoss, Spool, locate, read_meta
+from gnsq_lite.spark.spool import DataLoss, Spool, check_visible, locate
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -42,6 +42,7 @@ class SegmentPartition(InputPartition):
     """A task's share: segments by path, or with their bytes where nothing is shared (spoolTransfer=inline)."""
 
     directory: str
+    spool: str
     parts: list[tuple[Segment, bytes | None]]
 
     def __repr__(self) -> str:
@@ -188,6 +189,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return [
             SegmentPartition(
                 str(spool.directory),
+                spool.meta.uuid,
                 [(s, paths[s.number].read_bytes() if inline else None) for s in group],
             )
             for group in groups
@@ -235,9 +237,12 @@ def read_segments(partition: Any, include_youzan: bool, complete: bool) -> Itera
     """Yield the rows of a partition in batches Spark takes fastest.
 
     Raises:
+        SpoolNotVisible: this process does not see the spool.
         DataLoss, SegmentDamaged: rows are missing, and *complete* asks for all of them.
     """
     batches: list[pa.RecordBatch] = []
+    if any(data is None for _, data in partition.parts):
+        check_visible(Path(partition.directory), partition.spool)
     for segment, data in partition.parts:
         try:
             batches += _batches(Path(partition.directory), segment, data)
@@ -256,8 +261,7 @@ def _batches(directory: Path, segment: Segment, data: bytes | None) -> list[pa.R
             return segments.read_file(place / segment.name, segment)
         except FileNotFoundError:
             continue
-    hint = "" if read_meta(directory) else "; is spoolDir visible on this executor? Otherwise set spoolTransfer=inline"
-    raise DataLoss(f"segment {directory}/{segment.name} is not there{hint}")
+    raise DataLoss(f"segment {directory}/{segment.name} is not there")
 
 
 def open_spool(directory: Path, options: SourceOptions, files: Files) -> Spool:

@@ -161,3 +161,24 @@ def test_options_survive_pickle_and_every_one_is_documented() -> None:
 
 def test_the_sink_needs_no_topic_option() -> None:
     assert parse(SinkOptions, {"nsqdTCPAddresses": "one", "mpubMaxBytes": "1m"}).mpub_max_bytes == 1 << 20
+
+
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.parametrize(
+    "url", ["s3://b/x", "s3a://b/x", "hdfs://n/x", "dbfs:/x", "gs://b/x", "ftp://h/x", "file://host/x", "file:///x?y"]
+)
+def test_a_place_nobody_here_can_write_to_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="spoolDir"):
+        source(spoolDir=url)
+    with pytest.raises(OptionError, match="markerDir"):
+        parse(SinkOptions, {"topic": "t", "nsqdTCPAddresses": "n", "markerDir": url})
+
+
+@pytest.mark.parametrize("given", ["/a b/c", "file:/a%20b/c", "file:///a%20b/c", "file://localhost/a%20b/c"])
+def test_a_file_url_means_its_path(given: str) -> None:
+    assert source(spoolDir=given).spool_dir == "/a b/c"
+
+
+def test_a_relative_path_is_made_absolute_where_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/usr")
+    assert source(spoolDir="x:y/./spool").spool_dir == "/usr/x:y/spool"

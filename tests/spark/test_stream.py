@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.spool import DataLoss, SpoolError, SpoolInUse
-from gnsq_lite.spark.stream import NsqStreamReader, SegmentPartition
+from gnsq_lite.spark.spool import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
+from gnsq_lite.spark.stream import NsqStreamReader
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
 RECEIVERS: list[FakeReceiver] = []
@@ -213,14 +214,36 @@ def test_a_lost_segment_is_data_loss_or_left_out(readers: Any, tmp_path: Path) -
     assert rows(readers(segmentMaxRecords="1", failOnDataLoss="false"), start, end) == [0, 2]
 
 
-def test_a_directory_the_executor_does_not_see_is_said(readers: Any, tmp_path: Path) -> None:
-    reader = readers()
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("elsewhere", ["nothing", "another spool"])
+def test_a_directory_the_executor_does_not_see_fails_the_task_and_is_no_loss(
+    readers: Any, tmp_path: Path, fail_on_data_loss: str, elsewhere: str
+) -> None:
+    reader = readers(failOnDataLoss=fail_on_data_loss)
     start = reader.initialOffset()
     feed(reader, 0, 1)
-    partitions = reader.partitions(start, reader.latestOffset(start, None))
-    elsewhere = [SegmentPartition(str(tmp_path / "nowhere"), p.parts) for p in partitions]
-    with pytest.raises(DataLoss, match=r"visible on this executor.*inline"):
-        list(reader.read(elsewhere[0]))
+    (partition,) = reader.partitions(start, reader.latestOffset(start, None))
+    place = tmp_path / "executor"
+    if elsewhere == "another spool":
+        other = readers(spoolDir=str(place))
+        begin = other.initialOffset()
+        feed(other, 7, 1)
+        other.latestOffset(begin, None)
+    with pytest.raises(SpoolNotVisible, match=r"visible on this executor.*inline"):
+        list(reader.read(replace(partition, directory=str(place))))
+
+
+def test_a_relative_directory_is_the_drivers(readers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = readers(spoolDir="work/spool")
+    start = reader.initialOffset()
+    feed(reader, 0, 2)
+    end = reader.latestOffset(start, None)
+    partitions = reader.partitions(start, end)
+    monkeypatch.chdir("/")  # an executor's working directory
+    copy = pickle.loads(pickle.dumps(reader))
+    assert sum(batch.num_rows for partition in partitions for batch in copy.read(partition)) == 2
 
 
 def test_a_second_query_on_the_spool_is_refused(readers: Any) -> None:

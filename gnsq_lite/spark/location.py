@@ -1,0 +1,36 @@
+"""Directories as Spark's users name them: a path, or a URL.
+
+A URL of a scheme nobody here can write to must not become a local directory of that name: what is stored there would be
+finished at nsqd and found by no one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from gnsq_lite.errors import OptionError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def is_url(text: str) -> bool:
+    """Whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``; a relative path may be given as ``./x:/y``."""
+    return _URL.match(text) is not None
+
+
+def local_directory(text: str, option: str) -> Path:
+    """Return the absolute path of *text*, a path or a ``file:`` URL.
+
+    Raises OptionError, of *option*, for any other URL.
+    """
+    if not is_url(text):
+        return Path(text).absolute()
+    parts = urlsplit(text)
+    if parts.scheme.lower() != "file":
+        why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
+        raise OptionError(option, text, why)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise OptionError(option, text, "must be file:///PATH: a file of this machine, without a host, ? or #")
+    return Path(unquote(parts.path)).absolute()
