@@ -72,20 +72,27 @@ class Compacted:
 def compact(path: str | Path, *, min_files: int = 4, min_age: float = 3600.0, files: Files | None = None) -> Compacted:
     """Join the files of each hour that has at least *min_files*, none written in the last *min_age* seconds.
 
-    Safe to interrupt: the next call finishes what was begun.  A reader at that very moment may see an hour's rows
+    Files of a batch that has not ended are left alone: it runs again and replaces them.  Safe to interrupt: the next call finishes what was begun.  A reader at that very moment may see an hour's rows
     twice; run it on hours nobody reads now.
     """
     root, files = Path(path), files or Files()
     finish_compactions(root, files)
     partitions = before = after = rows = 0
+    ended = {done.name for done in (root / "_batches").glob("*")}
     for folder in sorted(root.glob("day=*/hour=*")):
-        small = sorted(folder.glob("*.parquet"))
+        small = [one for one in sorted(folder.glob("*.parquet")) if _is_final(one, ended)]
         newest = max((one.stat().st_mtime for one in small), default=0.0)
         if len(small) < max(2, min_files) or newest > time.time() - min_age:
             continue
         rows += _join(root, folder, small, files)
         partitions, before, after = partitions + 1, before + len(small), after + 1
     return Compacted(partitions, before, after, rows)
+
+
+def _is_final(file: Path, ended: set[str]) -> bool:
+    """Whether no run of a batch will replace *file*: it is compacted, or of a batch in *ended*."""
+    batch, _, number = file.stem.removeprefix("batch-").rpartition("-")
+    return not (file.name.startswith("batch-") and number.isdigit()) or batch in ended
 
 
 def _join(root: Path, folder: Path, small: list[Path], files: Files) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from gnsq_lite.errors import MissingExtra, OptionError
 from gnsq_lite.spark import summary
-from gnsq_lite.spark.archive import compact, instants
+from gnsq_lite.spark.archive import compact, instants, store_batch
 from gnsq_lite.spark.pipelines import read_archive, replay
 from tests.spark.fakes import Crash, CrashingFiles
 
@@ -29,6 +29,9 @@ def make(root: Path, hours: int, files: int) -> list[int]:
             table = pa.table({"n": [number, number + 1, number + 2], "timestamp": when})
             pq.write_table(table, folder / f"batch-q-{name:06d}-0.parquet", use_deprecated_int96_timestamps=True)
             number += 3
+    (root / "_batches").mkdir()
+    for name in range(files):
+        (root / "_batches" / f"q-{name:06d}").touch()
     return list(range(number))
 
 
@@ -71,6 +74,49 @@ def test_a_compaction_that_crashed_anywhere_is_finished_by_the_next(tmp_path: Pa
             assert list((root / "_compacting").iterdir()) == []
         else:
             assert at > 10
+            return
+    pytest.fail("it never ended without a crash")
+
+
+class Frame:
+    """A micro-batch of rows of two hours, written as Spark writes it."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.write = self
+
+    def selectExpr(self, *_: str) -> Frame:
+        return self
+
+    def partitionBy(self, *_: str) -> Frame:
+        return self
+
+    def parquet(self, uri: str) -> None:
+        for hour in range(2):
+            folder = Path(uri.removeprefix("file://")) / "day=2026-11-21" / f"hour={hour:02d}"
+            folder.mkdir(parents=True)
+            pq.write_table(pa.table({"n": self.numbers[hour::2]}), folder / "part-0.parquet")
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_batch_that_crashed_anywhere_is_there_once_though_the_archive_was_compacted_before_its_restart(
+    tmp_path: Path,
+) -> None:
+    for at in range(60):
+        root = tmp_path / str(at)
+        for batch in range(3):
+            store_batch(Frame([10 * batch + n for n in range(10)]), batch, "q", root)
+        wanted = list(range(40))
+        try:
+            store_batch(Frame(list(range(30, 40))), 3, "q", root, CrashingFiles(at))
+        except Crash:
+            compact(root, min_files=2, min_age=0.0)
+            store_batch(Frame(list(range(30, 40))), 3, "q", root)
+            assert rows(root) == wanted, f"after a crash at step {at}"
+            compact(root, min_files=2, min_age=0.0)
+            assert rows(root) == wanted
+        else:
+            assert at > 5
             return
     pytest.fail("it never ended without a crash")
 
