@@ -6,9 +6,7 @@ At least once: a task that Spark runs again publishes again, unless markerDir le
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +19,7 @@ from pyspark.sql.datasource import (
 from gnsq_lite.errors import OptionError
 from gnsq_lite.spark.compat import stream_arrow_writer
 from gnsq_lite.spark.options import SinkOptions
-from gnsq_lite.spark.progress import Marker, TaskKey, current_task, remove_markers
-from gnsq_lite.spark.publisher import Sink, shared_writer
+from gnsq_lite.spark.sinktask import StreamCommits, publish
 from gnsq_lite.wire.names import check_topic
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -33,14 +30,6 @@ WRITABLE = {
     "topic": ("string",),
     "defer": ("double", "float", "int", "bigint", "smallint", "tinyint"),
 }
-
-
-@dataclass
-class Published(WriterCommitMessage):
-    """What a task reports: rows published, and the query where it is a streaming one."""
-
-    rows: int
-    query: str = ""
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overwrite: bool) -> None:
@@ -61,20 +50,6 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overw
         check_topic(options.topic)
 
 
-def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Published:
-    """Publish a task's rows; in the task."""
-    task = current_task()
-    marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
-    sink = Sink(
-        shared_writer(options),
-        options,
-        skip=marker.read() if marker is not None else 0,
-        on_progress=marker.write if marker is not None else None,
-    )
-    sink.write(batches)
-    return Published(sink.published, task.query if isinstance(task, TaskKey) else "")
-
-
 class NsqArrowWriter(DataSourceArrowWriter):
     """Batch: ``df.write.format("nsq").mode("append").save()``."""
 
@@ -93,24 +68,6 @@ class NsqArrowWriter(DataSourceArrowWriter):
         """Some task failed for good; what others published stays published."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("the job failed; %d rows of finished tasks are published and stay so", rows)
-
-
-class StreamCommits:
-    """What the streaming writers do when a batch has ended."""
-
-    _options: SinkOptions
-
-    def commit(self, messages: list[Any], batchId: int) -> None:
-        """The batch is done: its markers, and older ones, are of no more use."""
-        queries = {message.query for message in messages if message is not None and message.query}
-        if self._options.marker_dir:
-            for query in queries:
-                remove_markers(Path(self._options.marker_dir), query, batchId)
-
-    def abort(self, messages: list[Any], batchId: int) -> None:
-        """Some task failed for good; the restarted query runs the batch again, from the markers where there are any."""
-        rows = sum(message.rows for message in messages if message is not None)
-        log.warning("batch %d failed; %d rows of it are published", batchId, rows)
 
 
 class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):
@@ -154,6 +111,6 @@ def stream_writer(options: SinkOptions, names: Sequence[str]) -> DataSourceStrea
     base = stream_arrow_writer()
     if base is None:
         return NsqStreamRowWriter(options, names)
-    from gnsq_lite.spark.sink_arrow import NsqStreamArrowWriter
+    from gnsq_lite.spark.sink_arrow import NsqStreamArrowWriter  # its base class is not in every PySpark
 
     return NsqStreamArrowWriter(options)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from gnsq_lite.spark.options import SinkOptions
-from gnsq_lite.spark.sink import StreamCommits, publish
+from gnsq_lite.spark.sinktask import StreamCommits, publish
 
 
 class NsqStreamArrowWriter(StreamCommits, DataSourceStreamArrowWriter):

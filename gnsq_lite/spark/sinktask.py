@@ -1,0 +1,58 @@
+"""One task's part of the sink, and what follows when a batch has ended; for writers of rows and of Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.spark.progress import Marker, TaskKey, current_task, remove_markers
+from gnsq_lite.spark.publisher import Sink, shared_writer
+
+log = logging.getLogger("gnsq_lite.spark")
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task reports: rows published, and the query where it is a streaming one."""
+
+    rows: int
+    query: str = ""
+
+
+def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Published:
+    """Publish a task's rows; in the task."""
+    task = current_task()
+    marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
+    sink = Sink(
+        shared_writer(options),
+        options,
+        skip=marker.read() if marker is not None else 0,
+        on_progress=marker.write if marker is not None else None,
+    )
+    sink.write(batches)
+    return Published(sink.published, task.query if isinstance(task, TaskKey) else "")
+
+
+class StreamCommits:
+    """What the streaming writers do when a batch has ended."""
+
+    _options: SinkOptions
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """The batch is done: its markers, and older ones, are of no more use."""
+        queries = {message.query for message in messages if message is not None and message.query}
+        if self._options.marker_dir:
+            for query in queries:
+                remove_markers(Path(self._options.marker_dir), query, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Some task failed for good; the restarted query runs the batch again, from the markers where there are any."""
+        rows = sum(message.rows for message in messages if message is not None)
+        log.warning("batch %d failed; %d rows of it are published", batchId, rows)
