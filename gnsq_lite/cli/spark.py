@@ -184,6 +184,7 @@ def replay_command(path: str, topic: str, master: str, conf: tuple[str, ...], **
 @click.option("--topic", help="A topic to take a snapshot of instead; what it reads is acknowledged.")
 @click.option("--channel", help="The snapshot's channel.")
 @click.option("--work-dir", type=click.Path(), help="Keeps the snapshot.")
+@click.option("--snapshot", metavar="NAME", help="Make or read the snapshot of this name; default: a new one.")
 @click.option("--window", default="1 minute", show_default=True, metavar="LENGTH", help="As Spark writes it.")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 @click.option("--png", type=click.Path(), help="Draw a plot into this file (needs the extra 'plot').")
@@ -221,7 +222,9 @@ def _snapshot_source(path: str | None, given: dict[str, Any]) -> dict[str, str] 
         raise click.UsageError("give --path, or --topic, --channel and --work-dir")
     shared = addresses(given["nsqd"], given["lookupd"], given["option"])
     source = stream_source(given["topic"], given["channel"], given["work_dir"], shared)
+    source["snapshot"] = given["snapshot"] or time.strftime("%Y%m%d-%H%M%S")
     parse(SourceOptions, source)
+    errors.print(f"summarize: read it again with --snapshot {source['snapshot']}", markup=False)
     return source
 
 

@@ -72,8 +72,9 @@ class Compacted:
 def compact(path: str | Path, *, min_files: int = 4, min_age: float = 3600.0, files: Files | None = None) -> Compacted:
     """Join the files of each hour that has at least *min_files*, none written in the last *min_age* seconds.
 
-    Files of a batch that has not ended are left alone: it runs again and replaces them.  Safe to interrupt: the next call finishes what was begun.  A reader at that very moment may see an hour's rows
-    twice; run it on hours nobody reads now.
+    Files of a batch that has not ended are left alone: it runs again and replaces them.  Safe to interrupt: the next
+    call finishes what was begun.  A reader at that very moment may see an hour's rows twice; run it on hours nobody
+    reads now.
     """
     root, files = Path(path), files or Files()
     finish_compactions(root, files)

@@ -17,13 +17,17 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import AlreadyAnswered, ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.spark import schema
-from gnsq_lite.spark.dedup import Recent
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import Receiver
-from gnsq_lite.spark.spool import Spool, SpoolError
+from gnsq_lite.spark.spool import Spool
+from gnsq_lite.spark.spoolmeta import SpoolError
 
 log = logging.getLogger("gnsq_lite.spark")
 
+#: Committed segments, and bytes of them, that stay before their keys are written to the index.
+KEPT_SEGMENTS, KEPT_BYTES = 100, 16 << 20
 #: Messages of one write at the most.
 MOST_AT_ONCE = 10_000
 #: Writes that may fail in a row, with a pause between them, before the query is told.
@@ -39,10 +43,17 @@ class SpoolFailed(SpoolError):
 class Collector:
     """Receives into a spool.  The spool belongs to this object; other threads use it under :attr:`lock`."""
 
-    def __init__(self, spool: Spool, receiver: Receiver, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        receiver: Receiver,
+        options: SourceOptions,
+        files: Files | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.spool, self._receiver, self._options, self._clock = spool, receiver, options, clock
         self.lock = threading.RLock()
-        self._recent = Recent(options.dedup_max_rows, options.retention, clock) if options.dedup else None
+        self._known = Known(spool.directory / "ids", options.dedup_max_rows, files) if options.dedup else None
         self._queue: deque[Message] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -61,11 +72,38 @@ class Collector:
     def start(self, most: int | None = None) -> None:
         """Begin; *most*: take only so many messages."""
         self._most = most
-        if self._recent is not None:
-            self._recent.load(self.spool.stored())
+        self._load_known()
         self._thread = threading.Thread(target=self._run, name="gnsq_lite-spool", daemon=True)
         self._thread.start()
         self._receiver.start(self._take)
+
+    def _load_known(self) -> None:
+        if self._known is not None:
+            self.spool.indexed = self._known.open()
+            for partition, batch in self.spool.stored(self.spool.indexed):
+                self._known.add(partition, batch)
+        if self.spool.kept():
+            self._index()
+        self.spool.sweep()
+
+    def _tidy(self) -> None:
+        """Remove what is committed; its keys go to the index first, where they are worth a file."""
+        kept = self.spool.kept()
+        many = len(kept) > KEPT_SEGMENTS or sum(segment.size for segment in kept) > KEPT_BYTES
+        if self._known is not None and (self._known.is_due or many):
+            self._index()
+        self.spool.sweep()
+
+    def _index(self) -> None:
+        if self._known is None:
+            return
+        try:
+            self._known.flush(self.spool.newest)
+        except OSError as error:  # its rows stay in memory; a disk that is full gets room by what is committed
+            log.warning("spool %s: the index of known messages cannot be written: %s", self.spool.directory, error)
+            self.spool.make_room()
+        else:
+            self.spool.indexed = self.spool.newest
 
     def _take(self, message: Message) -> None:
         """In the I/O thread, per message."""
@@ -108,9 +146,11 @@ class Collector:
                 self._refused(error, messages)
                 return
             self._failures = 0
-            if self._recent is not None:
-                for _, batch in lanes:
-                    self._recent.add(batch)
+            if self._known is not None:
+                for partition, batch in lanes:
+                    self._known.add(partition, batch)
+                if self._known.is_due:
+                    self._index()
             self.stored += len(messages)
         self.finish(messages)
         if not self._paused and self.waiting_bytes() > self._options.max_spool_bytes:
@@ -130,9 +170,10 @@ class Collector:
             for message in messages:
                 lanes.setdefault(-1 if message.partition is None else message.partition, []).append(message)
         batches = [(partition, schema.to_batch(lane, youzan)) for partition, lane in lanes.items()]
-        if self._recent is None:
+        if self._known is None:
             return batches
-        fresh = [(partition, self._recent.fresh(batch)) for partition, batch in batches]
+        with self.lock:
+            fresh = [(partition, self._known.fresh(partition, batch)) for partition, batch in batches]
         return [(partition, batch) for partition, batch in fresh if batch.num_rows]
 
     def _note_backlog(self, messages: Sequence[Message]) -> None:
@@ -153,6 +194,8 @@ class Collector:
         self._failures += 1
         log.warning("spool %s refuses writes (%d in a row): %s", self.spool.directory, self._failures, error)
         self._send_back(messages)
+        if self.spool.make_room():
+            return
         if self._failures >= MOST_FAILURES:
             raise SpoolFailed(
                 f"spool {self.spool.directory} refuses writes: {error}; nothing is lost, the messages stay in nsqd"
@@ -171,6 +214,12 @@ class Collector:
 
     # -- for the query
 
+    def commit(self, number: int) -> None:
+        """Note that Spark needs the segments up to *number* no more."""
+        with self.lock:
+            self.spool.commit(number)
+            self._tidy()
+
     def check(self) -> None:
         """Raise what ended collecting, if anything did."""
         if self._error is not None:
@@ -181,12 +230,22 @@ class Collector:
         """Whether some nsqd is subscribed to."""
         return self._receiver.is_connected()
 
+    def missing(self) -> list[str]:
+        """Return the nsqds that are known of and not subscribed to."""
+        return self._receiver.missing()
+
+    def is_paused(self) -> bool:
+        """Whether receiving waits for room in the spool."""
+        return self._paused
+
     def not_connected(self, seconds: float) -> ConnectError:
-        """Return the error for a source that has found no nsqd in *seconds*, with what is known of the reason."""
-        options = self._options
-        where = ", ".join(options.nsqd_tcp_addresses or options.lookupd_http_addresses)
+        """Return the error for nsqds that were away for *seconds*, with what is known of the reason."""
+        options, missing = self._options, self.missing()
+        where = ", ".join(missing or options.nsqd_tcp_addresses or options.lookupd_http_addresses)
         known = self._receiver.trouble()
         why = f"no nsqd with topic {options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
+        if self.is_connected():
+            why += "; the backlog of others was read, set onMissingNsqd=warn to do with that"
         return ConnectError(where, why)
 
     def waiting_bytes(self) -> int:

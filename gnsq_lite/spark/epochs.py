@@ -29,7 +29,7 @@ from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.schema import arrow_schema, to_batch
 from gnsq_lite.spark.segments import conform
-from gnsq_lite.spark.spool import DataLoss, Meta, SpoolError, check_visible, lock_directory, read_meta
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, check_visible, lock_directory, read_meta
 from gnsq_lite.spark.stream import ignore_sigterm
 
 #: Messages of one chunk, and the seconds it may be filled.

@@ -57,11 +57,15 @@ class Files:
 
     def replace_text(self, path: Path, text: str) -> None:
         """Set the content of *path*, durably: after a crash it is the old one or the new one."""
+        self.replace(path, text.encode())
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Set the content of *path* likewise, to bytes."""
         fresh = path.with_name(path.name + ".new")
         self.unlink(fresh)
         fd = self.create(fresh)
         try:
-            self.append(fd, text.encode())
+            self.append(fd, data)
             self.sync(fd)
         finally:
             self.close(fd)

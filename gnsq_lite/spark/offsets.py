@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.spark.spool import SpoolError
+from gnsq_lite.spark.spoolmeta import SpoolError
 
 
 @dataclass(frozen=True)

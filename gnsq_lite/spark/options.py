@@ -23,6 +23,10 @@ _T = TypeVar("_T")
 
 #: Names Spark itself puts among the options of a source or a sink; they are not ours to judge.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
+#: Names ``CREATE TABLE ... USING nsq`` adds: the table's own properties, and each option once more as ``option.NAME``.
+TABLE_NAMES = frozenset(
+    {"provider", "location", "owner", "comment", "collation", "external", "is_managed_location", "table_type"}
+)
 
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
 _SECRET = re.compile(r"secret|password|token", re.IGNORECASE)
@@ -96,7 +100,9 @@ class SourceOptions(CommonOptions):
     fail_on_data_loss: bool = opt(
         True, "end the query when acknowledged rows are gone: spool replaced, segment missing"
     )
-    starting_offsets: str = opt("earliest", "a channel has no other position than its own: only 'earliest'")
+    starting_offsets: str = opt(
+        "channel", "only 'channel': where the channel stands, it has no other position; a new one starts as nsqd says"
+    )
     max_in_flight: int = opt(2500, "messages nsqd may have under way to the receiver", low=1, high=1_000_000)
     connections_per_nsqd: int = opt(1, "receivers side by side, each with its own maxInFlight", low=1, high=64)
     msg_timeout_ms: int | None = opt(None, "time nsqd waits for FIN; None: nsqd's own", low=1000, high=86_400_000)
@@ -108,19 +114,23 @@ class SourceOptions(CommonOptions):
         1 << 30, "bytes that wait for a batch before the receiver pauses", low=4096, kind="bytes"
     )
     dedup: bool = opt(True, "drop messages nsqd sends again though they are spooled already")
-    dedup_max_rows: int = opt(2_000_000, "newest rows that are searched for an id sent again", low=1)
-    spool_retention_ms: int | None = opt(
-        None, "how long committed segments stay for dedup; None: twice the message timeout", low=0
-    )
+    dedup_max_rows: int = opt(20_000_000, "newest rows among which a message sent again is recognised", low=1)
+    spool_retention_ms: int = opt(0, "how long committed segments stay, for whoever wants to look at them", low=0)
     idle_timeout_ms: int = opt(2000, "AvailableNow and batch: silence after which the backlog counts as read", low=10)
-    connect_timeout_ms: int = opt(30_000, "AvailableNow and batch: time without any nsqd before it is an error", low=10)
+    connect_timeout_ms: int = opt(30_000, "AvailableNow and batch: time an nsqd may be away before it counts", low=10)
+    on_missing_nsqd: Literal["error", "warn"] = opt(
+        "error", "AvailableNow and batch: what an nsqd does that stays away; warn: the rows of the others are read"
+    )
     lock_wait_ms: int = opt(10_000, "how long to wait for another holder of the spool to go", low=0)
     include_youzan: bool = opt(False, "adds the columns partition, internalId, traceId, ext")
     ordered: bool = opt(False, "Youzan: read an ordered topic in order (SUB_ORDERED)")
     partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions; none: all")
     max_messages: int | None = opt(None, "batch: most messages of a snapshot", low=1)
     max_wait_ms: int = opt(60_000, "batch: longest time a snapshot is filled", low=10)
-    snapshot: str = opt("", "batch: name of a snapshot to make, or to read again where it exists")
+    snapshot: str = opt("", "batch: name of the snapshot to make, or to read again where it exists; required")
+    snapshot_retention_ms: int = opt(
+        604_800_000, "batch: age at which a snapshot's rows are removed when another is made; 0: never", low=0
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -130,13 +140,21 @@ class SourceOptions(CommonOptions):
         # A relative path means another directory in each process; this is the driver's.
         object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
         self.check_addresses()
-        if self.starting_offsets.lower() != "earliest":
-            why = "must be 'earliest': a channel keeps its own position, there is no other to start from"
-            raise OptionError("startingOffsets", self.starting_offsets, why)
+        self._check_start()
         if self.snapshot and not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", self.snapshot):
             raise OptionError("snapshot", self.snapshot, "must be letters, digits, '_', '-' and '.'")
         if self.receiver == "executors" and self.spool_transfer == "inline":
             raise OptionError("spoolTransfer", "inline", "receiver=executors needs a spoolDir all executors share")
+
+    def _check_start(self) -> None:
+        """'earliest' is an older name of 'channel', and never was true of Youzan's, whose channels begin at the end."""
+        given = self.starting_offsets.lower()
+        if given == "earliest" and self.dialect == "youzan":
+            why = "a new channel of Youzan's NSQ begins at the end of its topic: make the channel before publishing"
+            raise OptionError("startingOffsets", self.starting_offsets, why)
+        if given not in ("channel", "earliest"):
+            why = "must be 'channel': a channel keeps its own position, there is no other to start from"
+            raise OptionError("startingOffsets", self.starting_offsets, why)
 
     @property
     def rows_per_segment(self) -> int:
@@ -146,13 +164,6 @@ class SourceOptions(CommonOptions):
         if self.max_offsets_per_trigger is None:
             return 50_000
         return max(1, min(50_000, self.max_offsets_per_trigger // self.min_partitions))
-
-    @property
-    def retention(self) -> float:
-        """Seconds committed segments are kept."""
-        if self.spool_retention_ms is not None:
-            return self.spool_retention_ms / 1000
-        return 2 * (self.msg_timeout_ms or 60_000) / 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +199,7 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     kinds = {spec.name: spec.metadata["kind"] for spec in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     connection: dict[str, str] = {}
-    for key, text in raw.items():
+    for key, text in untabled(raw).items():
         low = key.lower()
         if low.startswith("nsq."):
             connection[key[4:]] = text
@@ -202,6 +213,14 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     except OptionError as error:
         why = re.sub(r"between (\S+) and None", r"at least \1", error.why)
         raise OptionError(camel(error.name), error.value, why) from None
+
+
+def untabled(raw: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options without what a table adds: its options come as ``option.NAME``, at times as NAME as well."""
+    if not any(key.lower().startswith("option.") for key in raw):
+        return raw
+    names = {re.sub("^option[.]", "", key, flags=re.IGNORECASE).lower(): text for key, text in raw.items()}
+    return {name: text for name, text in names.items() if name not in TABLE_NAMES}
 
 
 def _unknown(key: str, known: list[str]) -> OptionError:

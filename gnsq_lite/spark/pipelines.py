@@ -14,7 +14,6 @@ from typing import Any
 
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.spark.archive import store_batch
-from gnsq_lite.spark.compat import OldSpark, require_pyspark, supports_available_now
 from gnsq_lite.spark.launch import session
 from gnsq_lite.spark.location import is_url, local_directory
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
@@ -70,7 +69,6 @@ def archive(
     """
     parse(SourceOptions, source)
     target = local_directory(str(path), "path")
-    _check_available_now(available_now)
     spark = spark or session()
     frame = spark.readStream.format("nsq").options(**source).load()
     if where:
@@ -114,7 +112,6 @@ def relay(
     given = parse(SinkOptions, sink)
     if parse(SourceOptions, source).topic == given.topic:
         raise OptionError("topic", given.topic, "a topic relayed to itself never ends")
-    _check_available_now(available_now)
     spark = spark or session()
     frame = spark.readStream.format("nsq").options(**source).load()
     if where:
@@ -189,14 +186,6 @@ def read_archive(spark: Any, path: str | Path) -> Any:
     if not root.is_file() and not any(root.rglob("*.parquet")):
         raise FileNotFoundError(f"no Parquet files below {root}")
     return spark.read.parquet(root.as_uri())
-
-
-def _check_available_now(wanted: bool) -> None:
-    require_pyspark()
-    if wanted and not supports_available_now():
-        import pyspark
-
-        raise OldSpark(f"available_now needs pyspark >= 4.2; this is {pyspark.__version__}: run it without and stop it")
 
 
 def _run(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gnsq_lite import Reader
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.message import Message
+from gnsq_lite.options import format_address, parse_address
 from gnsq_lite.spark.options import SourceOptions
 
 #: Called in the I/O thread with each message; it must not wait.
@@ -33,6 +34,9 @@ class Receiver(Protocol):
 
     def is_connected(self) -> bool:
         """Whether some nsqd is subscribed to."""
+
+    def missing(self) -> list[str]:
+        """Return the nsqds that were named or found and are not subscribed to."""
 
     def trouble(self) -> str:
         """Return what went wrong last, for an error's text; "" where nothing did."""
@@ -57,6 +61,10 @@ class ReaderReceiver:
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
         self._connected: set[tuple[int, str]] = set()
+        self._named = {
+            format_address(parse_address(address, default_port=4150, option="nsqdTCPAddresses"))
+            for address in options.nsqd_tcp_addresses
+        }
         self._trouble = ""
 
     def start(self, on_message: OnMessage) -> None:
@@ -80,10 +88,18 @@ class ReaderReceiver:
 
     def _joined(self, number: int, address: str) -> None:
         self._connected.add((number, address))
+        self._named.add(address)
 
-    def _parted(self, number: int, address: str, reason: object) -> None:
+    def _parted(self, number: int, endpoint: str, reason: object) -> None:
+        address = endpoint.partition("/")[0]  # Youzan's name their topic partition
         self._connected.discard((number, address))
+        self._named.add(address)
         self._trouble = str(reason)
+
+    def missing(self) -> list[str]:
+        """The nsqds that some Reader is not subscribed to."""
+        readers = range(self._count)
+        return sorted(one for one in self._named if any((number, one) not in self._connected for number in readers))
 
     def trouble(self) -> str:
         """Why the last connection ended, or was not had."""

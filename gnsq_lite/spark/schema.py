@@ -148,19 +148,3 @@ def _youzan(messages: Sequence[Received]) -> list[pa.Array]:
         pa.array([_signed(message.trace_id) for message in messages], pa.int64()),
         pa.array(headers, pa.string()),
     ]
-
-
-def key_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns that tell one message from all others: id, nsqd, publish time.
-
-    The id alone is not enough: two nsqds of one host make ids from the same node id.
-    """
-    names = ["id", "nsqd", "timestamp"]
-    ids, nsqds, times = (batch.column(batch.schema.get_field_index(name)) for name in names)
-    return pa.RecordBatch.from_arrays([ids, nsqds.dictionary_encode(), times], names=names)
-
-
-def keys(columns: pa.RecordBatch) -> list[tuple[str, str, int]]:
-    """Return the rows of :func:`key_columns` as tuples."""
-    times = columns.column("timestamp").cast(pa.int64()).to_pylist()
-    return list(zip(columns.column("id").to_pylist(), columns.column("nsqd").to_pylist(), times, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from gnsq_lite.errors import OptionError
 from gnsq_lite.spark import schema as columns
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
 
@@ -27,8 +27,6 @@ class NsqDataSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._raw = dict(options.items())
-        # One load(), one snapshot: this object is pickled into every later call.
-        self._snapshot = str(uuid.uuid4())
 
     @classmethod
     def name(cls) -> str:
@@ -44,7 +42,13 @@ class NsqDataSource(DataSource):
         from gnsq_lite.spark.batch import NsqBatchReader
 
         options = self._checked(schema)
-        return NsqBatchReader(options, options.snapshot or self._snapshot)
+        if not options.snapshot:
+            why = (
+                "a batch read takes what the channel holds out of nsqd, limit() and show() too, and keeps it under a"
+                " name: give the run's own, such as its date, and a run that failed has the same rows again"
+            )
+            raise OptionError("snapshot", "", f"is required: {why}")
+        return NsqBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the streaming reader; it does nothing until Spark asks it for an offset."""

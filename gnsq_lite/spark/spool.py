@@ -6,7 +6,8 @@
     META.json             version, uuid, topic, channel, number of the last committed segment
     open-*.part           appended and synced, then FIN; one per topic partition
     seg-NUMBER-...seg     sealed: number given when it is sealed, so numbers have no gaps; a rename makes it appear
-    done/seg-...          committed: kept for a while, for messages that nsqd sends again
+    done/seg-...          committed: kept until the index of known messages has their keys, and for the retention
+    ids/                  that index; see known.py
 
 An offset of the query is a segment number.  Sealing, committing and recovery are renames, so a crash leaves the state
 before or the state after.
@@ -14,82 +15,23 @@ before or the state after.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
-import socket
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.errors import NSQError
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.segments import Segment
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta
 
 log = logging.getLogger("gnsq_lite.spark")
-
-
-class SpoolError(NSQError):
-    """The spool cannot be used: another query's, another topic's, or not writable."""
-
-
-class SpoolInUse(SpoolError):
-    """Another query holds the spool's lock."""
-
-
-class DataLoss(SpoolError):
-    """Rows that were acknowledged to nsqd, and that the query still needs, are gone."""
-
-
-class SpoolNotVisible(SpoolError):
-    """This process sees another directory, or none, where the driver has the spool; nothing is known to be lost."""
-
-
-@dataclass(frozen=True)
-class Meta:
-    """The content of META.json."""
-
-    uuid: str
-    topic: str
-    channel: str
-    committed: int = 0
-    v: int = 1
-
-    def text(self) -> str:
-        """Return it as JSON."""
-        return json.dumps({"v": self.v, **{k: getattr(self, k) for k in ("uuid", "topic", "channel", "committed")}})
-
-
-def read_meta(directory: Path) -> Meta | None:
-    """Return META.json's content; None where there is none.  Raises SpoolError for one of another version."""
-    try:
-        found = json.loads((directory / "META.json").read_text())
-        meta = Meta(**found)
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as error:
-        raise SpoolError(f"{directory}/META.json is not readable: {error}") from error
-    if meta.v != 1:
-        raise SpoolError(f"{directory} is a spool of version {meta.v}; this library knows version 1")
-    return meta
-
-
-def check_visible(directory: Path, spool: str) -> None:
-    """Raise SpoolNotVisible unless *directory* is, as this process sees it, the spool of the uuid *spool*."""
-    meta = read_meta(directory)
-    if meta is None or meta.uuid != spool:
-        what = "no spool" if meta is None else "another spool"
-        raise SpoolNotVisible(
-            f"there is {what} at {directory} on {socket.gethostname()}: spoolDir must be visible on this executor as"
-            " the driver sees it; otherwise set spoolTransfer=inline"
-        )
 
 
 class Lane:
@@ -116,7 +58,7 @@ class Spool:
         channel: str,
         rows_per_segment: int = 50_000,
         bytes_per_segment: int = 16 << 20,
-        retention: float = 120.0,
+        retention: float = 0.0,
         files: Files | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -128,6 +70,8 @@ class Spool:
         self._lock_fd: int | None = None
         self._files_made = 0
         self.meta = Meta("", topic, channel)
+        #: Committed segments above this number stay; None: whatever the number.
+        self.indexed: int | None = None
         self.segments: list[Segment] = []
         self.newest = 0
 
@@ -314,13 +258,21 @@ class Spool:
             self.segments.pop(0)
 
     def sweep(self) -> None:
-        """Remove committed segments that are older than the retention."""
+        """Remove committed segments that are older than the retention and whose keys are in the index."""
         oldest = self._clock.wall() - self._retention
         for segment in segments.listed(self.done):
             path = self.done / segment.name
-            if path.stat().st_mtime >= oldest:
+            kept = self._retention and path.stat().st_mtime >= oldest
+            if kept or (self.indexed is not None and segment.number > self.indexed):
                 break
             self._files.unlink(path)
+
+    def make_room(self) -> int:
+        """Remove all committed segments, for the disk is full; return the bytes that are free now."""
+        past = segments.listed(self.done)
+        for segment in past:
+            self._files.unlink(self.done / segment.name)
+        return sum(segment.size for segment in past)
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -333,12 +285,19 @@ class Spool:
         """Return the segments start < number <= end with their files.  Raises DataLoss where one is missing."""
         return locate(self.directory, start, end)
 
-    def stored(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of all kept segments, oldest first, for de-duplication."""
+    def kept(self) -> list[Segment]:
+        """Return the committed segments that are still there."""
+        return segments.listed(self.done)
+
+    def stored(self, after: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (topic partition, batch) of all segments above the number *after*, oldest first."""
         for directory in (self.done, self.directory):
             for segment in segments.listed(directory):
+                if segment.number <= after:
+                    continue
                 try:
-                    yield from segments.read_file(directory / segment.name, segment)
+                    for batch in segments.read_file(directory / segment.name, segment):
+                        yield segment.partition, batch
                 except (segments.SegmentDamaged, FileNotFoundError):
                     log.warning("spool %s: %s cannot be read for de-duplication", self.directory, segment.name)
 
@@ -364,25 +323,3 @@ def locate(directory: Path, start: int, end: int, *, complete: bool = True) -> l
             " set failOnDataLoss=false to go on without them"
         )
     return [found[number] for number in sorted(found)]
-
-
-def lock_directory(directory: Path, wait: float) -> int:
-    """Take the directory's lock and return its descriptor.  Raises SpoolInUse after *wait* seconds."""
-    path = directory / "LOCK"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
-    deadline = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip()
-                os.close(fd)
-                raise SpoolInUse(
-                    f"spool {directory} is in use by another query ({holder}); every query needs its own spoolDir"
-                ) from None
-            time.sleep(0.05)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    return fd

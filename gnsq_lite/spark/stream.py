@@ -21,16 +21,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark import segments
+from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
-from gnsq_lite.spark.compat import available_now_mixin
+from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.schema import arrow_schema
 from gnsq_lite.spark.segments import Segment
-from gnsq_lite.spark.spool import DataLoss, Spool, check_visible, locate
+from gnsq_lite.spark.spool import Spool, locate
+from gnsq_lite.spark.spoolmeta import DataLoss, check_visible
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -59,6 +62,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._options = options
         self._collector: Collector | None = None
         self._available_now = False
+        self._unasked = not supports_available_now()
         self._last: Offset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,8 +74,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._collector is None:
             ignore_sigterm()
             options = self._options
-            spool = open_spool(Path(options.spool_dir), options, self.files())
-            self._collector = Collector(spool, self._make_receiver(), options)
+            files = self.files()
+            spool = open_spool(Path(options.spool_dir), options, files)
+            self._collector = Collector(spool, self._make_receiver(), options, files)
             self._collector.start()
         self._collector.check()
         return self._collector
@@ -94,6 +99,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         begin = self._base(collector, parse_offset(start) if start is not None else self._last)
         options = self._options
         limits = Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger).tightened(limit)
+        if self._unasked:
+            self._unasked = False
+            self._wait_unasked(collector, limits)
         end = self._end(collector, begin, limits)
         if end is None and self._available_now:
             end = self._wait_for_backlog(collector, begin, limits)
@@ -139,22 +147,33 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def _wait_for_backlog(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
         """AvailableNow: wait for rows until the backlog counts as read; None: it does."""
-        idle, patience = self._options.idle_timeout_ms / 1000, self._options.connect_timeout_ms / 1000
-        begun = time.monotonic()
-        connected_at: float | None = None
+        backlog = Backlog(collector, self._options)
         while True:
-            collector.check()
             end = self._end(collector, begin, limits)
             if end is not None:
                 return end
-            now = time.monotonic()
-            if connected_at is None and collector.is_connected():
-                connected_at = now
-            if connected_at is not None and now - max(collector.backlog_seen, connected_at) >= idle:
-                return None
-            if connected_at is None and now - begun >= patience:
-                raise collector.not_connected(patience)
+            if backlog.is_read():
+                return self._end(collector, begin, limits)
             time.sleep(0.02)
+
+    def _wait_unasked(self, collector: Collector, limits: Limits) -> None:
+        """Before the first batch of a run, let the spool have the backlog.
+
+        PySpark before 4.2 tells a Python source nothing of AvailableNow, and asks it once, at once, how far to go.
+        """
+        collector.backlog_until_ns = time.time_ns()
+        backlog = Backlog(collector, self._options)
+        try:
+            while not backlog.is_read():
+                if collector.is_paused() or (limits.rows is not None and collector.stored >= limits.rows):
+                    log.warning(
+                        "the backlog is more than maxSpoolBytes or maxOffsetsPerTrigger: AvailableNow with this"
+                        " PySpark reads only that much in a run"
+                    )
+                    return
+                time.sleep(0.02)
+        except ConnectError as error:  # a query that is to run for long does not end for that
+            log.warning("%s", error)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest position, for the query's progress; None before the first batch."""
@@ -206,8 +225,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         collector = self._started()
         last = parse_offset(end)
         if last.spool == collector.spool.meta.uuid:
-            with collector.lock:
-                collector.spool.commit(last.number)
+            collector.commit(last.number)
 
     def stop(self) -> None:
         """Stop receiving; nothing stays in flight.  Bounded: the process must end even where something hangs."""
@@ -272,7 +290,7 @@ def open_spool(directory: Path, options: SourceOptions, files: Files) -> Spool:
         channel=options.channel,
         rows_per_segment=options.rows_per_segment,
         bytes_per_segment=options.segment_max_bytes,
-        retention=options.retention,
+        retention=options.spool_retention_ms / 1000,
         files=files,
     )
     spool.open(options.lock_wait_ms / 1000)

@@ -57,6 +57,7 @@ class FakeReceiver:
         self.paused = False
         self.calls: list[str] = []
         self.connected = True
+        self.away: list[str] = []
         self.error: BaseException | None = None
 
     def start(self, on_message: Any) -> None:
@@ -72,6 +73,9 @@ class FakeReceiver:
 
     def is_connected(self) -> bool:
         return self.connected
+
+    def missing(self) -> list[str]:
+        return self.away
 
     def trouble(self) -> str:
         return ""
@@ -148,6 +152,15 @@ class FullDisk(Files):
 
     def truncate(self, fd: int, size: int) -> None:
         super().truncate(fd, size)
+
+
+class SmallDisk(FullDisk):
+    """Has room again when a file is removed."""
+
+    def unlink(self, path: Path) -> None:
+        size = path.stat().st_size if path.exists() else 0
+        super().unlink(path)
+        self.room += size
 
 
 class FailingSync(Files):

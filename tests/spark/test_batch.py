@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsq_lite.spark.batch import NsqBatchReader, drop_snapshot, is_complete, snapshots
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.spark.batch import NsqBatchReader, SnapshotExpired, drop_snapshot, is_complete, snapshots
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.spool import SpoolError
+from gnsq_lite.spark.schema import to_batch
+from gnsq_lite.spark.spoolmeta import SpoolError
 from gnsq_lite.spark.stream import open_spool
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
@@ -41,12 +45,13 @@ class Reader(NsqBatchReader):
 
     messages: list[FakeMessage]
 
-    def _make_receiver(self) -> Any:
-        return Backlog(self.messages)
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._make_receiver: Any = lambda: Backlog(self.messages)
 
 
 def reader(directory: Path, name: str, first: int = 0, count: int = 0, **more: str) -> Reader:
-    made = Reader(options(directory, **more), name)
+    made = Reader(options(directory, snapshot=name, **more))
     made.messages = [FakeMessage(n, b"%d" % n) for n in range(first, first + count)]
     return made
 
@@ -54,7 +59,7 @@ def reader(directory: Path, name: str, first: int = 0, count: int = 0, **more: s
 def rows(made: Reader) -> list[int]:
     partitions = made.partitions()
     made.messages = []
-    copy = pickle.loads(pickle.dumps(NsqBatchReader(made._options, "x")))
+    copy = pickle.loads(pickle.dumps(NsqBatchReader(made._options)))
     return [int(b) for p in partitions for batch in copy.read(p) for b in batch.column("body").to_pylist()]
 
 
@@ -83,25 +88,66 @@ def test_inline_partitions_carry_their_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("PIPE-2")
-def test_what_a_maker_that_died_had_acknowledged_is_taken_over(tmp_path: Path) -> None:
-    from gnsq_lite.spark.schema import to_batch
-
-    directory = tmp_path / "snapshot-died"
-    spool = open_spool(directory, options(tmp_path), Files())
+def test_a_snapshot_whose_maker_died_is_finished_under_its_name_and_others_are_told_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = open_spool(tmp_path / "snapshot-died", options(tmp_path), Files())
     spool.append([(-1, to_batch([FakeMessage(n, b"%d" % n) for n in range(4)]))])
     spool.close()  # as a crash leaves it: finished at nsqd, not sealed, not DONE
-    assert rows(reader(tmp_path, "next", 4, 2)) == [0, 1, 2, 3, 4, 5]
-    assert not directory.exists()
+    assert rows(reader(tmp_path, "next", 4, 2)) == [4, 5]
+    assert "snapshot-died was not finished" in caplog.text
+    assert rows(reader(tmp_path, "died", 6, 1)) == [0, 1, 2, 3, 6]
 
 
-def test_another_topics_or_a_living_makers_snapshot_is_left_alone(tmp_path: Path) -> None:
-    other = open_spool(tmp_path / "snapshot-other", options(tmp_path, topic="u"), Files())
-    other.close()
-    living = open_spool(tmp_path / "snapshot-living", options(tmp_path), Files())
-    assert rows(reader(tmp_path, "mine", 0, 1)) == [0]
-    assert (tmp_path / "snapshot-other").exists()
-    assert (tmp_path / "snapshot-living").exists()
-    living.close()
+def test_a_snapshot_says_that_it_empties_the_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows(reader(tmp_path, "a", 0, 1))
+    assert "takes what channel t/c holds out of nsqd" in caplog.text
+    caplog.clear()
+    rows(reader(tmp_path, "a"))
+    assert caplog.text == ""
+
+
+def test_an_old_snapshot_loses_its_rows_when_another_is_made_and_keeps_its_name(tmp_path: Path) -> None:
+    for name in ("old", "young"):
+        assert rows(reader(tmp_path, name, 0, 3)) == [0, 1, 2]
+    rows(reader(tmp_path, "other", 0, 1, topic="u"))
+    week = 7 * 86400
+    for name, age in (("old", week + 60), ("young", week - 600), ("other", week + 60)):
+        done = tmp_path / f"snapshot-{name}" / "DONE"
+        os.utime(done, (time.time() - age, time.time() - age))
+    rows(reader(tmp_path, "never", 0, 1, snapshotRetentionMs="0"))
+    assert set(snapshots(tmp_path)) == {"old", "young", "other", "never"}
+    rows(reader(tmp_path, "next", 0, 1))
+    assert set(snapshots(tmp_path)) == {"young", "other", "never", "next"}
+    assert list((tmp_path / "snapshot-old").glob("seg-*")) == []
+    with pytest.raises(SnapshotExpired, match="older than snapshotRetentionMs"):
+        rows(reader(tmp_path, "old", 5, 1))
+    drop_snapshot(tmp_path, "old")
+    assert rows(reader(tmp_path, "old", 5, 1)) == [5]
+
+
+def test_a_snapshot_is_no_snapshot_where_an_nsqd_is_away_unless_that_is_wanted(tmp_path: Path) -> None:
+    made = reader(tmp_path, "a", 0, 2, connectTimeoutMs="50")
+    receiver = made._make_receiver()
+    receiver.away = ["gone:4150"]
+    made._make_receiver = lambda: receiver
+    with pytest.raises(ConnectError, match=r"gone:4150.*onMissingNsqd=warn"):
+        made.partitions()
+    assert not is_complete(tmp_path / "snapshot-a")
+    again = reader(tmp_path, "a", 2, 1, connectTimeoutMs="50", onMissingNsqd="warn")
+    receiver.messages = again.messages
+    again._make_receiver = lambda: receiver
+    assert rows(again) == [0, 1, 2]
+
+
+def test_a_snapshot_that_was_filled_for_too_short_a_time_is_an_error(tmp_path: Path) -> None:
+    made = reader(tmp_path, "a", 0, 0, maxWaitMs="20")
+    receiver = made._make_receiver()
+    receiver.connected = False
+    made._make_receiver = lambda: receiver
+    with pytest.raises(ConnectError):
+        made.partitions()
+    assert not is_complete(tmp_path / "snapshot-a")
 
 
 def test_a_snapshot_in_the_making_cannot_be_dropped_a_complete_one_can(tmp_path: Path) -> None:

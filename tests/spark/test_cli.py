@@ -41,3 +41,16 @@ def test_options_of_the_command_line_become_sparks() -> None:
         module.pairs(["maxInFlight"], "--option")
     source = module.stream_source("t", "c", "work", {"maxInFlight": "7"})
     assert source["spoolDir"].endswith("/work/spool")
+
+
+def test_a_place_nobody_can_write_to_is_no_work_directory() -> None:
+    with pytest.raises(OptionError, match="--work-dir"):
+        module.stream_source("t", "c", "s3a://bucket/work", {})
+
+
+def test_a_snapshot_to_summarize_has_a_name_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"topic": "t", "channel": "c", "work_dir": "/work", "nsqd": ("n",), "lookupd": (), "option": ()}
+    named = module._snapshot_source(None, {**given, "snapshot": "monday"})
+    made = module._snapshot_source(None, {**given, "snapshot": None})
+    assert (named or {})["snapshot"] == "monday"
+    assert f"--snapshot {(made or {})['snapshot']}" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.spool import Spool, locate
 from gnsq_lite.spark.stream import open_spool
-from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk
+from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk, SmallDisk
 
 
 def options(directory: Path, **more: str) -> SourceOptions:
@@ -116,6 +116,53 @@ def test_a_disk_that_stays_full_ends_the_query_with_the_reason(tmp_path: Path, m
         until(lambda: collector._error is not None)
         with pytest.raises(SpoolFailed, match=r"No space left.*nothing is lost"):
             collector.check()
+
+
+def deliver(receiver: FakeReceiver, numbers: range) -> list[FakeMessage]:
+    messages = [FakeMessage(n, b"%d" % n) for n in numbers]
+    for message in messages:
+        receiver.take(message)
+    until(lambda: all(m.answer for m in messages))
+    return messages
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_disk_full_of_committed_segments_heals_at_once_and_at_a_start(tmp_path: Path, restart: bool) -> None:
+    files = SmallDisk(10**6)
+    with collecting(tmp_path, files, spoolRetentionMs="3600000") as (collector, receiver):
+        for step in range(5):
+            deliver(receiver, range(20 * step, 20 * step + 20))
+            with collector.lock:
+                end = collector.spool.roll()
+            collector.commit(end)
+        assert len(collector.spool.kept()) == 5
+        files.room = 0
+        if not restart:
+            deliver(receiver, range(100, 101))  # goes back; the disk has room then
+            until(lambda: collector.spool.kept() == [])
+            assert {m.answer for m in deliver(receiver, range(101, 103))} == {"FIN"}
+            collector.check()
+    if restart:
+        with collecting(tmp_path, files) as (collector, receiver):
+            assert collector.spool.kept() == []
+            messages = deliver(receiver, range(99, 102))
+            assert {m.answer for m in messages} == {"FIN"}
+            assert collector.stored == 3
+            collector.spool.roll()
+            assert sum(s.rows for s in collector.spool.segments) == 2, "99 is known though its segment is gone"
+
+
+def test_committed_segments_do_not_stay(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (collector, receiver):
+        for step in range(module.KEPT_SEGMENTS + 10):
+            deliver(receiver, range(step, step + 1))
+            with collector.lock:
+                end = collector.spool.roll()
+            collector.commit(end)
+        assert len(collector.spool.kept()) < 10
+        again = deliver(receiver, range(5, 6))
+        assert again[0].answer == "FIN"
+        assert collector.spool.roll() == module.KEPT_SEGMENTS + 10, "known though its segment is gone"
 
 
 def test_what_ends_the_receiver_ends_the_query(tmp_path: Path) -> None:

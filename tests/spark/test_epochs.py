@@ -18,7 +18,7 @@ from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
-from gnsq_lite.spark.spool import DataLoss, SpoolInUse, SpoolNotVisible
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolInUse, SpoolNotVisible
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
 

@@ -51,6 +51,25 @@ def test_options_spark_adds_itself_are_let_through() -> None:
         source(**{name: "whatever"})
 
 
+def test_what_a_table_adds_is_let_through_and_nothing_else() -> None:
+    doubled = {f"option.{name}": value for name, value in BASE.items()}
+    table = {"provider": "nsq", "location": "/warehouse/clicks", "owner": "me", **doubled}
+    assert source(**table) == source() == parse(SourceOptions, {"provider": "nsq", **doubled})
+    with pytest.raises(OptionError, match="provider"):
+        source(provider="nsq")
+
+
+@pytest.mark.parametrize(("given", "dialect"), [("channel", "youzan"), ("Earliest", "auto"), ("earliest", "nsq")])
+def test_a_stream_starts_where_its_channel_stands(given: str, dialect: str) -> None:
+    source(startingOffsets=given, dialect=dialect)
+
+
+@pytest.mark.parametrize(("given", "why"), [("earliest", "begins at the end of its topic"), ("latest", "own position")])
+def test_a_start_that_cannot_be_had_is_refused(given: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        source(startingOffsets=given, dialect="youzan")
+
+
 def test_a_path_is_refused_with_what_to_use() -> None:
     with pytest.raises(OptionError, match=r"takes no path.*topic"):
         source(path="clicks")
@@ -138,13 +157,6 @@ def test_a_secret_shows_in_no_repr_no_log_and_no_error() -> None:
 )
 def test_segments_are_small_enough_for_the_rate_limit(more: dict[str, str], rows: int) -> None:
     assert source(**more).rows_per_segment == rows
-
-
-@pytest.mark.parametrize(
-    ("more", "seconds"), [({}, 120.0), ({"msgTimeoutMs": "5000"}, 10.0), ({"spoolRetentionMs": "0"}, 0.0)]
-)
-def test_committed_segments_stay_for_twice_the_message_timeout(more: dict[str, str], seconds: float) -> None:
-    assert source(**more).retention == seconds
 
 
 def test_receivers_in_the_tasks_need_shared_storage() -> None:

@@ -12,6 +12,7 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.options import format_address
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
@@ -93,3 +94,33 @@ def test_several_receivers_side_by_side_share_the_channel(nsqd: ServerHandle, re
     publish(nsqd.tcp_address, 0, 3000)
     reader = readers(nsqdTCPAddresses=nsqd.tcp_address, connectionsPerNsqd="3", maxInFlight="100")
     assert sorted(rows(reader, 3000)) == list(range(3000))
+
+
+def test_an_nsqd_that_is_away_ends_available_now_with_an_error_after_the_rows_of_the_others(
+    nsqd: ServerHandle, readers: Any
+) -> None:
+    publish(nsqd.tcp_address, 0, 5)
+    with Broker() as broker:
+        gone = format_address(broker.tcp_address)
+    both = f"{nsqd.tcp_address},{gone}"
+    reader = readers(nsqdTCPAddresses=both, idleTimeoutMs="200", connectTimeoutMs="1500")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, None)
+    with pytest.raises(ConnectError, match=f"{gone}.*onMissingNsqd=warn"):
+        reader.latestOffset(end, None)
+    assert [b.num_rows for p in reader.partitions(start, end) for b in reader.read(p)] == [5]
+    assert reader._collector.missing() == [gone]
+
+
+def test_an_nsqd_that_is_away_may_be_done_without(nsqd: ServerHandle, readers: Any) -> None:
+    publish(nsqd.tcp_address, 0, 5)
+    with Broker() as broker:
+        gone = format_address(broker.tcp_address)
+    more = {"idleTimeoutMs": "200", "connectTimeoutMs": "500", "onMissingNsqd": "warn"}
+    reader = readers(nsqdTCPAddresses=f"{nsqd.tcp_address},{gone}", **more)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, None)
+    assert reader.latestOffset(end, None) == end
+    assert [b.num_rows for p in reader.partitions(start, end) for b in reader.read(p)] == [5]

@@ -32,12 +32,16 @@ def test_every_block_runs(nsqd: ServerHandle, tmp_path: Path) -> None:
         nsqd.http("POST", f"/channel/create?topic=clicks&channel={channel}")
     with Writer(nsqd.tcp_address) as writer:
         writer.multipublish("clicks", [b"%d" % n for n in range(20)])
-    names: dict[str, Any] = {"spark": spark_session("local[2]"), "nsqd": nsqd.tcp_address, "work": str(tmp_path)}
+    spark_session("local[2]")
+    names: dict[str, Any] = {}
     found = list(docblocks.blocks(PAGE))
     assert len(found) >= 4
     try:
         for line, source in found:
-            exec(compile("\n" * (line - 1) + source, str(PAGE), "exec"), names)
+            here = source.replace("127.0.0.1:4150", nsqd.tcp_address).replace(
+                "mkdtemp()", f"mkdtemp(dir={str(tmp_path)!r})"
+            )
+            exec(compile("\n" * (line - 1) + here, str(PAGE), "exec"), names)
             settle(names["query"], nsqd)
         assert names["query"].isActive, names["query"].exception()
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import Counter
@@ -13,12 +12,9 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.errors import OptionError
-from gnsq_lite.spark.compat import OldSpark, supports_available_now
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
-#: What a pipeline says where PySpark does not pass Trigger.AvailableNow on.
-LACKS_IT = r"available_now needs pyspark >= 4\.2"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
@@ -120,11 +116,6 @@ def test_a_corpus_archived_and_replayed_is_the_same(spark: Any, nsqd: ServerHand
     from gnsq_lite.spark.archive import compact
     from gnsq_lite.spark.pipelines import archive, replay
 
-    if not supports_available_now():
-        sample = {"topic": "t", "channel": "c", "spoolDir": "s", "nsqdTCPAddresses": "n"}
-        with pytest.raises(OldSpark, match=LACKS_IT):
-            archive(sample, tmp_path, checkpoint=tmp_path / "c", available_now=True)
-        return
     lines = corpus()
     nsqd.http("POST", f"/topic/create?topic={topic}")
     nsqd.http("POST", f"/channel/create?topic={topic}&channel=archive")
@@ -188,10 +179,6 @@ def test_a_topic_is_relayed_through_sql(spark: Any, nsqd: ServerHandle, topic: s
         writer.multipublish(topic, [b"%d" % n for n in range(100)])
     target = {"nsqdTCPAddresses": nsqd.tcp_address, "topic": topic + "-out"}
     how: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint", "available_now": True, "spark": spark}
-    if not supports_available_now():
-        with pytest.raises(OldSpark, match=LACKS_IT):
-            relay(source, target, **how)
-        return
     outcome = relay(source, target, select="concat('n=', string(body))", where="int(string(body)) % 2 = 0", **how)
     assert outcome.rows == 100
     assert sorted(received(nsqd, topic + "-out", 50)) == sorted(b"n=%d" % n for n in range(0, 100, 2))
@@ -205,10 +192,6 @@ def test_the_command_line_archives_and_replays(
     where = ["--nsqd", nsqd.tcp_address]
     archive = str(tmp_path / "archive")
     work = ["--topic", topic, "--channel", "c", "--work-dir", str(tmp_path / "work"), "-o", "idleTimeoutMs=500"]
-    if not supports_available_now():
-        assert run(["spark", "archive", archive, *work, *where, "--available-now"]) != 0
-        assert re.search(LACKS_IT, capsys.readouterr().err)
-        return
     with Writer(nsqd.tcp_address) as writer:
         writer.multipublish(topic, [b"%d" % n for n in range(50)])
     assert run(["spark", "archive", archive, *work, *where, "--available-now"]) == 0

@@ -12,7 +12,6 @@ import pytest
 
 from gnsq_lite import Writer
 from gnsq_lite.spark import drop_snapshot, snapshots
-from gnsq_lite.spark.compat import supports_available_now
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
@@ -118,10 +117,7 @@ def test_available_now_ends_and_the_next_run_goes_on(spark: Any, feed: Feed) -> 
         feed.publish(run * 100, 100)
         query = stream(spark, feed, sink, now=True, spoolTransfer="inline" if run else "shared")
         assert query.awaitTermination(240)
-        if supports_available_now():
-            assert sink.rows() == list(range((run + 1) * 100))
-        else:  # Spark takes what the spool holds at that moment; the rest is the next run's
-            assert sink.rows() == list(range(200))[: len(sink.rows())]
+        assert sink.rows() == list(range((run + 1) * 100))
     query = stream(spark, feed, sink)
     until(lambda: len(sink.rows()) >= 200 or not query.isActive)
     query.stop()
@@ -203,14 +199,14 @@ def test_another_schema_is_refused(spark: Any, feed: Feed) -> None:
 @pytest.mark.rule("PIPE-3")
 def test_a_snapshot_has_the_same_rows_for_every_action(spark: Any, feed: Feed) -> None:
     feed.publish(0, 700)
-    frame = spark.read.format("nsq").options(**feed.options(segmentMaxRecords="100")).load()
+    frame = spark.read.format("nsq").options(**feed.options(segmentMaxRecords="100", snapshot="a")).load()
     assert len(frame.limit(3).collect()) == 3, "Spark stops reading early: nothing may be lost by that"
     feed.publish(700, 50)
     assert frame.count() == 700
     assert sorted(int(row.body) for row in frame.select("body").collect()) == list(range(700))
     assert frame.union(frame).count() == 1400
     assert feed.channel()["depth"] == 50, "a later action receives nothing more"
-    later = spark.read.format("nsq").options(**feed.options()).load()
+    later = spark.read.format("nsq").options(**feed.options(snapshot="b")).load()
     assert sorted(int(row.body) for row in later.select("body").collect()) == list(range(700, 750))
 
 
@@ -226,20 +222,54 @@ def test_a_named_snapshot_is_read_again_and_dropped(spark: Any, feed: Feed) -> N
     assert snapshots(spool) == {}
 
 
+@pytest.mark.rule("PIPE-3")
+def test_a_read_without_a_name_takes_nothing_and_one_that_failed_has_its_rows_again(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 30)
+    nameless = spark.read.format("nsq").options(**feed.options()).load()
+    with pytest.raises(Exception, match=r"snapshot.*is required"):
+        nameless.limit(10).collect()
+    assert feed.channel()["depth"] == 30
+    options = feed.options(snapshot="2026-11-21")
+    with pytest.raises(Exception, match="the job fails"):
+        spark.read.format("nsq").options(**options).load().selectExpr("raise_error('the job fails')").collect()
+    again = spark.read.format("nsq").options(**options).load()
+    found = sorted(int(row[0]) for row in again.selectExpr("string(body)").collect())
+    assert found == list(range(30))
+
+
+def test_a_table_is_read_and_written(spark: Any, feed: Feed) -> None:
+    feed.publish(0, 10)
+
+    def listed(**options: str) -> str:
+        return ", ".join(f"`{key}` '{value}'" for key, value in options.items())
+
+    source = listed(**feed.options(snapshot="a", **{"nsq.clientId": "table"}))
+    sink = listed(topic=feed.topic + "-out", nsqdTCPAddresses=feed.server.tcp_address)
+    try:
+        spark.sql(f"CREATE TABLE nsq_clicks USING nsq OPTIONS ({source})")
+        spark.sql(f"CREATE TABLE nsq_out (body BINARY) USING nsq OPTIONS ({sink})")
+        assert spark.sql("SELECT count(*) FROM nsq_clicks").collect()[0][0] == 10
+        spark.sql("INSERT INTO nsq_out SELECT body FROM nsq_clicks")
+    finally:
+        spark.sql("DROP TABLE IF EXISTS nsq_clicks")
+        spark.sql("DROP TABLE IF EXISTS nsq_out")
+    assert feed.server.stats(feed.topic + "-out")["message_count"] == 10
+
+
 def test_an_empty_channel_is_an_empty_snapshot(spark: Any, feed: Feed) -> None:
-    assert spark.read.format("nsq").options(**feed.options()).load().count() == 0
+    assert spark.read.format("nsq").options(**feed.options(snapshot="a")).load().count() == 0
 
 
 def test_a_snapshot_without_an_nsqd_is_an_error(spark: Any, feed: Feed) -> None:
     feed.server.stop()
-    frame = spark.read.format("nsq").options(**feed.options(connectTimeoutMs="500")).load()
+    frame = spark.read.format("nsq").options(**feed.options(connectTimeoutMs="500", snapshot="a")).load()
     with pytest.raises(Exception, match="no nsqd with topic"):
         frame.count()
 
 
 def test_columns_are_what_the_docs_say(spark: Any, feed: Feed) -> None:
     feed.publish(7, 1)
-    frame = spark.read.format("nsq").options(**feed.options()).load()
+    frame = spark.read.format("nsq").options(**feed.options(snapshot="a")).load()
     schema = json.loads(frame.schema.json())["fields"]
     assert [(field["name"], field["type"]) for field in schema] == [
         ("topic", "string"),

@@ -14,7 +14,8 @@ import pytest
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.schema import to_batch
-from gnsq_lite.spark.spool import DataLoss, Spool, SpoolError, SpoolInUse, locate
+from gnsq_lite.spark.spool import Spool, locate
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse
 from tests.fakes import FakeClock
 from tests.spark.fakes import Crash, CrashingFiles, FailingSync, FakeMessage, FullDisk
 
@@ -100,7 +101,7 @@ def test_a_crash_at_any_step_loses_nothing_that_was_synced_and_changes_no_number
         acknowledged: list[int] = []
         told: dict[int, list[int]] = {}
         committed = 0
-        spool = make(directory, files=files)
+        spool = make(directory, files=files, retention=3600.0)
         crashed = False
         try:
             spool.open(lock_wait=0.0)
@@ -117,7 +118,7 @@ def test_a_crash_at_any_step_loses_nothing_that_was_synced_and_changes_no_number
             crashed = True
         files.counting = False
         spool.close()
-        with_open = opened(directory)
+        with_open = opened(directory, retention=3600.0)
         newest = with_open.roll()
         assert [s.number for s in with_open.segments] == list(range(with_open.meta.committed + 1, newest + 1)), at
         kept = read(directory, 0, newest)

@@ -15,7 +15,7 @@ import pytest
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.spool import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
@@ -290,6 +290,39 @@ def test_available_now_without_any_nsqd_is_an_error_and_not_an_empty_result(read
     reader.prepareForTriggerAvailableNow()
     with pytest.raises(ConnectError, match="no nsqd with topic t"):
         reader.latestOffset(start, None)
+
+
+def test_old_pyspark_says_nothing_of_available_now_so_the_first_batch_waits_for_the_backlog(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="500", maxOffsetsPerTrigger="3")
+    start = reader.initialOffset()
+    reader._unasked = True
+    timer = threading.Timer(0.2, lambda: feed(reader, 0, 2, timestamp_ns=1))
+    timer.start()
+    first = reader.latestOffset()
+    timer.join()
+    assert rows(reader, start, first) == [0, 1]
+    feed(reader, 2, 1)
+    assert rows(reader, first, reader.latestOffset()) == [2], "later ones do not wait"
+
+
+def test_old_pyspark_waits_for_no_more_than_a_batch_may_have(readers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    reader = readers(idleTimeoutMs="60000", maxOffsetsPerTrigger="3")
+    start = reader.initialOffset()
+    reader._unasked = True
+    timer = threading.Timer(0.1, lambda: feed(reader, 0, 4, timestamp_ns=1))
+    timer.start()
+    first = reader.latestOffset()
+    timer.join()
+    assert len(rows(reader, start, first)) == 3
+    assert "AvailableNow with this PySpark" in caplog.text
+
+
+def test_old_pyspark_goes_on_without_an_nsqd_for_the_query_may_be_a_lasting_one(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="50", connectTimeoutMs="100")
+    start = reader.initialOffset()
+    reader._unasked = True
+    RECEIVERS[-1].connected = False
+    assert reader.latestOffset() == start
 
 
 def test_stop_leaves_the_lock_and_may_be_called_twice(readers: Any) -> None:

@@ -1,0 +1,60 @@
+"""When a backlog counts as read: every nsqd was there, and then nothing of it came for a while."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.spark.options import SourceOptions
+
+log = logging.getLogger("gnsq_lite.spark")
+
+
+class Collecting(Protocol):
+    """What is asked of the collector."""
+
+    #: When a message of the backlog came last, by the monotonic clock.
+    backlog_seen: float
+
+    def check(self) -> None: ...
+    def is_connected(self) -> bool: ...
+    def missing(self) -> list[str]: ...
+    def not_connected(self, seconds: float) -> ConnectError: ...
+
+
+class Backlog:
+    """Watches a collector read one: for AvailableNow, and for a snapshot."""
+
+    def __init__(self, collector: Collecting, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._collector, self._clock = collector, clock
+        self._idle, self._patience = options.idle_timeout_ms / 1000, options.connect_timeout_ms / 1000
+        self._goes_without = options.on_missing_nsqd == "warn"
+        self._lacking_since = clock.now()
+        self._whole_since: float | None = None
+        self._without: set[str] = set()
+
+    def is_read(self) -> bool:
+        """Whether all of it is here.
+
+        Raises ConnectError: no nsqd, or with onMissingNsqd=error not each, was there within connectTimeoutMs.
+        """
+        self._collector.check()
+        now = self._clock.now()
+        if self.is_whole():
+            self._whole_since = now if self._whole_since is None else self._whole_since
+            return now - max(self._whole_since, self._collector.backlog_seen) >= self._idle
+        if self._whole_since is not None:
+            self._whole_since, self._lacking_since = None, now
+        if now - self._lacking_since >= self._patience:
+            error = self._collector.not_connected(self._patience)
+            if not (self._goes_without and self._collector.is_connected()):
+                raise error
+            log.warning("%s; onMissingNsqd=warn: going on without it", error)
+            self._without |= set(self._collector.missing())
+        return False
+
+    def is_whole(self) -> bool:
+        """Whether every nsqd is there that the backlog is to be had of."""
+        return self._collector.is_connected() and self._without.issuperset(self._collector.missing())

@@ -1,0 +1,283 @@
+"""Recognises messages nsqd sends again although they were spooled, however late the copy comes.
+
+A copy has the id, the publish time and the nsqd (Youzan's: the topic partition) of its first.  nsqd sends one after a
+time-out; and after a kill it sends again what it had read from its disk queue since it last synced that, with attempts
+back at 1: should it come back in a week, then in a week.  So no time-out is waited for.  What a channel delivers is
+mostly newer than all before it; only a message that is not, by its publish time, is looked up at all.
+
+The keys of the newest rows are in memory, as they are in segments; :meth:`Known.flush` writes them to an index file,
+after which the segments may go.  A file has a head of JSON, which tells the publish times of each of its chunks, and
+the chunks, compressed; only a chunk that may hold a suspect is read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite.spark.files import Files
+
+log = logging.getLogger("gnsq_lite.spark")
+
+_HEAD = struct.Struct("<8sII")  # magic, length of the JSON, its CRC-32
+_MAGIC = b"GNSQIDS1"
+_NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
+_SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
+#: Rows in memory that are written out, and rows of a file that is not rewritten with the next ones.
+FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
+#: A chunk's rows at the most, the chunks a gap in the publish times makes at the most, and the gap, microseconds.
+CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
+#: Small chunks in memory before they are joined; chunks of files that stay in memory once read.
+MOST_SMALL, CACHED = 64, 8
+
+
+@dataclass(eq=False)
+class Chunk:
+    """Keys of one origin, between two publish times; in memory, or at a place of a file."""
+
+    origin: str
+    low: int
+    high: int
+    rows: int
+    keys: pa.Table | None = None
+    path: Path | None = None
+    at: int = 0
+    size: int = 0
+    crc: int = 0
+
+    def load(self) -> pa.Table:
+        """Return the keys.  Raises OSError, pa.ArrowInvalid, ValueError for a damaged file."""
+        if self.keys is not None or self.path is None:
+            return self.keys
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            data = file.read(self.size)
+        if zlib.crc32(data) != self.crc:
+            raise ValueError(f"{self.path} is damaged")
+        return pa.ipc.open_stream(data).read_all()
+
+
+@dataclass(eq=False)
+class IndexFile:
+    """A written file: keys of all segments up to a number, except those in older files."""
+
+    path: Path
+    number: int
+    rows: int
+    chunks: list[Chunk]
+
+
+class Known:
+    """The keys of the newest spooled rows: *most_rows* of them, less at most one file's."""
+
+    def __init__(self, directory: Path, most_rows: int, files: Files | None = None) -> None:
+        self._directory, self._most_rows, self._io = directory, most_rows, files or Files()
+        self._files: list[IndexFile] = []
+        self._small: dict[str, list[Chunk]] = {}
+        self._cache: OrderedDict[Chunk, pa.Table] = OrderedDict()
+        self._newest: dict[str, int] = {}
+        self._unwritten = 0
+        self.dropped = 0
+
+    @property
+    def rows(self) -> int:
+        """How many are known."""
+        return self._unwritten + sum(file.rows for file in self._files)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether memory holds as much as it should."""
+        return self._unwritten >= FLUSH_ROWS
+
+    # -- asking and adding
+
+    def fresh(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return *batch*, of a topic partition or -1, without rows that are spooled already or that it has twice."""
+        ids, times = _keys(batch)
+        again: set[tuple[str, str, int]] = set()
+        for origin, mask in _origins(partition, batch):
+            newest = self._newest.get(origin)
+            if newest is None:
+                continue
+            suspects = pc.less_equal(times, newest)
+            if mask is not None:
+                suspects = pc.and_(suspects, mask)
+            if pc.any(suspects).as_py():
+                again |= self._found(origin, ids.filter(suspects), times.filter(suspects))
+        if not again and pc.count_distinct(ids).as_py() == len(ids):
+            return batch
+        origins = [f"#{partition}"] * len(ids) if partition >= 0 else batch.column("nsqd").to_pylist()
+        keep = []
+        for key in zip(origins, ids.to_pylist(), times.to_pylist(), strict=True):
+            keep.append(key not in again)
+            again.add(key)
+        self.dropped += keep.count(False)
+        return batch.filter(pa.array(keep))
+
+    def _found(self, origin: str, ids: pa.Array, times: pa.Array) -> set[tuple[str, str, int]]:
+        span = pc.min_max(times)
+        low, high = span["min"].as_py(), span["max"].as_py()
+        found: set[tuple[str, str, int]] = set()
+        for chunk in self._chunks():
+            if chunk.origin != origin or chunk.high < low or chunk.low > high:
+                continue
+            keys = self._loaded(chunk)
+            times_here = keys.column("time")
+            near = keys.filter(pc.and_(pc.greater_equal(times_here, low), pc.less_equal(times_here, high)))
+            hits = near.filter(pc.is_in(near.column("id"), value_set=ids))
+            found.update((origin, *key) for key in zip(*(column.to_pylist() for column in hits.columns), strict=True))
+        return found
+
+    def _chunks(self) -> Iterator[Chunk]:
+        for chunks in self._small.values():
+            yield from chunks
+        for file in reversed(self._files):
+            yield from file.chunks
+
+    def _loaded(self, chunk: Chunk) -> pa.Table:
+        if chunk.keys is not None:
+            return chunk.keys
+        if chunk not in self._cache:
+            try:
+                self._cache[chunk] = chunk.load()
+            except (OSError, pa.ArrowInvalid, ValueError) as error:
+                log.warning("%s; what nsqd sends again of its messages is not recognised", error)
+                self._cache[chunk] = _SCHEMA.empty_table()
+            if len(self._cache) > CACHED:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(chunk)
+        return self._cache[chunk]
+
+    def add(self, partition: int, batch: pa.RecordBatch) -> None:
+        """Remember the rows of *batch* as spooled."""
+        ids, times = _keys(batch)
+        for origin, mask in _origins(partition, batch):
+            keys = pa.Table.from_arrays([ids, times], schema=_SCHEMA)
+            chunk = _chunk(origin, keys if mask is None else keys.filter(mask))
+            small = self._small.setdefault(origin, [])
+            small.append(chunk)
+            self._newest[origin] = max(chunk.high, self._newest.get(origin, chunk.high))
+            if len(small) > MOST_SMALL:
+                self._small[origin] = _split(origin, pa.concat_tables(one.load() for one in small))
+        self._unwritten += batch.num_rows
+
+    # -- the files
+
+    def open(self) -> int:
+        """Read the heads of the files; return the number up to which segments are in them."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self._directory.iterdir()):
+            found = _NAME.fullmatch(path.name)
+            chunks = None if found is None else _read_head(path)
+            if found is None or chunks is None:
+                log.warning("%s is no index of spooled messages, or a damaged one; it is removed", path)
+                self._io.unlink(path)
+                continue
+            self._files.append(IndexFile(path, int(found[1]), int(found[2]), chunks))
+            for chunk in chunks:
+                self._newest[chunk.origin] = max(chunk.high, self._newest.get(chunk.origin, chunk.high))
+        return self._files[-1].number if self._files else 0
+
+    def flush(self, number: int) -> None:
+        """Write what is in memory; the segments up to *number* are needed no more for this.
+
+        Raises OSError: nothing has changed.
+        """
+        if not self._unwritten:
+            return
+        joined = self._files[-1:] if self._files and self._files[-1].rows < FILE_ROWS else []
+        parts: dict[str, list[pa.Table]] = {}
+        for chunk in [chunk for file in joined for chunk in file.chunks] + [c for s in self._small.values() for c in s]:
+            parts.setdefault(chunk.origin, []).append(self._loaded(chunk))
+        chunks = [chunk for origin, tables in parts.items() for chunk in _split(origin, pa.concat_tables(tables))]
+        written = self._write(number, chunks)
+        self._files = [*self._files[: len(self._files) - len(joined)], written]
+        for file in joined:
+            if file.path != written.path:
+                self._io.unlink(file.path)
+        self._small.clear()
+        self._unwritten = 0
+        while len(self._files) > 1 and self.rows > self._most_rows:
+            self._io.unlink(self._files.pop(0).path)
+
+    def _write(self, number: int, chunks: list[Chunk]) -> IndexFile:
+        rows = sum(chunk.rows for chunk in chunks)
+        path = self._directory / f"ids-{number:016d}-{rows}.idx"
+        blobs = [_compressed(chunk.load()) for chunk in chunks]
+        sizes = [len(blob) for blob in blobs]
+        entries = [
+            [chunk.origin, chunk.low, chunk.high, chunk.rows, sum(sizes[:index]), len(blob), zlib.crc32(blob)]
+            for index, (chunk, blob) in enumerate(zip(chunks, blobs, strict=True))
+        ]
+        head = json.dumps(entries).encode()
+        data = b"".join([_HEAD.pack(_MAGIC, len(head), zlib.crc32(head)), head, *blobs])
+        self._io.replace(path, data)
+        return IndexFile(path, number, rows, _placed(path, entries, len(data) - sum(sizes)))
+
+
+def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    return batch.column("id"), batch.column("timestamp").cast(pa.int64())
+
+
+def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
+    """Return whose ids the rows have, and which rows; the leader of a topic partition moves from nsqd to nsqd."""
+    if partition >= 0:
+        return [(f"#{partition}", None)]
+    nsqds = batch.column("nsqd")
+    values = nsqds.unique().to_pylist()
+    return [(value, None if len(values) == 1 else pc.equal(nsqds, value)) for value in values]
+
+
+def _chunk(origin: str, keys: pa.Table) -> Chunk:
+    span = pc.min_max(keys.column("time"))
+    return Chunk(origin, span["min"].as_py(), span["max"].as_py(), keys.num_rows, keys)
+
+
+def _split(origin: str, keys: pa.Table) -> list[Chunk]:
+    """Return *keys* by publish time, cut where there are many, and at the longest gaps: a backlog among new ones."""
+    keys = keys.sort_by("time").combine_chunks()
+    times = keys.column("time").combine_chunks()
+    cuts = set(range(CHUNK_ROWS, keys.num_rows, CHUNK_ROWS))
+    gaps = pc.subtract(times.slice(1), times.slice(0, max(0, len(times) - 1)))
+    longest = pc.select_k_unstable(gaps, min(MOST_GAPS, len(gaps)), sort_keys=[("", "descending")]).to_pylist()
+    cuts |= {index + 1 for index in longest if gaps[index].as_py() > GAP}
+    ends = [*sorted(cuts), keys.num_rows]
+    return [_chunk(origin, keys.slice(a, b - a)) for a, b in zip([0, *ends], ends, strict=False) if b > a]
+
+
+def _compressed(keys: pa.Table) -> bytes:
+    codec = next((name for name in ("zstd", "lz4") if pa.Codec.is_available(name)), None)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(keys)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _placed(path: Path, entries: list[Any], base: int) -> list[Chunk]:
+    return [
+        Chunk(o, low, high, rows, None, path, base + at, size, crc) for o, low, high, rows, at, size, crc in entries
+    ]
+
+
+def _read_head(path: Path) -> list[Chunk] | None:
+    with path.open("rb") as file:
+        fixed = file.read(_HEAD.size)
+        if len(fixed) < _HEAD.size or fixed[:8] != _MAGIC:
+            return None
+        _, length, crc = _HEAD.unpack(fixed)
+        head = file.read(length)
+    if zlib.crc32(head) != crc:
+        return None
+    return _placed(path, json.loads(head), _HEAD.size + length)

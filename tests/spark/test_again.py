@@ -1,0 +1,154 @@
+"""What a real nsqd sends again is dropped: after its own kill, and after the source's between sync and FIN."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.stream import NsqStreamReader
+from tests import servers
+from tests.servers import RealNsqd, ServerHandle, embedded_nsqd
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Dying(Files):
+    """Dies after a sync of a segment, before its FINs."""
+
+    left = 0
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        if "open-" in os.readlink(f"/proc/self/fd/{fd}"):
+            Dying.left -= 1
+            if Dying.left == 0:
+                os._exit(9)
+
+
+class DyingReader(NsqStreamReader):
+    files = Dying
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerHandle]:
+    """A real nsqd whose queue is on the disk and is synced late; the embedded one where there is none."""
+    if servers.nsqd_program() is None:
+        with embedded_nsqd() as embedded:
+            yield embedded
+        return
+    late = {"mem_queue_size": 0, "sync_every": 100_000, "sync_timeout": "60s", "msg_timeout": "3s"}
+    server = RealNsqd(tmp_path, **late)
+    yield server
+    server.stop()
+
+
+def given(server: ServerHandle, directory: Path, **more: str) -> SourceOptions:
+    base = {"topic": "t", "channel": "c", "spoolDir": str(directory / "spool"), "nsqdTCPAddresses": server.tcp_address}
+    return parse(SourceOptions, {**base, **more})
+
+
+def publish(server: ServerHandle, count: int) -> None:
+    server.prepare("t", "c")
+    with Writer(server.tcp_address) as writer:
+        for at in range(0, count, 500):
+            writer.multipublish("t", [b"%d" % n for n in range(at, at + 500)])
+
+
+class Query:
+    """Reads batch after batch and commits each with the next, as Spark does."""
+
+    def __init__(self, reader: NsqStreamReader, start: Any = None) -> None:
+        self.reader = reader
+        self.end = start or reader.initialOffset()
+        self.rows: list[int] = []
+
+    def run(self, done: Callable[[], bool], seconds: float = 90.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < deadline, f"{len(self.rows)} rows"
+            self.step()
+            time.sleep(0.02)
+
+    def step(self) -> None:
+        start, self.end = self.end, self.reader.latestOffset(self.end, None)
+        if self.end == start:
+            return
+        self.reader.commit(start)
+        for partition in self.reader.partitions(start, self.end):
+            for batch in self.reader.read(partition):
+                self.rows += [int(body) for body in batch.column("body").to_pylist()]
+
+    @property
+    def dropped(self) -> int:
+        assert self.reader._collector is not None
+        assert self.reader._collector._known is not None
+        return self.reader._collector._known.dropped
+
+
+def settled(server: ServerHandle) -> Callable[[], bool]:
+    """Whether nsqd has nothing left, neither queued nor in flight nor deferred."""
+
+    def look() -> bool:
+        channel = server.stats("t", "c")
+        return not any(channel.get(name) for name in ("depth", "in_flight_count", "deferred_count"))
+
+    return look
+
+
+@pytest.mark.rule("PIPE-3")
+def test_what_a_killed_nsqd_sends_again_from_its_disk_is_dropped(server: ServerHandle, tmp_path: Path) -> None:
+    publish(server, 6000)
+    query = Query(NsqStreamReader(given(server, tmp_path)))
+    query.run(lambda: len(query.rows) >= 6000)
+    query.run(settled(server))
+    server.kill()
+    server.restart()
+    server.prepare("t", "c")
+    publish(server, 500)  # bodies 0 to 499 once more, as new messages
+    query.run(lambda: len(query.rows) >= 6500)
+    query.run(settled(server))
+    again = query.dropped
+    query.reader.stop()
+    assert sorted(query.rows) == sorted([*range(6000), *range(500)])
+    if isinstance(server, RealNsqd):
+        assert again > 0, "nsqd sent nothing again: the trial shows nothing"
+
+
+def _die(options: SourceOptions, syncs: int) -> None:
+    Dying.left = syncs
+    reader = DyingReader(options)
+    reader.initialOffset()
+    time.sleep(60)
+
+
+@pytest.mark.rule("PIPE-3")
+def test_what_comes_again_after_a_kill_between_sync_and_fin_is_dropped_behind_a_backlog(
+    server: ServerHandle, tmp_path: Path
+) -> None:
+    """With a backlog before them the copies come long after their time-out; many kills, one query."""
+    publish(server, 20_000)
+    options = given(server, tmp_path, maxInFlight="400", maxOffsetsPerTrigger="2000")
+    context = multiprocessing.get_context("spawn")
+    for syncs in (1, 2, 3):
+        child = context.Process(target=_die, args=(options, syncs))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 9
+    query = Query(NsqStreamReader(options))
+    query.run(lambda: len(query.rows) >= 20_000)
+    query.run(settled(server))
+    query.step()
+    again = query.dropped
+    query.reader.stop()
+    assert sorted(query.rows) == list(range(20_000))
+    if isinstance(server, RealNsqd):
+        assert again > 0
