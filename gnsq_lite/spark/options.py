@@ -23,11 +23,6 @@ _T = TypeVar("_T")
 
 #: Names Spark itself puts among the options of a source or a sink; they are not ours to judge.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
-#: Names ``CREATE TABLE ... USING nsq`` adds: the table's own properties, and each option once more as ``option.NAME``.
-TABLE_NAMES = frozenset(
-    {"provider", "location", "owner", "comment", "collation", "external", "is_managed_location", "table_type"}
-)
-
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
 _SECRET = re.compile(r"secret|password|token", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -199,8 +194,11 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     kinds = {spec.name: spec.metadata["kind"] for spec in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     connection: dict[str, str] = {}
-    for key, text in untabled(raw).items():
+    for key, text in raw.items():
         low = key.lower()
+        if low.startswith("option."):
+            why = "Spark would read it without its options; CREATE TEMPORARY VIEW ... USING nsq OPTIONS (...) works"
+            raise OptionError("CREATE TABLE", "USING nsq", why)
         if low.startswith("nsq."):
             connection[key[4:]] = text
         elif low in names:
@@ -213,14 +211,6 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     except OptionError as error:
         why = re.sub(r"between (\S+) and None", r"at least \1", error.why)
         raise OptionError(camel(error.name), error.value, why) from None
-
-
-def untabled(raw: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the options without what a table adds: its options come as ``option.NAME``, at times as NAME as well."""
-    if not any(key.lower().startswith("option.") for key in raw):
-        return raw
-    names = {re.sub("^option[.]", "", key, flags=re.IGNORECASE).lower(): text for key, text in raw.items()}
-    return {name: text for name, text in names.items() if name not in TABLE_NAMES}
 
 
 def _unknown(key: str, known: list[str]) -> OptionError:
