@@ -21,6 +21,7 @@ class Collecting(Protocol):
     def check(self) -> None: ...
     def is_connected(self) -> bool: ...
     def missing(self) -> list[str]: ...
+    def holds_backlog(self) -> bool: ...
     def not_connected(self, seconds: float) -> ConnectError: ...
 
 
@@ -44,6 +45,8 @@ class Backlog:
         now = self._clock.now()
         if self.is_whole():
             self._whole_since = now if self._whole_since is None else self._whole_since
+            if self._collector.holds_backlog():
+                return False
             return now - max(self._whole_since, self._collector.backlog_seen) >= self._idle
         if self._whole_since is not None:
             self._whole_since, self._lacking_since = None, now

@@ -78,7 +78,7 @@ class NsqBatchReader(DataSourceReader):
         if is_complete(self._directory):  # somebody else made it while this one waited for the lock
             spool.close()
             return
-        collector = Collector(spool, self._make_receiver(), options, self.files())
+        collector = Collector(spool, self._make_receiver(), options)
         collector.backlog_until_ns = int((wall + 1e9) * 1e9)  # all that comes within maxWait belongs to it
         collector.start(most=options.max_messages)
         try:

@@ -17,7 +17,6 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import AlreadyAnswered, ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.spark import schema
-from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import Receiver
@@ -48,12 +47,11 @@ class Collector:
         spool: Spool,
         receiver: Receiver,
         options: SourceOptions,
-        files: Files | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.spool, self._receiver, self._options, self._clock = spool, receiver, options, clock
         self.lock = threading.RLock()
-        self._known = Known(spool.directory / "ids", options.dedup_max_rows, files) if options.dedup else None
+        self._known = Known(spool.ids, options.dedup_max_rows) if options.dedup else None
         self._queue: deque[Message] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -67,6 +65,7 @@ class Collector:
         #: Messages published up to this time are the backlog of AvailableNow and of a snapshot.
         self.backlog_until_ns = 0
         self.backlog_seen = clock.now()
+        self._has_backlog = False
         self._most: int | None = None
 
     def start(self, most: int | None = None) -> None:
@@ -118,6 +117,7 @@ class Collector:
             self._wake.wait(0.2)
             self._wake.clear()
             while self._queue:
+                self._has_backlog = True  # until it is known
                 messages = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_AT_ONCE))]
                 try:
                     self._store(messages)
@@ -126,6 +126,8 @@ class Collector:
                     self._error = error
                     self._send_back(messages)
                     return
+                if self._has_backlog:
+                    self._has_backlog, self.backlog_seen = False, self._clock.now()
             if self._stopping.is_set():
                 return
             self.relieve()
@@ -178,8 +180,16 @@ class Collector:
 
     def _note_backlog(self, messages: Sequence[Message]) -> None:
         limit = self.backlog_until_ns
-        if limit and any(message.timestamp_ns <= limit for message in messages):
+        self._has_backlog = bool(limit) and any(message.timestamp_ns <= limit for message in messages)
+        if self._has_backlog:
             self.backlog_seen = self._clock.now()
+
+    def holds_backlog(self) -> bool:
+        """Whether messages of the backlog are here and not stored yet; a slow disk is no silence."""
+        try:
+            return self._has_backlog or self._queue[0].timestamp_ns <= self.backlog_until_ns
+        except IndexError:
+            return False
 
     def finish(self, messages: Sequence[Message]) -> None:
         """Send FIN for messages that are stored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Protocol
 
 
 class Files:
@@ -71,3 +72,45 @@ class Files:
             self.close(fd)
         self.rename(fresh, path)
         self.sync_directory(path.parent)
+
+
+class Blobs(Protocol):
+    """Small named contents in one place.  Every method raises OSError where the place cannot be had."""
+
+    def names(self) -> list[str]:
+        """Return the names that are there, sorted."""
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Set the content of *name*, durably and whole."""
+
+    def remove(self, name: str) -> None:
+        """Remove *name*; one that is gone already is no error."""
+
+
+class Folder:
+    """Blobs as files of a directory, which is made where it does not exist."""
+
+    def __init__(self, directory: Path, files: Files | None = None) -> None:
+        self.directory, self.files = directory, files or Files()
+
+    def names(self) -> list[str]:
+        """Return the files' names."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return sorted(path.name for path in self.directory.iterdir())
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """Return what the file has there."""
+        with (self.directory / name).open("rb") as file:
+            file.seek(at)
+            return file.read(-1 if size is None else size)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace the file."""
+        self.files.replace(self.directory / name, data)
+
+    def remove(self, name: str) -> None:
+        """Unlink the file."""
+        self.files.unlink(self.directory / name)

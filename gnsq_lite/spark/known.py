@@ -20,13 +20,12 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.files import Blobs
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -51,20 +50,19 @@ class Chunk:
     high: int
     rows: int
     keys: pa.Table | None = None
-    path: Path | None = None
+    blobs: Blobs | None = None
+    name: str = ""
     at: int = 0
     size: int = 0
     crc: int = 0
 
     def load(self) -> pa.Table:
         """Return the keys.  Raises OSError, pa.ArrowInvalid, ValueError for a damaged file."""
-        if self.keys is not None or self.path is None:
+        if self.keys is not None or self.blobs is None:
             return self.keys
-        with self.path.open("rb") as file:
-            file.seek(self.at)
-            data = file.read(self.size)
+        data = self.blobs.read(self.name, self.at, self.size)
         if zlib.crc32(data) != self.crc:
-            raise ValueError(f"{self.path} is damaged")
+            raise ValueError(f"{self.name} is damaged")
         return pa.ipc.open_stream(data).read_all()
 
 
@@ -72,7 +70,7 @@ class Chunk:
 class IndexFile:
     """A written file: keys of all segments up to a number, except those in older files."""
 
-    path: Path
+    name: str
     number: int
     rows: int
     chunks: list[Chunk]
@@ -81,8 +79,8 @@ class IndexFile:
 class Known:
     """The keys of the newest spooled rows: *most_rows* of them, less at most one file's."""
 
-    def __init__(self, directory: Path, most_rows: int, files: Files | None = None) -> None:
-        self._directory, self._most_rows, self._io = directory, most_rows, files or Files()
+    def __init__(self, blobs: Blobs, most_rows: int) -> None:
+        self._blobs, self._most_rows = blobs, most_rows
         self._files: list[IndexFile] = []
         self._small: dict[str, list[Chunk]] = {}
         self._cache: OrderedDict[Chunk, pa.Table] = OrderedDict()
@@ -176,15 +174,14 @@ class Known:
 
     def open(self) -> int:
         """Read the heads of the files; return the number up to which segments are in them."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self._directory.iterdir()):
-            found = _NAME.fullmatch(path.name)
-            chunks = None if found is None else _read_head(path)
+        for name in self._blobs.names():
+            found = _NAME.fullmatch(name)
+            chunks = None if found is None else _read_head(self._blobs, name)
             if found is None or chunks is None:
-                log.warning("%s is no index of spooled messages, or a damaged one; it is removed", path)
-                self._io.unlink(path)
+                log.warning("%s is no index of spooled messages, or a damaged one; it is removed", name)
+                self._blobs.remove(name)
                 continue
-            self._files.append(IndexFile(path, int(found[1]), int(found[2]), chunks))
+            self._files.append(IndexFile(name, int(found[1]), int(found[2]), chunks))
             for chunk in chunks:
                 self._newest[chunk.origin] = max(chunk.high, self._newest.get(chunk.origin, chunk.high))
         return self._files[-1].number if self._files else 0
@@ -204,16 +201,16 @@ class Known:
         written = self._write(number, chunks)
         self._files = [*self._files[: len(self._files) - len(joined)], written]
         for file in joined:
-            if file.path != written.path:
-                self._io.unlink(file.path)
+            if file.name != written.name:
+                self._blobs.remove(file.name)
         self._small.clear()
         self._unwritten = 0
         while len(self._files) > 1 and self.rows > self._most_rows:
-            self._io.unlink(self._files.pop(0).path)
+            self._blobs.remove(self._files.pop(0).name)
 
     def _write(self, number: int, chunks: list[Chunk]) -> IndexFile:
         rows = sum(chunk.rows for chunk in chunks)
-        path = self._directory / f"ids-{number:016d}-{rows}.idx"
+        name = f"ids-{number:016d}-{rows}.idx"
         blobs = [_compressed(chunk.load()) for chunk in chunks]
         sizes = [len(blob) for blob in blobs]
         entries = [
@@ -222,8 +219,8 @@ class Known:
         ]
         head = json.dumps(entries).encode()
         data = b"".join([_HEAD.pack(_MAGIC, len(head), zlib.crc32(head)), head, *blobs])
-        self._io.replace(path, data)
-        return IndexFile(path, number, rows, _placed(path, entries, len(data) - sum(sizes)))
+        self._blobs.write(name, data)
+        return IndexFile(name, number, rows, _placed(self._blobs, name, entries, len(data) - sum(sizes)))
 
 
 def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
@@ -265,19 +262,17 @@ def _compressed(keys: pa.Table) -> bytes:
     return data
 
 
-def _placed(path: Path, entries: list[Any], base: int) -> list[Chunk]:
+def _placed(blobs: Blobs, name: str, entries: list[Any], base: int) -> list[Chunk]:
     return [
-        Chunk(o, low, high, rows, None, path, base + at, size, crc) for o, low, high, rows, at, size, crc in entries
+        Chunk(origin, low, high, rows, None, blobs, name, base + at, size, crc)
+        for origin, low, high, rows, at, size, crc in entries
     ]
 
 
-def _read_head(path: Path) -> list[Chunk] | None:
-    with path.open("rb") as file:
-        fixed = file.read(_HEAD.size)
-        if len(fixed) < _HEAD.size or fixed[:8] != _MAGIC:
-            return None
-        _, length, crc = _HEAD.unpack(fixed)
-        head = file.read(length)
-    if zlib.crc32(head) != crc:
+def _read_head(blobs: Blobs, name: str) -> list[Chunk] | None:
+    fixed = blobs.read(name, 0, _HEAD.size)
+    if len(fixed) < _HEAD.size or fixed[:8] != _MAGIC:
         return None
-    return _placed(path, json.loads(head), _HEAD.size + length)
+    _, length, crc = _HEAD.unpack(fixed)
+    head = blobs.read(name, _HEAD.size, length)
+    return _placed(blobs, name, json.loads(head), _HEAD.size + length) if zlib.crc32(head) == crc else None

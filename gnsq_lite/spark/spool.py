@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.files import Files, Folder
 from gnsq_lite.spark.segments import Segment
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta
 
@@ -70,6 +70,7 @@ class Spool:
         self._lock_fd: int | None = None
         self._files_made = 0
         self.meta = Meta("", topic, channel)
+        self.ids = Folder(directory / "ids", self._files)
         #: Committed segments above this number stay; None: whatever the number.
         self.indexed: int | None = None
         self.segments: list[Segment] = []

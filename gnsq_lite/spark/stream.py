@@ -74,9 +74,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._collector is None:
             ignore_sigterm()
             options = self._options
-            files = self.files()
-            spool = open_spool(Path(options.spool_dir), options, files)
-            self._collector = Collector(spool, self._make_receiver(), options, files)
+            spool = open_spool(Path(options.spool_dir), options, self.files())
+            self._collector = Collector(spool, self._make_receiver(), options)
             self._collector.start()
         self._collector.check()
         return self._collector

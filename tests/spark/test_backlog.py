@@ -15,12 +15,16 @@ class Collecting:
         self.backlog_seen = clock.now()
         self.away: list[str] = []
         self.connected = True
+        self.held = False
 
     def check(self) -> None:
         pass
 
     def is_connected(self) -> bool:
         return self.connected
+
+    def holds_backlog(self) -> bool:
+        return self.held
 
     def missing(self) -> list[str]:
         return self.away
@@ -62,6 +66,16 @@ def test_silence_counts_only_while_every_nsqd_is_there() -> None:
     collecting.away = []
     assert not backlog.is_read()
     clock.advance(1.0)
+    assert backlog.is_read()
+
+
+def test_a_slow_disk_is_no_silence() -> None:
+    backlog, collecting, clock = made()
+    backlog.is_read()
+    collecting.held = True
+    clock.advance(9.0)
+    assert not backlog.is_read()
+    collecting.held = False
     assert backlog.is_read()
 
 

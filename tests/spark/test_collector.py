@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -150,6 +151,29 @@ def test_a_disk_full_of_committed_segments_heals_at_once_and_at_a_start(tmp_path
             assert collector.stored == 3
             collector.spool.roll()
             assert sum(s.rows for s in collector.spool.segments) == 2, "99 is known though its segment is gone"
+
+
+def test_what_waits_for_a_slow_disk_is_backlog_still(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    class Slow(Files):
+        def sync(self, fd: int) -> None:
+            assert go_on.wait(30)
+            super().sync(fd)
+
+    slow = Slow()
+    go_on.set()
+    with collecting(tmp_path, slow) as (collector, receiver):
+        collector.backlog_until_ns = 1
+        assert not collector.holds_backlog()
+        go_on.clear()
+        messages = [FakeMessage(n, timestamp_ns=n) for n in range(2)]
+        for message in messages:
+            receiver.take(message)
+        until(collector.holds_backlog)
+        go_on.set()
+        until(lambda: not collector.holds_backlog())
+        assert {m.answer for m in messages} == {"FIN"}
 
 
 def test_committed_segments_do_not_stay(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gnsq_lite.spark import known as module
-from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.files import Files, Folder
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.schema import to_batch
 from tests.spark.fakes import Crash, CrashingFiles, FakeMessage, FullDisk
@@ -23,7 +23,7 @@ def batch(*numbers: int, at: int | None = None, nsqd: str = "n:4150", attempts: 
 
 
 def opened(directory: Path, most_rows: int = 10**6, files: Files | None = None) -> Known:
-    known = Known(directory / "ids", most_rows, files)
+    known = Known(Folder(directory / "ids", files), most_rows)
     known.open()
     return known
 
@@ -154,12 +154,13 @@ def test_a_crash_at_any_step_of_writing_leaves_what_was_known(tmp_path: Path) ->
 
 
 def test_a_disk_that_is_full_changes_nothing(tmp_path: Path) -> None:
-    known = opened(tmp_path, files=FullDisk(10))
+    disk = FullDisk(10)
+    known = opened(tmp_path, files=disk)
     known.add(-1, batch(1))
     with pytest.raises(OSError, match="No space"):
         known.flush(1)
     assert new(known, batch(1, 2)) == [2]
-    known._io = Files()
+    disk.room = 10**6
     known.flush(1)
     assert new(opened(tmp_path), batch(1, 2)) == [2]
 
