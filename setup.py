@@ -38,6 +38,7 @@ setup(
         "prometheus": ["prometheus-client>=0.19"],
         "plot": ["matplotlib>=3.7"],
         "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
+        "spark-storage": ["obstore>=0.8"],  # spools on object stores
         "spark-platform": ["pyarrow>=15.0"],  # where Spark brings its own pyspark: Databricks, EMR, Dataproc
     },
     entry_points={

@@ -61,6 +61,7 @@ OWNERS: dict[str, set[str]] = {
     "urllib3": {"http"},
     "pyspark": {"spark"},
     "pyarrow": {"spark"},
+    "obstore": {"spark"},
     "click": {"cli"},
     "rich": {"cli"},
     "django": {"contrib"},

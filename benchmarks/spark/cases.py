@@ -16,9 +16,9 @@ from gnsq_lite.spark import segments
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.places import open_spool
 from gnsq_lite.spark.receiver import ReaderReceiver
 from gnsq_lite.spark.schema import arrow_schema, to_batch
-from gnsq_lite.spark.stream import open_spool
 
 
 def prepare(server: Any, topic: str, messages: int, size: int) -> None:

@@ -23,9 +23,9 @@ from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.spoolmeta import SpoolError, read_meta
-from gnsq_lite.spark.stream import SegmentPartition, assert_partition, open_spool, read_segments
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -111,7 +111,7 @@ class NsqBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows; reads files only."""
         assert_partition(partition)
-        return read_segments(partition, self._options.include_youzan, complete=True)
+        return read_segments(partition, self._options, complete=True)
 
 
 class SnapshotExpired(SpoolError):

@@ -18,6 +18,7 @@ from gnsq_lite.errors import AlreadyAnswered, ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.spark import schema
 from gnsq_lite.spark.known import Known
+from gnsq_lite.spark.objectspool import ObjectSpool
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.receiver import Receiver
 from gnsq_lite.spark.spool import Spool
@@ -44,7 +45,7 @@ class Collector:
 
     def __init__(
         self,
-        spool: Spool,
+        spool: Spool | ObjectSpool,
         receiver: Receiver,
         options: SourceOptions,
         clock: Clock = SYSTEM_CLOCK,
@@ -116,6 +117,7 @@ class Collector:
         while True:
             self._wake.wait(0.2)
             self._wake.clear()
+            self._gather()
             while self._queue:
                 self._has_backlog = True  # until it is known
                 messages = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_AT_ONCE))]
@@ -131,6 +133,14 @@ class Collector:
             if self._stopping.is_set():
                 return
             self.relieve()
+
+    def _gather(self) -> None:
+        """Where a write is dear, wait a moment for more to write at once; not for more than nsqd sends unanswered."""
+        deadline = self._clock.now() + self.spool.linger
+        enough = max(1, self._options.max_in_flight // 2)
+        while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
+            if self._stopping.wait(0.005):
+                return
 
     def _store(self, messages: list[Message]) -> None:
         if self._most is not None and self.stored + len(messages) > self._most:

@@ -12,12 +12,28 @@ from urllib.parse import unquote, urlsplit
 
 from gnsq_lite.errors import OptionError
 
+#: Object stores; Hadoop's names of them too.
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def is_url(text: str) -> bool:
     """Whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``; a relative path may be given as ``./x:/y``."""
     return _URL.match(text) is not None
+
+
+def is_object_store(text: str) -> bool:
+    """Whether *text* is the URL of an object store."""
+    return is_url(text) and urlsplit(text).scheme.lower() in OBJECT_STORES
+
+
+def object_url(text: str, option: str) -> str:
+    """Return the URL of an object store as it is used.  Raises OptionError."""
+    parts = urlsplit(text)
+    if not parts.netloc or parts.query or parts.fragment:
+        raise OptionError(option, "<hidden>", f"must be {parts.scheme}://BUCKET/PATH, without ? or #")
+    return text.rstrip("/")
 
 
 def local_directory(text: str, option: str) -> Path:
@@ -30,6 +46,8 @@ def local_directory(text: str, option: str) -> Path:
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
         why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
+        if option == "spoolDir":
+            why += "; or an object store: " + ", ".join(sorted(OBJECT_STORES))
         raise OptionError(option, text, why)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise OptionError(option, text, "must be file:///PATH: a file of this machine, without a host, ? or #")

@@ -17,15 +17,16 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
-from gnsq_lite.spark.location import local_directory
+from gnsq_lite.spark.location import is_object_store, local_directory, object_url
 
 _T = TypeVar("_T")
 
 #: Names Spark itself puts among the options of a source or a sink; they are not ours to judge.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
-_SECRET = re.compile(r"secret|password|token", re.IGNORECASE)
+_SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_BUNDLES = ("nsq", "storage")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -80,7 +81,10 @@ class SourceOptions(CommonOptions):
 
     topic: str = opt("", "topic to read; required")
     channel: str = opt("", "channel to read; required; one query per channel and spool")
-    spool_dir: str = opt("", "path or file: URL for received messages; required; seen by the executors unless inline")
+    spool_dir: str = opt("", "path or URL for received messages; required; seen by the executors unless inline")
+    storage: Mapping[str, str] = field(
+        default_factory=dict, repr=False, metadata={"doc": "an object store's, given as nsq.storage.NAME", "kind": ""}
+    )
     spool_transfer: Literal["shared", "inline"] = opt(
         "shared", "shared: tasks read spoolDir; inline: the driver sends the rows with the tasks"
     )
@@ -133,13 +137,23 @@ class SourceOptions(CommonOptions):
             if not getattr(self, name):
                 raise OptionError(camel(name), "", "is required")
         # A relative path means another directory in each process; this is the driver's.
-        object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
+        if self.is_remote:
+            object.__setattr__(self, "spool_dir", object_url(self.spool_dir, "spoolDir"))
+        else:
+            object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
         self.check_addresses()
         self._check_start()
         if self.snapshot and not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", self.snapshot):
             raise OptionError("snapshot", self.snapshot, "must be letters, digits, '_', '-' and '.'")
+        if self.receiver == "executors" and self.is_remote:
+            raise OptionError("spoolDir", self.spool_dir, "receiver=executors needs a directory all executors share")
         if self.receiver == "executors" and self.spool_transfer == "inline":
             raise OptionError("spoolTransfer", "inline", "receiver=executors needs a spoolDir all executors share")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the spool is on an object store."""
+        return is_object_store(self.spool_dir)
 
     def _check_start(self) -> None:
         """'earliest' is an older name of 'channel', and never was true of Youzan's, whose channels begin at the end."""
@@ -189,23 +203,28 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     Raises:
         OptionError: a name nobody knows (the nearest one is in the text), a value out of range or of another type.
     """
-    names = {camel(spec.name).lower(): spec.name for spec in dataclasses.fields(cls) if spec.name != "nsq"}  # type: ignore[arg-type]
+    names = {camel(spec.name).lower(): spec.name for spec in dataclasses.fields(cls) if spec.name not in _BUNDLES}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
     kinds = {spec.name: spec.metadata["kind"] for spec in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     connection: dict[str, str] = {}
+    storage: dict[str, str] = {}
     for key, text in raw.items():
         low = key.lower()
         if low.startswith("option."):
             why = "Spark would read it without its options; CREATE TEMPORARY VIEW ... USING nsq OPTIONS (...) works"
             raise OptionError("CREATE TABLE", "USING nsq", why)
-        if low.startswith("nsq."):
+        if low.startswith("nsq.storage.") and cls is SourceOptions:
+            storage[key[12:]] = text
+        elif low.startswith("nsq."):
             connection[key[4:]] = text
         elif low in names:
             values[names[low]] = convert(camel(names[low]), text, hints[names[low]], kinds[names[low]])
         elif low not in SPARK_NAMES and not low.startswith("__"):
             raise _unknown(key, [camel(name) for name in names.values()])
     values["nsq"] = connection_arguments(connection)
+    if storage:
+        values["storage"] = storage
     try:
         return cls(**values)
     except OptionError as error:

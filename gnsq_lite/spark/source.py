@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from gnsq_lite.errors import OptionError
 from gnsq_lite.spark import schema as columns
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
+from gnsq_lite.spark.places import check_place
 
 
 class NsqDataSource(DataSource):
@@ -35,7 +36,9 @@ class NsqDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the source's columns; checks the options, so a mistake shows at ``load()``."""
-        return columns.ddl(parse(SourceOptions, self._raw).include_youzan)
+        options = parse(SourceOptions, self._raw)
+        check_place(options)
+        return columns.ddl(options.include_youzan)
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Return the batch reader."""
@@ -48,6 +51,7 @@ class NsqDataSource(DataSource):
                 " name: give the run's own, such as its date, and a run that failed has the same rows again"
             )
             raise OptionError("snapshot", "", f"is required: {why}")
+        check_place(options, batch=True)
         return NsqBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:

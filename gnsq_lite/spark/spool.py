@@ -50,6 +50,9 @@ class Spool:
     any crash; after it has raised OSError, none of them are in the spool.
     """
 
+    #: Seconds messages are gathered before they are written: a disk is quick.
+    linger = 0.0
+
     def __init__(
         self,
         directory: Path,
@@ -282,9 +285,14 @@ class Spool:
         sealed = sum(segment.size for segment in reversed(self.segments) if segment.number > number)
         return sealed + sum(lane.size for lane in self._lanes.values())
 
-    def between(self, start: int, end: int) -> list[tuple[Segment, Path]]:
-        """Return the segments start < number <= end with their files.  Raises DataLoss where one is missing."""
-        return locate(self.directory, start, end)
+    def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
+        """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
+        return [segment for segment, _ in locate(self.directory, begin, end, complete=complete)]
+
+    def raw(self, segment: Segment) -> bytes:
+        """Return a segment's bytes.  Raises FileNotFoundError."""
+        ((_, path),) = locate(self.directory, segment.number - 1, segment.number)
+        return path.read_bytes()
 
     def kept(self) -> list[Segment]:
         """Return the committed segments that are still there."""

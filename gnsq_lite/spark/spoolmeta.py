@@ -48,14 +48,20 @@ class Meta:
 def read_meta(directory: Path) -> Meta | None:
     """Return META.json's content; None where there is none.  Raises SpoolError for one of another version."""
     try:
-        found = json.loads((directory / "META.json").read_text())
-        meta = Meta(**found)
+        text = (directory / "META.json").read_text()
     except FileNotFoundError:
         return None
+    return parse_meta(text, f"{directory}/META.json")
+
+
+def parse_meta(text: str, where: str) -> Meta:
+    """Return what *text*, found at *where*, says.  Raises SpoolError."""
+    try:
+        meta = Meta(**json.loads(text))
     except (ValueError, TypeError) as error:
-        raise SpoolError(f"{directory}/META.json is not readable: {error}") from error
+        raise SpoolError(f"{where} is not readable: {error}") from error
     if meta.v != 1:
-        raise SpoolError(f"{directory} is a spool of version {meta.v}; this library knows version 1")
+        raise SpoolError(f"{where} is of a spool of version {meta.v}; this library knows version 1")
     return meta
 
 

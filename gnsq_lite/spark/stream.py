@@ -14,8 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,27 +27,13 @@ from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
-from gnsq_lite.spark.schema import arrow_schema
-from gnsq_lite.spark.segments import Segment
-from gnsq_lite.spark.spool import Spool, locate
-from gnsq_lite.spark.spoolmeta import DataLoss, check_visible
+from gnsq_lite.spark.spoolmeta import DataLoss
 
 log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
-
-
-@dataclass
-class SegmentPartition(InputPartition):
-    """A task's share: segments by path, or with their bytes where nothing is shared (spoolTransfer=inline)."""
-
-    directory: str
-    spool: str
-    parts: list[tuple[Segment, bytes | None]]
-
-    def __repr__(self) -> str:
-        return f"SegmentPartition({[segment.name for segment, _ in self.parts]})"
 
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
@@ -74,7 +58,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._collector is None:
             ignore_sigterm()
             options = self._options
-            spool = open_spool(Path(options.spool_dir), options, self.files())
+            spool = open_any_spool(options, self.files())
             self._collector = Collector(spool, self._make_receiver(), options)
             self._collector.start()
         self._collector.check()
@@ -200,24 +184,16 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         begin = first.number if first.spool == spool.meta.uuid else spool.meta.committed
         collector.hand_over(last.number)
         self._last = last
-        found = self._located(collector, begin, last.number)
-        groups = segments.grouped([s for s, _ in found], options.rows_per_segment, options.segment_max_bytes)
-        paths = {segment.number: path for segment, path in found}
+        with collector.lock:
+            found = spool.located(begin, last.number, complete=options.fail_on_data_loss)
+        groups = segments.grouped(found, options.rows_per_segment, options.segment_max_bytes)
         inline = options.spool_transfer == "inline"
         return [
             SegmentPartition(
-                str(spool.directory),
-                spool.meta.uuid,
-                [(s, paths[s.number].read_bytes() if inline else None) for s in group],
+                str(spool.directory), spool.meta.uuid, [(s, spool.raw(s) if inline else None) for s in group]
             )
             for group in groups
         ]
-
-    def _located(self, collector: Collector, begin: int, end: int) -> list[tuple[Segment, Path]]:
-        with collector.lock:
-            if self._options.fail_on_data_loss:
-                return collector.spool.between(begin, end)
-            return locate(collector.spool.directory, begin, end, complete=False)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Note that Spark needs the segments up to *end* no more."""
@@ -241,59 +217,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows, from files or from the bytes that came along."""
         assert_partition(partition)
-        return read_segments(partition, self._options.include_youzan, self._options.fail_on_data_loss)
-
-
-def assert_partition(partition: Any) -> None:
-    """Raise TypeError for a partition of another source."""
-    if not isinstance(partition, SegmentPartition):
-        raise TypeError(f"not a partition of this source: {partition!r}")
-
-
-def read_segments(partition: Any, include_youzan: bool, complete: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition in batches Spark takes fastest.
-
-    Raises:
-        SpoolNotVisible: this process does not see the spool.
-        DataLoss, SegmentDamaged: rows are missing, and *complete* asks for all of them.
-    """
-    batches: list[pa.RecordBatch] = []
-    if any(data is None for _, data in partition.parts):
-        check_visible(Path(partition.directory), partition.spool)
-    for segment, data in partition.parts:
-        try:
-            batches += _batches(Path(partition.directory), segment, data)
-        except (DataLoss, segments.SegmentDamaged):
-            if complete:
-                raise
-            log.exception("failOnDataLoss=false: going on without segment %d", segment.number)
-    yield from segments.coalesced(batches, arrow_schema(include_youzan))
-
-
-def _batches(directory: Path, segment: Segment, data: bytes | None) -> list[pa.RecordBatch]:
-    if data is not None:
-        return segments.read(pa.py_buffer(data), segment)
-    for place in (directory, directory / "done"):
-        try:
-            return segments.read_file(place / segment.name, segment)
-        except FileNotFoundError:
-            continue
-    raise DataLoss(f"segment {directory}/{segment.name} is not there")
-
-
-def open_spool(directory: Path, options: SourceOptions, files: Files) -> Spool:
-    """Return the opened spool of *options*."""
-    spool = Spool(
-        directory,
-        topic=options.topic,
-        channel=options.channel,
-        rows_per_segment=options.rows_per_segment,
-        bytes_per_segment=options.segment_max_bytes,
-        retention=options.spool_retention_ms / 1000,
-        files=files,
-    )
-    spool.open(options.lock_wait_ms / 1000)
-    return spool
+        return read_segments(partition, self._options, complete=self._options.fail_on_data_loss)
 
 
 def ignore_sigterm() -> None:

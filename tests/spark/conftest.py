@@ -12,6 +12,7 @@ import pytest
 
 from gnsq_lite.spark.compat import JavaMissing, require_java
 from tests import servers
+from tests.spark.gateway import PROGRAM
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -34,6 +35,7 @@ def _why_no_session() -> str | None:
 
 NO_SPARK = _why_no_spark()
 NO_SESSION = NO_SPARK or _why_no_session()
+NO_STORAGE = None if importlib.util.find_spec("obstore") else 'no obstore: pip install ".[spark-storage]"'
 
 
 def pytest_ignore_collect(collection_path: Any, config: pytest.Config) -> bool | None:
@@ -43,6 +45,8 @@ def pytest_ignore_collect(collection_path: Any, config: pytest.Config) -> bool |
         return None
     if NO_SPARK or (NO_SESSION and name.startswith("test_session_")):
         return True
+    if NO_STORAGE and "_object" in name:
+        return True
     return None
 
 
@@ -50,8 +54,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was left out, and why."""
     if NO_SPARK:
         terminalreporter.write_line(f"tests/spark: nearly all left out: {NO_SPARK}", yellow=True)
-    elif NO_SESSION:
+        return
+    if NO_SESSION:
         terminalreporter.write_line(f"tests/spark: tests with a Spark session left out: {NO_SESSION}", yellow=True)
+    if NO_STORAGE:
+        terminalreporter.write_line(f"tests/spark: spools on object stores left out: {NO_STORAGE}", yellow=True)
+    elif not PROGRAM:
+        terminalreporter.write_line("tests/spark: no S3 server: set GNSQ_VERSITYGW to a versitygw", yellow=True)
 
 
 _current: dict[str, Any] = {}

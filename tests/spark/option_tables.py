@@ -15,7 +15,7 @@ BEGIN, END = ".. options-begin\n", ".. options-end\n"
 
 def rows(cls: type[Any], leave_out: set[str]) -> Iterator[tuple[str, str, str]]:
     for field in dataclasses.fields(cls):
-        if field.name == "nsq" or field.name in leave_out:
+        if field.name in ("nsq", "storage") or field.name in leave_out:
             continue
         default = field.default
         shown = "" if default in ("", None, ()) else str(default).lower() if isinstance(default, bool) else str(default)

@@ -68,7 +68,7 @@ class Query:
 
     def __init__(self, reader: NsqStreamReader, start: Any = None) -> None:
         self.reader = reader
-        self.end = start or reader.initialOffset()
+        self.start = self.end = start or reader.initialOffset()
         self.rows: list[int] = []
 
     def run(self, done: Callable[[], bool], seconds: float = 90.0) -> None:
@@ -83,6 +83,7 @@ class Query:
         if self.end == start:
             return
         self.reader.commit(start)
+        self.start = start
         for partition in self.reader.partitions(start, self.end):
             for batch in self.reader.read(partition):
                 self.rows += [int(body) for body in batch.column("body").to_pylist()]

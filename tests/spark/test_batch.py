@@ -14,9 +14,9 @@ from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark.batch import NsqBatchReader, SnapshotExpired, drop_snapshot, is_complete, snapshots
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.places import open_spool
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.spoolmeta import SpoolError
-from gnsq_lite.spark.stream import open_spool
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
 

@@ -15,8 +15,8 @@ from gnsq_lite.spark import collector as module
 from gnsq_lite.spark.collector import Collector, SpoolFailed
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.places import open_spool
 from gnsq_lite.spark.spool import Spool, locate
-from gnsq_lite.spark.stream import open_spool
 from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk, SmallDisk
 
 

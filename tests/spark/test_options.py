@@ -175,13 +175,29 @@ def test_the_sink_needs_no_topic_option() -> None:
 
 @pytest.mark.rule("PIPE-2")
 @pytest.mark.parametrize(
-    "url", ["s3://b/x", "s3a://b/x", "hdfs://n/x", "dbfs:/x", "gs://b/x", "ftp://h/x", "file://host/x", "file:///x?y"]
+    "url", ["hdfs://n/x", "dbfs:/x", "ftp://h/x", "file://host/x", "file:///x?y", "s3x://b/x", "s3://", "gs:///x"]
 )
 def test_a_place_nobody_here_can_write_to_is_refused(url: str) -> None:
     with pytest.raises(OptionError, match="spoolDir"):
         source(spoolDir=url)
     with pytest.raises(OptionError, match="markerDir"):
         parse(SinkOptions, {"topic": "t", "nsqdTCPAddresses": "n", "markerDir": url})
+
+
+def test_markers_and_tasks_that_receive_need_a_directory() -> None:
+    with pytest.raises(OptionError, match="markerDir"):
+        parse(SinkOptions, {"topic": "t", "nsqdTCPAddresses": "n", "markerDir": "s3://b/x"})
+    with pytest.raises(OptionError, match="all executors share"):
+        source(spoolDir="s3://b/x", receiver="executors")
+
+
+def test_settings_of_an_object_store_are_the_sources_and_kept_apart() -> None:
+    given = source(spoolDir="S3A://b/x/", **{"nsq.storage.secretAccessKey": "hunter2", "nsq.clientId": "me"})
+    assert given.is_remote
+    assert (given.storage, given.nsq) == ({"secretAccessKey": "hunter2"}, {"client_id": "me"})
+    assert "hunter2" not in repr(given) + str(redacted({"nsq.storage.accountKey": "hunter2"}))
+    with pytest.raises(OptionError, match="storage"):
+        parse(SinkOptions, {"topic": "t", "nsqdTCPAddresses": "n", "nsq.storage.region": "x"})
 
 
 @pytest.mark.parametrize("given", ["/a b/c", "file:/a%20b/c", "file:///a%20b/c", "file://localhost/a%20b/c"])

@@ -197,7 +197,7 @@ def test_a_missing_segment_is_data_loss_and_is_named(tmp_path: Path) -> None:
         spool.roll()
     (tmp_path / spool.segments[1].name).unlink()
     with pytest.raises(DataLoss, match=r"lacks segment 2 of \(0, 3\].*failOnDataLoss"):
-        spool.between(0, 3)
+        spool.located(0, 3, complete=True)
     assert [s.number for s, _ in locate(tmp_path, 0, 3, complete=False)] == [1, 3]
     spool.close()
 

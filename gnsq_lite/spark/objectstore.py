@@ -1,0 +1,130 @@
+"""Object stores - S3 and what speaks it, Google's, Azure's - behind the few calls a spool makes.
+
+The library is obstore: its put can be told to create only, which is what the fence of a spool stands on, and it speaks
+all three with one set of calls.  Settings come from the environment, as the store's own tools take them, and from the
+options ``nsq.storage.NAME``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from gnsq_lite.errors import MissingExtra, OptionError
+
+#: What a store's client is told unless the options say otherwise.
+_CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
+#: Names of ``nsq.storage.*`` that are the HTTP client's and not the store's.
+_CLIENT_NAMES = frozenset({"allow_http", "allow_invalid_certificates", "timeout", "connect_timeout", "proxy_url"})
+
+
+def settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options ``nsq.storage.*``, without their prefix, under the library's names: endPoint -> end_point."""
+    return {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): text for name, text in given.items()}
+
+
+class ObjectStore:
+    """The objects below a URL.  Every method raises OSError where the store cannot be had, FileExistsError among them.
+
+    :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` are those of :class:`~gnsq_lite.spark.files.Blobs`.
+    """
+
+    def __init__(self, url: str, given: Mapping[str, str], prefix: str = "") -> None:
+        self.url, self._given, self._prefix = url, dict(given), prefix
+        self._store: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}
+
+    def below(self, prefix: str) -> ObjectStore:
+        """Return the objects whose names begin with *prefix*."""
+        found = ObjectStore(self.url, self._given, self._prefix + prefix)
+        found._store = self._opened()
+        return found
+
+    def _opened(self) -> Any:
+        if self._store is None:
+            try:
+                from obstore import store as stores
+            except ImportError as error:
+                raise MissingExtra("a spoolDir on an object store", "spark-storage", "obstore") from error
+            client = {**_CLIENT, **{name: text for name, text in self._given.items() if name in _CLIENT_NAMES}}
+            config = {name: text for name, text in self._given.items() if name not in _CLIENT_NAMES}
+            retry = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
+            try:
+                from_url: Any = stores.from_url
+                self._store = from_url(self.url, config=config, client_options=client, retry_config=retry)
+            except Exception as error:
+                raise OptionError("spoolDir", self.url, f"the object store refuses its settings: {error}") from error
+        return self._store
+
+    @contextlib.contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        from obstore import exceptions
+
+        try:
+            yield
+        except (exceptions.NotFoundError, FileNotFoundError) as error:
+            raise FileNotFoundError(f"{self.url}/{self._prefix}{name} is not there") from error
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+            raise FileExistsError(f"{self.url}/{self._prefix}{name} exists") from error
+        except exceptions.BaseError as error:
+            raise OSError(f"{self.url}/{self._prefix}{name}: {error}") from error
+
+    def check(self) -> None:
+        """Raise MissingExtra or OptionError where the store's settings are of no use; asks nothing of the store."""
+        self._opened()
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
+        import obstore
+
+        store = self._opened()
+        with self._errors(name):
+            obstore.put(store, self._prefix + name, data, mode="create", use_multipart=False)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Set the content of *name*."""
+        import obstore
+
+        store = self._opened()
+        with self._errors(name):
+            obstore.put(store, self._prefix + name, data, use_multipart=False)
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
+        import obstore
+
+        store = self._opened()
+        with self._errors(name):
+            if size is None:
+                return obstore.get(store, self._prefix + name).bytes().to_bytes()[at:]
+            return obstore.get_range(store, self._prefix + name, start=at, length=size).to_bytes()
+
+    def sizes(self) -> dict[str, int]:
+        """Return name -> bytes of what is there, sorted by name."""
+        import obstore
+
+        store = self._opened()
+        found: dict[str, int] = {}
+        with self._errors(""):
+            for page in obstore.list(store, self._prefix or None, chunk_size=1000):
+                for one in page:
+                    name = str(one["path"]).removeprefix(self._prefix)
+                    found[name] = int(one["size"])
+        return dict(sorted(found.items()))
+
+    def names(self) -> list[str]:
+        """Return the names that are there, sorted."""
+        return list(self.sizes())
+
+    def remove(self, name: str) -> None:
+        """Remove *name*; one that is gone already is no error."""
+        import obstore
+
+        store = self._opened()
+        with contextlib.suppress(FileNotFoundError), self._errors(name):
+            obstore.delete(store, self._prefix + name)

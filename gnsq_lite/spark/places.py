@@ -1,0 +1,117 @@
+"""Where segments are, for the driver that writes them and for the tasks that read them: a disk, or an object store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.spark import objectstore, segments
+from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.objectlog import ObjectLog
+from gnsq_lite.spark.objectspool import ObjectSpool, read_object
+from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.schema import arrow_schema
+from gnsq_lite.spark.segments import Segment
+from gnsq_lite.spark.spool import Spool
+from gnsq_lite.spark.spoolmeta import DataLoss, check_visible
+
+log = logging.getLogger("gnsq_lite.spark")
+
+
+@dataclass
+class SegmentPartition(InputPartition):
+    """A task's share: segments by path, or with their bytes where nothing is shared (spoolTransfer=inline)."""
+
+    directory: str
+    spool: str
+    parts: list[tuple[Segment, bytes | None]]
+
+    def __repr__(self) -> str:
+        return f"SegmentPartition({[segment.name for segment, _ in self.parts]})"
+
+
+def assert_partition(partition: Any) -> None:
+    """Raise TypeError for a partition of another source."""
+    if not isinstance(partition, SegmentPartition):
+        raise TypeError(f"not a partition of this source: {partition!r}")
+
+
+def read_segments(partition: Any, options: SourceOptions, *, complete: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition in batches Spark takes fastest.
+
+    Raises:
+        SpoolNotVisible: this process does not see the spool.
+        DataLoss, SegmentDamaged: rows are missing, and *complete* asks for all of them.
+    """
+    batches: list[pa.RecordBatch] = []
+    remote = object_log(options) if options.is_remote else None
+    if remote is None and any(data is None for _, data in partition.parts):
+        check_visible(Path(partition.directory), partition.spool)
+    for segment, data in partition.parts:
+        try:
+            if data is not None:
+                batches += segments.read(pa.py_buffer(data), segment)
+            elif remote is not None:
+                batches += read_object(remote, partition.spool, segment)
+            else:
+                batches += _from_disk(Path(partition.directory), segment)
+        except (DataLoss, segments.SegmentDamaged):
+            if complete:
+                raise
+            log.exception("failOnDataLoss=false: going on without segment %d", segment.number)
+    yield from segments.coalesced(batches, arrow_schema(options.include_youzan))
+
+
+def _from_disk(directory: Path, segment: Segment) -> list[pa.RecordBatch]:
+    for place in (directory, directory / "done"):
+        try:
+            return segments.read_file(place / segment.name, segment)
+        except FileNotFoundError:
+            continue
+    raise DataLoss(f"segment {directory}/{segment.name} is not there")
+
+
+def open_spool(directory: Path, options: SourceOptions, files: Files) -> Spool:
+    """Return the opened spool of *options* in *directory*."""
+    spool = Spool(
+        directory,
+        topic=options.topic,
+        channel=options.channel,
+        rows_per_segment=options.rows_per_segment,
+        bytes_per_segment=options.segment_max_bytes,
+        retention=options.spool_retention_ms / 1000,
+        files=files,
+    )
+    spool.open(options.lock_wait_ms / 1000)
+    return spool
+
+
+def open_any_spool(options: SourceOptions, files: Files) -> Spool | ObjectSpool:
+    """Return the opened spool of *options*, wherever it is."""
+    if not options.is_remote:
+        return open_spool(Path(options.spool_dir), options, files)
+    spool = ObjectSpool(object_log(options), options.topic, options.channel)
+    spool.open(options.lock_wait_ms / 1000)
+    return spool
+
+
+def object_log(options: SourceOptions) -> ObjectLog:
+    """Return the log of a spool on an object store; opens nothing.  Raises OptionError, MissingExtra."""
+    store = objectstore.ObjectStore(options.spool_dir, objectstore.settings(options.storage))
+    store.check()
+    return ObjectLog(store)
+
+
+def check_place(options: SourceOptions, *, batch: bool = False) -> None:
+    """Raise OptionError, or MissingExtra, for a spool that cannot be where the options say."""
+    if options.is_remote and batch:
+        raise OptionError("spoolDir", options.spool_dir, "a snapshot needs a directory that driver and executors share")
+    if options.is_remote:
+        object_log(options)

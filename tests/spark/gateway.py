@@ -1,0 +1,56 @@
+"""A real S3 server for the tests: versitygw over a folder, found by GNSQ_VERSITYGW, a program built elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+PROGRAM = os.environ.get("GNSQ_VERSITYGW", "")
+
+
+class Gateway:
+    """One server with the bucket ``bucket``, on a port of its own that it keeps when it is killed and restarted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "data" / "bucket").mkdir(parents=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        where = ["--port", f"127.0.0.1:{self.port}", "--access", "gnsq", "--secret", "gnsq-secret", "--quiet"]
+        with (self._folder / "gateway.log").open("ab") as log:
+            command = [PROGRAM, *where, "posix", str(self._folder / "data")]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline
+                assert self._process.poll() is None, (self._folder / "gateway.log").read_text()
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(30)
+
+    def options(self, spool: str) -> dict[str, str]:
+        """Return the source's options for a spool in the bucket."""
+        return {
+            "spoolDir": f"s3a://bucket/{spool}",
+            "nsq.storage.endpoint": f"http://127.0.0.1:{self.port}",
+            "nsq.storage.accessKeyId": "gnsq",
+            "nsq.storage.secretAccessKey": "gnsq-secret",
+            "nsq.storage.region": "us-east-1",
+            "nsq.storage.allowHttp": "true",
+        }

@@ -1,0 +1,254 @@
+"""The spool on an object store: one writer, a fence for the one before, and no object that is taken for another.
+
+Run against a folder, and against a real S3 server where GNSQ_VERSITYGW names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gnsq_lite.spark import objectlog as module
+from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, SpoolFenced
+from gnsq_lite.spark.objectspool import ObjectSpool, read_object
+from gnsq_lite.spark.objectstore import ObjectStore, settings
+from gnsq_lite.spark.schema import to_batch
+from gnsq_lite.spark.segments import SegmentDamaged
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolInUse, SpoolNotVisible
+from tests.fakes import FakeClock
+from tests.spark.fakes import FakeMessage
+from tests.spark.gateway import PROGRAM, Gateway
+
+Make = Callable[[], ObjectStore]
+
+
+class FolderStore(ObjectStore):
+    """obstore's own store of a folder."""
+
+    def _opened(self) -> Any:
+        from obstore.store import LocalStore
+
+        if self._store is None:
+            self._store = LocalStore(self.url, mkdir=True)
+        return self._store
+
+
+@pytest.fixture(params=["folder", *(["s3"] if PROGRAM else [])])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """How a process gets at the store."""
+    if request.param == "folder":
+        yield lambda: FolderStore(str(tmp_path / "objects"), {})
+        return
+    gateway = Gateway(tmp_path)
+    options = gateway.options("spool")
+    given = settings({k.removeprefix("nsq.storage."): v for k, v in options.items() if k.startswith("nsq.storage.")})
+    yield lambda: ObjectStore(options["spoolDir"], given)
+    gateway.kill()
+
+
+def spool(store: ObjectStore, wait: float = 0.0, clock: FakeClock | None = None) -> ObjectSpool:
+    """Return an opened spool; with *clock*, the waits for a lease pass by it."""
+    log = ObjectLog(store) if clock is None else ObjectLog(store, clock, clock.advance)
+    writes = FakeClock()
+    made = ObjectSpool(log, "t", "c", writes, writes.advance)
+    made.open(wait)
+    return made
+
+
+def rows(first: int, count: int, partition: int = -1) -> list[tuple[int, pa.RecordBatch]]:
+    return [(partition, to_batch([FakeMessage(n, b"%d" % n) for n in range(first, first + count)]))]
+
+
+def read(made: ObjectSpool, begin: int, end: int) -> list[int]:
+    found = []
+    for segment in made.located(begin, end, complete=True):
+        for batch in read_object(made._log, made.meta.uuid, segment):
+            found += [int(body) for body in batch.column("body").to_pylist()]
+    return found
+
+
+def crash(made: ObjectSpool) -> None:
+    """What SIGKILL leaves: no sign of life any more, and no lease given back."""
+    made._log._closing.set()
+    if made._log._heart is not None:
+        made._log._heart.join()
+        made._log._heart = None
+
+
+def test_names_are_created_once_and_read_in_parts(place: Make) -> None:
+    store = place().below("log/")
+    store.create("1", b"abc")
+    with pytest.raises(FileExistsError):
+        store.create("1", b"abc")
+    assert (store.read("1"), store.read("1", 1, 10), store.sizes()) == (b"abc", b"bc", {"1": 3})
+    store.write("1", b"other")
+    assert store.read("1") == b"other"
+    store.remove("1")
+    store.remove("1")
+    assert store.names() == []
+    with pytest.raises(FileNotFoundError):
+        store.read("1")
+
+
+def test_every_write_is_a_segment_and_a_restart_goes_on(place: Make) -> None:
+    first = spool(place())
+    first.append(rows(0, 3) + rows(3, 2, partition=1))
+    end = first.roll()
+    assert [(s.partition, s.rows) for s in first.segments] == [(-1, 3), (1, 2)]
+    first.close()
+    again = spool(place())
+    assert again.meta.uuid == first.meta.uuid
+    assert read(again, 0, end) == [0, 1, 2, 3, 4]
+    again.append(rows(5, 1))
+    assert read(again, end, again.roll()) == [5]
+    assert again.roll() > end
+    again.close()
+
+
+def test_a_second_query_is_refused_while_the_first_lives(place: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEASE", 6.0)
+    first = spool(place())
+    with pytest.raises(SpoolInUse, match="in use by another query"):
+        spool(place())
+    first.append(rows(0, 1))
+    first.close()
+    spool(place()).close()
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_writer_that_comes_back_finishes_and_removes_nothing(place: Make) -> None:
+    paused = spool(place())
+    paused.append(rows(0, 2))
+    crash(paused)  # paused: it will go on
+    clock = FakeClock()
+    other = spool(place(), clock=clock)
+    assert clock.now() >= 1000.0 + module.LEASE, "it waited for a sign of life"
+    assert read(other, 0, other.roll()) == [0, 1]
+    with pytest.raises(SpoolFenced, match="taken over"):
+        paused.append(rows(2, 1))
+    with pytest.raises(SpoolFenced, match="removes nothing"):
+        paused.commit(1)
+    other.append(rows(2, 1))
+    other.commit(other.roll())
+    assert other.kept() == []
+    with pytest.raises(SpoolFenced):
+        paused.append(rows(3, 1))
+    other.close()
+
+
+def test_what_the_one_before_wrote_at_the_last_moment_counts(place: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = spool(place())
+    before.append(rows(0, 1))
+    crash(before)
+    late = ObjectLog._create
+
+    def overtaken(self: ObjectLog, entry: Any, payload: bytes) -> bool:
+        monkeypatch.setattr(ObjectLog, "_create", late)
+        before.append(rows(1, 1))
+        return late(self, entry, payload)
+
+    monkeypatch.setattr(ObjectLog, "_create", overtaken)
+    other = spool(place(), clock=FakeClock())
+    assert read(other, 0, other.roll()) == [0, 1]
+    other.append(rows(2, 1))
+    assert read(other, 0, other.roll()) == [0, 1, 2]
+    other.close()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_answer_that_is_lost_stores_the_rows_once(
+    place: Make, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    made = spool(place())
+    create, failures = ObjectStore.create, [1, 2, 3]
+
+    def lossy(self: ObjectStore, name: str, data: bytes) -> None:
+        if failures:
+            failures.pop()
+            if arrives and len(failures) == 2:
+                create(self, name, data)
+            raise OSError("connection reset")
+        create(self, name, data)
+
+    monkeypatch.setattr(ObjectStore, "create", lossy)
+    made.append(rows(0, 2))
+    made.append(rows(2, 1))
+    assert read(made, 0, made.roll()) == [0, 1, 2]
+    made.close()
+
+
+def test_a_store_that_stays_away_ends_the_query_with_the_reason(place: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = spool(place())
+
+    def away(self: ObjectStore, name: str, data: bytes) -> None:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(ObjectStore, "create", away)
+    with pytest.raises(SpoolError, match=r"takes no writes: connection refused.*nothing is lost"):
+        made.append(rows(0, 1))
+    monkeypatch.undo()
+    made.close()
+
+
+def test_committed_segments_go_when_their_keys_are_in_the_index_and_numbers_go_on(place: Make) -> None:
+    made = spool(place())
+    for step in range(4):
+        made.append(rows(step, 1))
+    made.indexed = made.segments[1].number
+    committed = made.segments[2].number
+    made.commit(committed)
+    assert [s.number for s in made.kept()] == [committed]
+    made.indexed = None
+    made.commit(committed)
+    assert made.kept() == []
+    newest = made.roll()
+    crash(made)
+    again = spool(place(), clock=FakeClock())
+    assert (again.meta.committed, again.roll()) == (committed, newest)
+    assert read(again, committed, newest) == [3]
+    assert again.bytes_after(committed) > 0
+    assert list(dict(again.stored(0))) == [-1]
+    again.close()
+
+
+def test_a_lost_and_a_damaged_object_are_told(place: Make) -> None:
+    made = spool(place())
+    for step in range(3):
+        made.append(rows(step, 1))
+    first, second, third = made.segments
+    store = place().below("log/")
+    data = bytearray(store.read(module.key(third.number)))
+    data[HEAD_BYTES + 70] ^= 0xFF
+    store.write(module.key(third.number), bytes(data))
+    with pytest.raises(SegmentDamaged):
+        read(made, second.number, third.number)
+    store.write(module.key(third.number), bytes(data[:50]))
+    with pytest.raises(SegmentDamaged):
+        read_object(ObjectLog(place()), made.meta.uuid, third)
+    store.remove(module.key(second.number))
+    with pytest.raises(DataLoss, match="lacks 1 objects"):
+        made.located(0, third.number, complete=True)
+    assert made.located(0, third.number, complete=False) == [first, third]
+    with pytest.raises(DataLoss, match="not there"):
+        read_object(ObjectLog(place()), made.meta.uuid, second)
+    with pytest.raises(SpoolNotVisible):
+        read_object(ObjectLog(place()), "another spool", second)
+    made.close()
+
+
+def test_another_topics_spool_is_refused(place: Make) -> None:
+    ObjectLog(place()).make_meta(Meta("uuid", "t", "other"))
+    with pytest.raises(SpoolError, match=r"belongs to t/other, not to t/c"):
+        spool(place())
+
+
+def test_numbers_are_not_given_again_when_a_checkpoint_knows_more(place: Make) -> None:
+    made = spool(place())
+    made.advance(41)
+    made.append(rows(0, 1))
+    assert made.roll() > 41
+    made.close()

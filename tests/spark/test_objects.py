@@ -1,0 +1,182 @@
+"""The source with its spool on a real S3 server: it moves to another machine, and is killed, and so is the server."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.stream import NsqStreamReader
+from tests.servers import ServerHandle
+from tests.spark.gateway import PROGRAM, Gateway
+from tests.spark.test_again import Query, publish, server, settled
+
+__all__ = ["server"]  # the fixture
+pytestmark = pytest.mark.timeout(300)
+
+BASE = {"topic": "t", "channel": "c", "nsqdTCPAddresses": "n:4150"}
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    gateway = Gateway(tmp_path / "gateway")
+    yield gateway
+    gateway.kill()
+
+
+def options(server: ServerHandle, gateway: Gateway, **more: str) -> SourceOptions:
+    where = {**gateway.options("spool"), "nsqdTCPAddresses": server.tcp_address}
+    return parse(SourceOptions, {**BASE, **where, **more})
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("s3://", "BUCKET"), ("s3://b/x?y", "BUCKET"), ("gs:///x", "BUCKET"), ("hdfs://n/x", "not supported")],
+)
+def test_a_url_that_names_no_place_is_refused(url: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        parse(SourceOptions, {**BASE, "spoolDir": url})
+
+
+def test_what_needs_a_directory_says_so_and_settings_are_no_secret_told() -> None:
+    from gnsq_lite.spark.source import NsqDataSource
+
+    given = {**BASE, "spoolDir": "s3a://bucket/x/", "nsq.storage.secretAccessKey": "hunter2"}
+    with pytest.raises(OptionError, match="all executors share"):
+        parse(SourceOptions, {**given, "receiver": "executors"})
+    with pytest.raises(OptionError, match="refuses its settings"):
+        NsqDataSource({**given, "nsq.storage.noSuchName": "x"}).schema()
+    source = NsqDataSource(given)
+    assert "hunter2" not in repr(source) + repr(parse(SourceOptions, given))
+    assert parse(SourceOptions, given).spool_dir == "s3a://bucket/x"
+
+
+if PROGRAM:
+
+    @pytest.mark.rule("PIPE-3")
+    def test_a_driver_that_moves_finds_all_of_it_there(server: ServerHandle, gateway: Gateway) -> None:
+        publish(server, 2000)
+        first = Query(NsqStreamReader(options(server, gateway, maxInFlight="100", maxOffsetsPerTrigger="500")))
+        first.run(lambda: len(first.rows) >= 500)
+        first.reader.stop()
+        again = NsqStreamReader(options(server, gateway, maxOffsetsPerTrigger="500"))  # with the checkpoint's offsets
+        replayed = [batch for p in again.partitions(first.start, first.end) for batch in again.read(p)]
+        tail = [int(body) for batch in replayed for body in batch.column("body").to_pylist()]
+        assert first.rows[len(first.rows) - len(tail) :] == tail, "the batch that was not committed is the same"
+        second = Query(again, first.end)
+        second.run(lambda: len(first.rows) + len(second.rows) >= 2000)
+        second.run(settled(server))
+        again.stop()
+        assert sorted(first.rows + second.rows) == list(range(2000))
+
+    def test_a_second_driver_is_refused_and_a_server_that_is_away_for_a_while_costs_nothing(
+        server: ServerHandle, gateway: Gateway
+    ) -> None:
+        publish(server, 1000)
+        query = Query(NsqStreamReader(options(server, gateway)))
+        with pytest.raises(Exception, match="in use by another query"):
+            NsqStreamReader(options(server, gateway, lockWaitMs="0")).initialOffset()
+        query.run(lambda: len(query.rows) >= 1000)
+        gateway.kill()
+        publish(server, 500)
+        time.sleep(1.0)
+        gateway.start()
+        query.run(lambda: len(query.rows) >= 1500)
+        query.run(settled(server))
+        query.reader.stop()
+        assert sorted(query.rows) == sorted([*range(1000), *range(500)])
+
+    @pytest.mark.rule("PIPE-2")
+    @pytest.mark.rule("PIPE-3")
+    def test_driver_and_server_killed_at_any_moment_lose_nothing(
+        server: ServerHandle, gateway: Gateway, tmp_path: Path
+    ) -> None:
+        messages, kills, rng = 12_000, 5, random.Random(11)
+        publish(server, messages)
+        given = options(server, gateway, maxInFlight="500", maxOffsetsPerTrigger="1500")
+        context = multiprocessing.get_context("spawn")
+        for number in range(kills):
+            child = context.Process(target=run_as_spark, args=(given, tmp_path))
+            child.start()
+            until_batches(tmp_path, 1 + number, child)
+            time.sleep(rng.random())
+            if number % 2:
+                gateway.kill()
+                time.sleep(rng.random())
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+            child.join(30)
+            if number % 2:
+                gateway.start()
+        child = context.Process(target=run_as_spark, args=(given, tmp_path))
+        child.start()
+        deadline = time.monotonic() + 120
+        while len(delivered(tmp_path)) < messages or not settled(server)():
+            assert time.monotonic() < deadline, len(delivered(tmp_path))
+            assert child.is_alive()
+            time.sleep(0.2)
+        child.kill()
+        child.join(30)
+        rows = [row for batch in batches(tmp_path) for row in batch]
+        assert sorted(rows) == list(range(messages))
+        assert (tmp_path / "differ").exists() is False
+
+    def run_as_spark(given: SourceOptions, base: Path) -> None:
+        """The calls of a query and its checkpoint: the offset is noted, then the batch stored under its number."""
+        checkpoint = base / "checkpoint"
+        checkpoint.mkdir(exist_ok=True)
+        reader = NsqStreamReader(given)
+        noted = sorted(int(path.name) for path in checkpoint.glob("[0-9]*"))
+        start = json.loads((checkpoint / str(noted[-2])).read_text()) if len(noted) > 1 else None
+        number = noted[-1] if noted else 0
+        if start is None:
+            begin = checkpoint / "begin"
+            if not begin.exists():
+                write(begin, reader.initialOffset())
+            start = json.loads(begin.read_text())
+        pending = json.loads((checkpoint / str(noted[-1])).read_text()) if noted else None
+        while True:
+            end = pending or reader.latestOffset(start, None)
+            if end != start:
+                number += 0 if pending else 1
+                write(checkpoint / str(number), end)
+                if not pending:
+                    reader.commit(start)
+                rows = []
+                for partition in reader.partitions(start, end):
+                    for batch in reader.read(partition):
+                        rows += [int(body) for body in batch.column("body").to_pylist()]
+                kept = base / f"batch-{number:05d}.json"
+                if kept.exists() and json.loads(kept.read_text()) != rows:
+                    (base / "differ").touch()
+                write(kept, rows)
+                start, pending = end, None
+            time.sleep(0.05)
+
+    def write(path: Path, value: Any) -> None:
+        fresh = path.with_name("." + path.name)
+        fresh.write_text(json.dumps(value))
+        fresh.rename(path)
+
+    def batches(base: Path) -> list[list[int]]:
+        return [json.loads(path.read_text()) for path in sorted(base.glob("batch-*.json"))]
+
+    def delivered(base: Path) -> set[int]:
+        return {row for batch in batches(base) for row in batch}
+
+    def until_batches(base: Path, count: int, child: Any) -> None:
+        deadline = time.monotonic() + 60
+        while len(batches(base)) < count:
+            assert child.is_alive(), "the query ended by itself"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

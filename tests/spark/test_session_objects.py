@@ -1,0 +1,39 @@
+"""A query whose spool is on a real S3 server, in a real Spark session: its tasks read objects, and its driver moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import ServerHandle
+from tests.spark.conftest import spark_session
+from tests.spark.gateway import PROGRAM, Gateway
+from tests.spark.test_session_source import Feed, Sink, stream, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+if PROGRAM:
+
+    @pytest.mark.rule("PIPE-5")
+    def test_a_query_goes_on_where_nothing_of_its_first_driver_is_left(
+        nsqd: ServerHandle, topic: str, tmp_path: Path
+    ) -> None:
+        spark = spark_session("local[2]")
+        gateway = Gateway(tmp_path / "gateway")
+        feed = Feed(nsqd, topic, tmp_path)
+        sink = Sink()
+        where: dict[str, Any] = gateway.options("clicks")
+        try:
+            for run in range(2):
+                feed.publish(1000 * run, 1000)
+                query = stream(spark, feed, sink, **where)
+                until(lambda n=1000 * run + 1000, q=query: len(sink.rows()) >= n or not q.isActive)
+                query.stop()
+                until(lambda: feed.channel()["clients"] == [])
+                assert sink.rows() == list(range(1000 * run + 1000)), query.exception()
+            assert not (tmp_path / "spool").exists()
+            assert feed.channel()["in_flight_count"] == feed.channel()["depth"] == 0
+        finally:
+            gateway.kill()
