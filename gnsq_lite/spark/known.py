@@ -83,6 +83,7 @@ class Known:
         self._blobs, self._most_rows = blobs, most_rows
         self._files: list[IndexFile] = []
         self._small: dict[str, list[Chunk]] = {}
+        self._joined: list[Chunk] = []
         self._cache: OrderedDict[Chunk, pa.Table] = OrderedDict()
         self._newest: dict[str, int] = {}
         self._unwritten = 0
@@ -138,10 +139,14 @@ class Known:
         return found
 
     def _chunks(self) -> Iterator[Chunk]:
-        for chunks in self._small.values():
-            yield from chunks
+        yield from self._in_memory()
         for file in reversed(self._files):
             yield from file.chunks
+
+    def _in_memory(self) -> Iterator[Chunk]:
+        for chunks in self._small.values():
+            yield from chunks
+        yield from self._joined
 
     def _loaded(self, chunk: Chunk) -> pa.Table:
         if chunk.keys is not None:
@@ -164,10 +169,11 @@ class Known:
             keys = pa.Table.from_arrays([ids, times], schema=_SCHEMA)
             chunk = _chunk(origin, keys if mask is None else keys.filter(mask))
             small = self._small.setdefault(origin, [])
-            small.append(chunk)
+            small += [chunk] if chunk.high - chunk.low <= GAP else _split(origin, chunk.load())
             self._newest[origin] = max(chunk.high, self._newest.get(origin, chunk.high))
             if len(small) > MOST_SMALL:
-                self._small[origin] = _split(origin, pa.concat_tables(one.load() for one in small))
+                self._joined += _split(origin, pa.concat_tables(one.load() for one in small))
+                small.clear()
         self._unwritten += batch.num_rows
 
     # -- the files
@@ -195,7 +201,7 @@ class Known:
             return
         joined = self._files[-1:] if self._files and self._files[-1].rows < FILE_ROWS else []
         parts: dict[str, list[pa.Table]] = {}
-        for chunk in [chunk for file in joined for chunk in file.chunks] + [c for s in self._small.values() for c in s]:
+        for chunk in [*(chunk for file in joined for chunk in file.chunks), *self._in_memory()]:
             parts.setdefault(chunk.origin, []).append(self._loaded(chunk))
         chunks = [chunk for origin, tables in parts.items() for chunk in _split(origin, pa.concat_tables(tables))]
         written = self._write(number, chunks)
@@ -204,6 +210,7 @@ class Known:
             if file.name != written.name:
                 self._blobs.remove(file.name)
         self._small.clear()
+        self._joined.clear()
         self._unwritten = 0
         while len(self._files) > 1 and self.rows > self._most_rows:
             self._blobs.remove(self._files.pop(0).name)

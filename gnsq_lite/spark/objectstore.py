@@ -8,7 +8,7 @@ options ``nsq.storage.NAME``.
 from __future__ import annotations
 
 import contextlib
-import re
+import difflib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -17,13 +17,68 @@ from gnsq_lite.errors import MissingExtra, OptionError
 
 #: What a store's client is told unless the options say otherwise.
 _CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
-#: Names of ``nsq.storage.*`` that are the HTTP client's and not the store's.
-_CLIENT_NAMES = frozenset({"allow_http", "allow_invalid_certificates", "timeout", "connect_timeout", "proxy_url"})
+#: Names of ``nsq.storage.*``, as the library writes them: the HTTP client's, and the stores'.
+_CLIENT_NAMES = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "timeout",
+        "connect_timeout",
+        "proxy_url",
+        "proxy_ca_certificate",
+    }
+)
+_STORE_NAMES = frozenset(
+    {
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "region",
+        "endpoint",
+        "virtual_hosted_style_request",
+        "skip_signature",
+        "unsigned_payload",
+        "imdsv1_fallback",
+        "request_payer",
+        "conditional_put",
+        "server_side_encryption",
+        "sse_kms_key_id",
+        "service_account",
+        "service_account_key",
+        "service_account_path",
+        "application_credentials",
+        "account_name",
+        "account_key",
+        "client_id",
+        "client_secret",
+        "tenant_id",
+        "sas_key",
+        "token",
+        "use_emulator",
+        "use_azure_cli",
+        "use_fabric_endpoint",
+        "federated_token_file",
+        "msi_endpoint",
+        "msi_resource_id",
+        "object_id",
+    }
+)
 
 
 def settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options ``nsq.storage.*``, without their prefix, under the library's names: endPoint -> end_point."""
-    return {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): text for name, text in given.items()}
+    """Return the options ``nsq.storage.*``, without their prefix, under the library's names.
+
+    Spark passes names in lower case.  Raises OptionError for a name nobody knows.
+    """
+    names = {name.replace("_", ""): name for name in _CLIENT_NAMES | _STORE_NAMES}
+    found = {}
+    for name, text in given.items():
+        plain = name.replace("_", "").lower()
+        if plain not in names:
+            near = difflib.get_close_matches(plain, names, n=1, cutoff=0.0)
+            raise OptionError(f"nsq.storage.{name}", "<hidden>", f"is no setting; did you mean {names[near[0]]}?")
+        found[names[plain]] = text
+    return found
 
 
 class ObjectStore:

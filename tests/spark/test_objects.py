@@ -52,11 +52,15 @@ def test_what_needs_a_directory_says_so_and_settings_are_no_secret_told() -> Non
     from gnsq_lite.spark.source import NsqDataSource
 
     given = {**BASE, "spoolDir": "s3a://bucket/x/", "nsq.storage.secretAccessKey": "hunter2"}
+    given["nsq.storage.accessKeyId"] = "me"
     with pytest.raises(OptionError, match="all executors share"):
         parse(SourceOptions, {**given, "receiver": "executors"})
+    with pytest.raises(OptionError, match="did you mean secret_access_key"):
+        NsqDataSource({**given, "nsq.storage.secretAccesKey": "x"}).schema()
     with pytest.raises(OptionError, match="refuses its settings"):
-        NsqDataSource({**given, "nsq.storage.noSuchName": "x"}).schema()
-    source = NsqDataSource(given)
+        NsqDataSource({**given, "nsq.storage.tenantId": "x"}).schema()
+    source = NsqDataSource({name.lower(): text for name, text in given.items()})  # as Spark passes it
+    assert source.schema().startswith("topic STRING")
     assert "hunter2" not in repr(source) + repr(parse(SourceOptions, given))
     assert parse(SourceOptions, given).spool_dir == "s3a://bucket/x"
 
