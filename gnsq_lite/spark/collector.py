@@ -80,8 +80,7 @@ class Collector:
     def _load_known(self) -> None:
         if self._known is not None:
             self.spool.indexed = self._known.open()
-            for partition, batch in self.spool.stored(self.spool.indexed):
-                self._known.add(partition, batch)
+            self._known.load(self.spool.stored(self.spool.indexed))
         if self.spool.kept():
             self._index()
         self.spool.sweep()

@@ -176,6 +176,11 @@ class Known:
                 small.clear()
         self._unwritten += batch.num_rows
 
+    def load(self, stored: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Remember the rows of segments, oldest first."""
+        for partition, batch in stored:
+            self.add(partition, _detached(batch))
+
     # -- the files
 
     def open(self) -> int:
@@ -228,6 +233,12 @@ class Known:
         data = b"".join([_HEAD.pack(_MAGIC, len(head), zlib.crc32(head)), head, *blobs])
         self._blobs.write(name, data)
         return IndexFile(name, number, rows, _placed(self._blobs, name, entries, len(data) - sum(sizes)))
+
+
+def _detached(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns of a key, in memory of their own: a mapped file that is removed takes room."""
+    keys = batch.select(["id", "nsqd", "timestamp"])
+    return pa.ipc.read_record_batch(keys.serialize(), keys.schema)
 
 
 def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:

@@ -230,8 +230,8 @@ class ObjectLog:
 
     def remove(self, numbers: list[int]) -> None:
         """Remove entries that are committed."""
-        for number in numbers:
-            self._log.remove(key(number))
+        if numbers:
+            self._log.remove(*map(key, numbers))
 
     # -- reading
 

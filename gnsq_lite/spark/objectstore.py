@@ -176,10 +176,10 @@ class ObjectStore:
         """Return the names that are there, sorted."""
         return list(self.sizes())
 
-    def remove(self, name: str) -> None:
-        """Remove *name*; one that is gone already is no error."""
+    def remove(self, *names: str) -> None:
+        """Remove *names*, many at once; one that is gone already is no error."""
         import obstore
 
         store = self._opened()
-        with contextlib.suppress(FileNotFoundError), self._errors(name):
-            obstore.delete(store, self._prefix + name)
+        with contextlib.suppress(FileNotFoundError), self._errors(names[0] if names else ""):
+            obstore.delete(store, [self._prefix + name for name in names])

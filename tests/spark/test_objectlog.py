@@ -87,8 +87,11 @@ def test_names_are_created_once_and_read_in_parts(place: Make) -> None:
     assert (store.read("1"), store.read("1", 1, 10), store.sizes()) == (b"abc", b"bc", {"1": 3})
     store.write("1", b"other")
     assert store.read("1") == b"other"
+    store.create("2", b"")
+    store.remove("1", "2")
     store.remove("1")
-    store.remove("1")
+    store.create("3", b"")
+    store.remove("2", "3")
     assert store.names() == []
     with pytest.raises(FileNotFoundError):
         store.read("1")
