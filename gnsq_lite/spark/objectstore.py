@@ -181,5 +181,9 @@ class ObjectStore:
         import obstore
 
         store = self._opened()
-        with contextlib.suppress(FileNotFoundError), self._errors(names[0] if names else ""):
-            obstore.delete(store, [self._prefix + name for name in names])
+        try:
+            with self._errors(names[0] if names else ""):
+                obstore.delete(store, [self._prefix + name for name in names])
+        except FileNotFoundError:  # not every store goes on behind one that is gone
+            for name in names if len(names) > 1 else ():
+                self.remove(name)

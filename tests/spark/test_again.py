@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,8 @@ from gnsq_lite.spark.stream import NsqStreamReader
 from tests import servers
 from tests.servers import RealNsqd, ServerHandle, embedded_nsqd
 
-pytestmark = pytest.mark.timeout(180)
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.timeout(400)
 
 
 class Dying(Files):
@@ -124,7 +127,7 @@ def test_what_a_killed_nsqd_sends_again_from_its_disk_is_dropped(server: ServerH
         assert again > 0, "nsqd sent nothing again: the trial shows nothing"
 
 
-def _die(options: SourceOptions, syncs: int) -> None:
+def die(options: SourceOptions, syncs: int) -> None:
     Dying.left = syncs
     reader = DyingReader(options)
     reader.initialOffset()
@@ -138,12 +141,12 @@ def test_what_comes_again_after_a_kill_between_sync_and_fin_is_dropped_behind_a_
     """With a backlog before them the copies come long after their time-out; many kills, one query."""
     publish(server, 20_000)
     options = given(server, tmp_path, maxInFlight="400", maxOffsetsPerTrigger="2000")
-    context = multiprocessing.get_context("spawn")
+    code = (
+        "import pickle, sys; from tests.spark import test_again as t; t.die(*pickle.loads(bytes.fromhex(sys.argv[1])))"
+    )
     for syncs in (1, 2, 3):
-        child = context.Process(target=_die, args=(options, syncs))
-        child.start()
-        child.join(60)
-        assert child.exitcode == 9
+        command = [sys.executable, "-c", code, pickle.dumps((options, syncs)).hex()]
+        assert subprocess.run(command, cwd=ROOT, timeout=150, check=False).returncode == 9
     query = Query(NsqStreamReader(options))
     query.run(lambda: len(query.rows) >= 20_000)
     query.run(settled(server))
