@@ -193,7 +193,6 @@ def _leads(below: dict[str, set[str]], start: str, end: str) -> bool:
 KNOWN_CIRCLES: list[list[str]] = [
     ["net.closing", "net.consumer", "net.flow", "net.outcomes", "net.subscription"],
     ["net.peers", "net.producer", "net.rotation", "net.routes"],
-    ["spark.sink", "spark.sink_arrow"],
 ]
 
 
