@@ -155,9 +155,12 @@ class ObjectStore:
 
         store = self._opened()
         with self._errors(name):
+            found: bytes
             if size is None:
-                return obstore.get(store, self._prefix + name).bytes().to_bytes()[at:]
-            return obstore.get_range(store, self._prefix + name, start=at, length=size).to_bytes()
+                found = obstore.get(store, self._prefix + name).bytes().to_bytes()[at:]
+            else:
+                found = obstore.get_range(store, self._prefix + name, start=at, length=size).to_bytes()
+        return found
 
     def sizes(self) -> dict[str, int]:
         """Return name -> bytes of what is there, sorted by name."""
