@@ -268,17 +268,25 @@ class Completion:
 
 
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
-    """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is."""
+    """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is.
+
+    Raises ClosedError when Python exits.
+    """
     parking = Parking()
     for each in completions:
         each._wakers.append(parking.wake)
+    interpreter_exit.waits.add(parking)
     try:
-        if not any(each.done() for each in completions):
+        if interpreter_exit.ident is None and not any(each.done() for each in completions):
             parking.park(timeout)
     finally:
+        interpreter_exit.waits.discard(parking)
         for each in completions:
             each._wakers.remove(parking.wake)
-    return any(each.done() for each in completions)
+    done = any(each.done() for each in completions)
+    if interpreter_exit.ident is not None and not done:
+        raise interpreter_exit.error()
+    return done
 
 
 class Parking:
