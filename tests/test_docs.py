@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,13 @@ ELSEWHERE = {"spark.rst", "django.rst", "youzan.rst", "from_pynsq.rst", "from_gn
 def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     docblocks.run(page, tmp_path)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = {name for page in PAGES if page.exists() for name in re.findall(r"``(test_\w+)``", page.read_text("utf-8"))}
+    assert len(named) >= 9
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
 
 
 def test_the_readme_has_blocks_and_its_first_screen_says_the_two_commands() -> None:

@@ -25,6 +25,9 @@ from gnsq_lite.supervise.place import Place, take_place
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve /metrics /healthz /readyz; 0: any port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for them; 0.0.0.0: every one.")
 @click.option("--drain-timeout", type=Duration(), help="Time handlers have to finish.  [default: the Worker's, 30]")
+@click.option("--max-messages", type=click.IntRange(1), help="Replace a process that has handled so many messages.")
+@click.option("--max-memory", type=click.IntRange(1), help="Replace a process that uses so many MiB.")
+@click.option("--pidfile", type=click.Path(dir_okay=False), help="Keep the supervisor's process id in this file.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -34,18 +37,21 @@ from gnsq_lite.supervise.place import Place, take_place
 def command(target: str, **flags: Any) -> int:
     """Run the handlers of a Worker: MODULE is imported, WORKER is its name there ("worker").
 
-    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second one ends it at once.  SIGHUP starts
-    every process anew.
+    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second one ends it at once.  SIGHUP replaces
+    the processes one by one: a new one is ready before the old one drains.
 
     Exit codes: 0 drained; 1 an error that no retry can mend; 2 the module or an option is wrong; 3 not drained: a
     second signal or the time limit cut handlers short, and their messages went back to nsqd.
     """
-    if flags["reload"] and flags["no_supervise"]:
-        raise click.UsageError("--reload needs the supervisor; leave --no-supervise out")
+    for name in ("reload", "max_messages", "max_memory", "pidfile"):
+        if flags[name] and flags["no_supervise"]:
+            flag = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{flag} needs the supervisor; leave --no-supervise out")
     place = take_place()
     logs.configure(flags["log_format"], flags["log_level"], str(place.number) if place else "main")
     if place is None and not flags["no_supervise"]:
-        return supervise(flags["processes"], StatusAt(flags["metrics_host"], flags["metrics_port"]))
+        status = StatusAt(flags["metrics_host"], flags["metrics_port"])
+        return supervise(flags["processes"], status, reload=flags["reload"], pid_path=flags["pidfile"])
     return _work(target, place, flags)
 
 
@@ -62,7 +68,8 @@ def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
         wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
         return Exit.RELOAD
     status = StatusAt(flags["metrics_host"], flags["metrics_port"])
-    return run_worker(worker, place, reload=flags["reload"], status=status)
+    wear = {name: flags[name] for name in ("max_messages", "max_memory")}
+    return run_worker(worker, place, reload=flags["reload"], status=status, **wear)
 
 
 def _configure(worker: Any, flags: dict[str, Any]) -> None:

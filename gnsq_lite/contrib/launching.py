@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.errors import MissingExtra, NSQConnectionError
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.folders import pidfile
 from gnsq_lite.supervise.group import GroupPages, Merge
+from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.orphans import LastResort
-from gnsq_lite.supervise.place import Place
-from gnsq_lite.supervise.processes import GRACE, Supervisor
+from gnsq_lite.supervise.place import Place, Word
+from gnsq_lite.supervise.processes import GRACE, READY_TIMEOUT, Supervisor
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
@@ -30,41 +31,70 @@ class StatusAt:
     port: int | None = None
 
 
-def supervise(processes: int, status: StatusAt) -> int:
+def supervise(processes: int, status: StatusAt, *, reload: bool = False, pid_path: str | None = None) -> int:
     """Run this very command line in *processes* processes and return the exit code.
 
-    Raises NSQConnectionError: the port for the status pages is taken.
+    Args:
+        reload: A new process may wait, for as long as it takes, until an error in its sources is mended.
+        pid_path: File for this process's id.
+    Raises:
+        NSQConnectionError: the port for the status pages is taken.
+        OptionError: the file cannot be written, or another supervisor has it.
     """
-    supervisor = Supervisor((sys.executable, *sys.orig_argv[1:]), processes)
-    if status.port is not None:
-        pages = GroupPages(lambda: supervisor.children, _merge())
-        _serve(StatusServer(pages, (status.host, status.port)), status)
-    return supervisor.run()
+    notifier = Notifier()
+    timeout = float("inf") if reload else READY_TIMEOUT
+    command = (sys.executable, *sys.orig_argv[1:])
+    with pidfile(pid_path):
+        supervisor = Supervisor(command, processes, ready_timeout=timeout, notifier=notifier)
+        if status.port is not None:
+            pages = GroupPages(supervisor, _merge())
+            _serve(StatusServer(pages, (status.host, status.port)), status)
+        return supervisor.run()
 
 
-def run_worker(worker: Any, place: Place | None, *, reload: bool = False, status: StatusAt | None = None) -> int:
+def run_worker(
+    worker: Any,
+    place: Place | None,
+    *,
+    reload: bool = False,
+    status: StatusAt | None = None,
+    max_messages: int | None = None,
+    max_memory: int | None = None,
+) -> int:
     """Run *worker* in this process, at its *place* under a supervisor if it has one, and return the exit code.
 
-    Raises what :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
+    The supervisor replaces it after about *max_messages*, and when it uses *max_memory* MiB.  Raises what
+    :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
     """
     from gnsq_lite.net.native import start_native_thread
     from gnsq_lite.worker import running
     from gnsq_lite.worker.pages import WorkerPages
+    from gnsq_lite.worker.reports import Reports, Wear
 
     status = status or StatusAt()
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker))
+    ticks: list[Callable[[], bool]] = []
     if place is not None:
-        place.tell_limit(worker.drain_timeout)
+        place.tell(Word.LIMIT, repr(float(worker.drain_timeout)))
         last_resort = LastResort(place, worker.drain_timeout + GRACE)
         StatusServer(pages, place.socket, start_native_thread, last_resort.look).start()
+        ticks += [place.is_orphaned, Reports(worker, place, Wear(max_messages, max_memory)).look]
+        ticks += [_telling(place)] if reload else []
     elif status.port is not None:
         _serve(StatusServer(pages, (status.host, status.port), start_native_thread), status)
-    changes = Changes() if reload else None
-    ticks = [changes.look] if changes else []
-    if place is not None:
-        ticks.append(place.is_orphaned)
-    code = running.run(worker, worker.drain_timeout, supervised=place is not None, ticks=ticks)
-    return Exit.RELOAD if changes is not None and changes.seen else code
+    return running.run(worker, worker.drain_timeout, supervised=place is not None, ticks=ticks)
+
+
+def _telling(place: Place) -> Callable[[], bool]:
+    """Return what tells the supervisor when a source changes, and drains nothing."""
+    changes = Changes()
+
+    def look() -> bool:
+        if changes.look():
+            place.tell(Word.CHANGED, "")
+        return False
+
+    return look
 
 
 class Changes:
@@ -72,19 +102,21 @@ class Changes:
 
     def __init__(self, files: Iterable[str] = ()) -> None:
         more = set(files)
-        self._watch = SourceWatch(lambda: loaded_sources() | more)
+        self._files = lambda: loaded_sources() | more
+        self._watch = SourceWatch(self._files)
         self._next = time.monotonic() + _WATCH_EVERY
-        self.seen = False
 
     def look(self) -> bool:
-        """Return whether a source has changed."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _WATCH_EVERY
-            changed = self._watch.changed()
-            if changed is not None:
-                print(f"gnsq-lite: {os.path.relpath(changed)} changed", file=sys.stderr, flush=True)
-                self.seen = True
-        return self.seen
+        """Return whether a source has changed since the last look."""
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _WATCH_EVERY
+        changed = self._watch.changed()
+        if changed is None:
+            return False
+        print(f"gnsq-lite: {os.path.relpath(changed)} changed", file=sys.stderr, flush=True)
+        self._watch = SourceWatch(self._files)
+        return True
 
 
 def wait_for_a_change(place: Place | None, files: Iterable[str]) -> None:

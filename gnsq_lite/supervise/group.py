@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gnsq_lite.supervise.processes import Child
+from gnsq_lite.supervise.children import Child
+from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import Page, Verdict, fetch
 
 #: Seconds a process has to answer; below the 10 s after which Prometheus gives up.
@@ -20,23 +22,21 @@ Merge = Callable[[Mapping[str, bytes]], Page]
 class GroupPages:
     """Asks every process when it is asked itself; nothing is kept, and nothing happens while nobody asks."""
 
-    def __init__(self, children: Callable[[], Sequence[Child]], merge: Merge) -> None:
-        self._children, self._merge = children, merge
+    def __init__(self, supervisor: Supervisor, merge: Merge) -> None:
+        self._supervisor, self._merge = supervisor, merge
 
     def metrics(self) -> Page:
         """The metrics of all processes, told apart by a label; one that does not answer is left out."""
         return self._merge({str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200})
 
     def health(self) -> Verdict:
-        """Well when every process answers."""
-        return self._verdict("/healthz")
+        """The supervisor's own life: it looks after its processes, of which one may just be starting again."""
+        pids = {str(child.number): child.pid for child in tuple(self._supervisor.children)}
+        return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids}
 
     def ready(self) -> Verdict:
         """Ready when every process is."""
-        return self._verdict("/readyz")
-
-    def _verdict(self, page: str) -> Verdict:
-        answers = self._ask(page)
+        answers = self._ask("/readyz")
         details: dict[str, Any] = {}
         for number, (_, body) in sorted(answers.items()):
             try:
@@ -53,8 +53,10 @@ class GroupPages:
             except OSError as error:
                 return 0, json.dumps({"ok": False, "why": f"no answer: {error}"}).encode()
 
-        children = self._children()
-        if not children:
-            return {}
-        with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
-            return dict(zip((child.number for child in children), pool.map(ask, children), strict=True))
+        children: tuple[Child, ...] = ()
+        answers: dict[int, tuple[int, bytes]] = {}
+        while children != (now := tuple(self._supervisor.children)):  # one replaced meanwhile would say that it drains
+            children = now
+            with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
+                answers = dict(zip((child.number for child in children), pool.map(ask, children), strict=True))
+        return answers

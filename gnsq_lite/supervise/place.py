@@ -1,13 +1,32 @@
-"""What a supervised process is told: who supervises it, its number, and where to say how it is."""
+"""What a supervised process is told, and what it tells: its number, how ready it is, that it wants to be replaced.
+
+A process tells by small files beside the socket of its status pages.  Nobody waits for the other, and what was told
+outlives whoever told it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 
 #: The environment variable that tells it; the command line is the supervisor's own.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
+
+
+class Word(Enum):
+    """What a process may tell."""
+
+    #: Seconds it may take to drain.
+    LIMIT = "limit"
+    #: How many of its handlers would get messages, and how many there are.
+    READY = "ready"
+    #: A source has changed.
+    CHANGED = "changed"
+    #: It has run for long enough, and why.
+    WORN = "worn"
 
 
 @dataclass(frozen=True)
@@ -23,27 +42,54 @@ class Place:
         """Return the value of :data:`VARIABLE`."""
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
-    def tell_limit(self, seconds: float) -> None:
-        """Tell the supervisor how long this process may take to drain.  Raises OSError."""
-        with open(limit_file(self.socket), "w", encoding="ascii") as file:
-            file.write(repr(float(seconds)))
+    def tell(self, word: Word, text: str) -> None:
+        """Tell the supervisor; one that is gone hears nothing.  Raises OSError: the disk is full, for one."""
+        path = _file(self.socket, word)
+        with suppress(FileNotFoundError):  # its folder went with it
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(f"{path}.new", path)
 
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
         """Whether the supervisor is gone, so that nobody would ever tell this process to end."""
         return parent() != self.supervisor
 
 
-def limit_file(socket: str) -> str:
-    """Return the path of the file in which a process says how long it may take to drain."""
-    return f"{socket}.limit"
+def told(socket: str, word: Word) -> str | None:
+    """Return what the process with that *socket* has told; None: nothing."""
+    try:
+        with open(_file(socket, word), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def told_limit(socket: str) -> float | None:
     """Return the seconds the process with that *socket* may take to drain; None: it has not said."""
+    return _number(told(socket, Word.LIMIT))
+
+
+def told_ready(socket: str) -> tuple[int, int]:
+    """Return how many handlers of that process would get messages, of how many; (0, 0): it has not said."""
+    some, _, all_of_them = (told(socket, Word.READY) or "").partition("/")
+    return int(_number(some) or 0), int(_number(all_of_them) or 0)
+
+
+def forget(socket: str, *words: Word) -> None:
+    """Take back what the process with that *socket* has told."""
+    for word in words:
+        with suppress(FileNotFoundError):
+            os.unlink(_file(socket, word))
+
+
+def _file(socket: str, word: Word) -> str:
+    return f"{socket}.{word.value}"
+
+
+def _number(text: str | None) -> float | None:
     try:
-        with open(limit_file(socket), encoding="ascii") as file:
-            return float(file.read())
-    except (OSError, ValueError):
+        return float(text or "")
+    except ValueError:
         return None
 
 

@@ -1,56 +1,34 @@
-"""The supervisor: starts processes, starts them again, ends them in order.
-
-Each process is a new interpreter (posix_spawn of the supervisor's own command line), not a fork: code that is loaded
-once in the parent could not be reloaded, a fork beside threads or an event loop takes locked locks with it, and the
-child's --patch must come before any import.  It costs the start of an interpreter, and no memory is shared.
-"""
+"""The supervisor: starts processes, starts them again, replaces them one by one, ends them in order."""
 
 from __future__ import annotations
 
 import logging
 import os
 import queue
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.supervise.children import NEVER, Child
 from gnsq_lite.supervise.exits import Exit
-from gnsq_lite.supervise.place import VARIABLE, Place, told_limit
+from gnsq_lite.supervise.folders import folder_for_sockets
+from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.restarts import Restarts
+from gnsq_lite.supervise.rolling import Rolling
 
 log = logging.getLogger("gnsq_lite.supervise")
 
 #: Seconds a process has beyond its drain limit, or after it was told to end at once, before it is killed.
 GRACE = 10.0
-#: Seconds between two looks whether the first process has come up, and at nothing in particular.
-_COMING_UP, _LOOK = 0.05, 5.0
-
-#: Seconds to drain where nobody has said; the process loads what it is to run, so it has nothing to drain.
-_LIMIT = 30.0
-
-_NEVER = float("inf")
-
-#: Bytes of a folder below which /gnsq-XXXXXXXX/1023.sock is a path for a Unix socket: 107, on macOS 103.
-_LONGEST = 103 - len("/gnsq-XXXXXXXX/1023.sock")
-
-
-@dataclass
-class Child:
-    """One process, running or to be started."""
-
-    number: int
-    socket: str
-    restarts: Restarts
-    pid: int | None = None
-    start_at: float = _NEVER
-    kill_at: float = _NEVER
-    #: Told to end so that a new one takes its place.
-    replaced: bool = False
+#: Seconds a new process has to be as ready as the one whose place it is to take.
+READY_TIMEOUT = 60.0
+#: Seconds between two looks whether a process has come up, and at what the others have told.
+_COMING_UP, _LOOK = 0.05, 0.5
+#: Seconds without a look after which the supervisor is not well.
+_STUCK = 30.0
 
 
 @dataclass
@@ -58,39 +36,53 @@ class Supervisor:
     """Keeps *count* processes of one command running until SIGTERM or SIGINT.
 
     The first signal lets them drain (SIGTERM to each), the second ends them at once (SIGQUIT); who does not end in
-    time is killed.  SIGHUP has them drain and starts new ones.  As PID 1 of a container it reaps orphans too.
+    time is killed.  SIGHUP replaces them one by one: a new one starts, and when it is ready the old one drains.  As
+    PID 1 of a container it reaps orphans too.
     """
 
     command: Sequence[str]
     count: int
-    #: Seconds a process may take to drain; None: what the process says itself (:meth:`Place.tell_limit`).
+    #: Seconds a process may take to drain; None: what the process says itself (:class:`Place`).
     drain_timeout: float | None = None
     #: Seconds it has beyond that before it is killed.
     grace: float = GRACE
+    #: Seconds a new process has to be ready; then the old ones go on.
+    ready_timeout: float = READY_TIMEOUT
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = SYSTEM_CLOCK
+    notifier: Notifier = field(default_factory=lambda: Notifier({}))
 
     def __post_init__(self) -> None:
         self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._stages = 0
-        self._is_up = False
+        self._stages, self._started = 0, 0
+        self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
+        self._folder = ""
+        self._looked = self.clock.now()
         self.children: list[Child] = []
+        self._leaving: list[Child] = []
+        self._rolling = Rolling(self.ready_timeout)
 
     def run(self) -> int:
         """Run to the end and return the exit code (:class:`Exit`).  In the main thread."""
-        folder = tempfile.mkdtemp(prefix="gnsq-", dir=_folder_for_sockets())
-        try:
-            sockets = (os.path.join(folder, f"{number}.sock") for number in range(self.count))
-            self.children = [Child(n, path, Restarts(self.clock)) for n, path in enumerate(sockets)]
-            with self._listening():
-                self.children[0].start_at = self.clock.now()
-                while self._step():
-                    pass
-        finally:
-            self._tell(signal.SIGKILL)
-            shutil.rmtree(folder, ignore_errors=True)
+        with folder_for_sockets() as self._folder:
+            try:
+                self.children = [Child(number, Restarts(self.clock)) for number in range(self.count)]
+                with self._listening():
+                    self.children[0].start_at = self.clock.now()
+                    while self._step():
+                        pass
+            finally:
+                self._tell(signal.SIGKILL)
         return self._code()
+
+    def is_well(self) -> bool:
+        """Whether it still looks after its processes; from any thread."""
+        return self.clock.now() - self._looked < _STUCK
+
+    def _all(self) -> list[Child]:
+        new = self._rolling.newcomer
+        return [*self.children, *self._leaving, *([] if new is None else [new])]
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -107,19 +99,23 @@ class Supervisor:
 
     def _step(self) -> bool:
         """Do what is due, then wait for what comes next; return False when all has ended."""
-        now = self.clock.now()
+        now = self._looked = self.clock.now()
         self._look_for_the_first(now)
-        for child in self.children:
+        if self._is_up and not self._stages:
+            self._roll(now)
+        for child in self._all():
             if child.pid is None and child.start_at <= now:
                 self._start(child)
             elif child.pid is not None and child.kill_at <= now:
-                log.error("process %d does not end; it is killed", child.number, extra=_extra(child))
-                child.kill_at = _NEVER
-                _send(child.pid, signal.SIGKILL)
-        if self._stages and all(child.pid is None for child in self.children):
+                log.error("process %d does not end; it is killed", child.number, extra=child.extra)
+                child.kill_at = NEVER
+                child.send(signal.SIGKILL)
+        self._announce()
+        if self._stages and all(child.pid is None for child in self._all()):
             return False
-        due = min(child.start_at if child.pid is None else child.kill_at for child in self.children)
-        longest = _LOOK if self._is_up or self._stages else _COMING_UP
+        due = min(child.start_at if child.pid is None else child.kill_at for child in self._all())
+        is_calm = self._stages or (self._is_up and self._rolling.newcomer is None)
+        longest = min(_LOOK if is_calm else _COMING_UP, self.notifier.due - now)
         try:
             number = self._told.get(timeout=max(0.001, min(due - now, longest)))
         except queue.Empty:
@@ -129,69 +125,95 @@ class Supervisor:
 
     def _look_for_the_first(self, now: float) -> None:
         """Start the others once the first has loaded what it runs: an error in that is shown once."""
-        if not self._is_up and not self._stages and os.path.exists(self.children[0].socket):
+        if not self._is_up and not self._stages and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:
                 child.start_at = now
+
+    def _roll(self, now: float) -> None:
+        rolling = self._rolling
+        if rolling.is_late(now):
+            self._give_up(f"was not ready within {self.ready_timeout:g} s")
+        old = rolling.take_over(self.children)
+        if old is not None:
+            self._leave(old)
+        if rolling.newcomer is None and not rolling.begin(self.children, now) and self._is_reloading:
+            self._is_reloading = False
+            self.notifier.ready()
+
+    def _give_up(self, why: str) -> None:
+        new = self._rolling.newcomer
+        self._rolling.give_up(self.children, why)
+        if new is not None and new.pid is not None:
+            self._leave(new)
+
+    def _leave(self, child: Child) -> None:
+        self._leaving.append(child)
+        child.tell(signal.SIGTERM, self.clock.now(), self.grace, self.drain_timeout)
+
+    def _announce(self) -> None:
+        """Tell the service manager."""
+        self.notifier.alive()
+        if self._stages:
+            left = sum(child.pid is not None for child in self._all())
+            self.notifier.status(f"stopping: {left} processes left")
+            return
+        ready = sum(child.is_ready for child in self.children)
+        self.notifier.status(f"{ready} of {self.count} processes ready")
+        if not self._is_announced and all(child.is_loaded for child in self.children):
+            self._is_announced = True
+            self.notifier.ready()
 
     def _act_on(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == signal.SIGHUP:
             if not self._stages:
-                log.info("starting every process anew")
-                for child in self.children:
-                    child.replaced = child.pid is not None
-                self._tell(signal.SIGTERM)
+                self._renew()
         else:
             self._stop()
 
+    def _renew(self) -> None:
+        log.info("replacing every process")
+        now = self.clock.now()
+        self._look_for_the_first(now)
+        if self._is_announced:
+            self._is_reloading = True
+            self.notifier.reloading()
+        for child in self.children:
+            child.start_at = min(child.start_at, now) if child.start_at != NEVER else NEVER
+            child.stale_at = now
+        if self._rolling.newcomer is not None:
+            self._rolling.newcomer.stale_at = now  # it may have loaded what was there before
+        if not self._is_up:
+            self.children[0].replaced = self.children[0].pid is not None
+            self._tell(signal.SIGTERM)
+
     def _stop(self) -> None:
         self._stages += 1
-        for child in self.children:
-            child.start_at = _NEVER
+        for child in self._all():
+            child.start_at = NEVER
         if self._stages == 1:
             log.info("stopping; once more to stop at once")
+            self.notifier.stopping()
             self._tell(signal.SIGTERM)
         else:
             log.warning("stopping at once")
             self._tell(signal.SIGQUIT)
 
     def _tell(self, number: int) -> None:
-        for child in self.children:
-            if child.pid is not None:
-                seconds = self.grace + (self._limit(child) if number == signal.SIGTERM else 0.0)
-                child.kill_at = min(child.kill_at, self.clock.now() + seconds)
-                _send(child.pid, number)
-
-    def _limit(self, child: Child) -> float:
-        if self.drain_timeout is not None:
-            return self.drain_timeout
-        told = told_limit(child.socket)
-        return _LIMIT if told is None else told
+        for child in self._all():
+            child.tell(number, self.clock.now(), self.grace, self.drain_timeout)
 
     def _start(self, child: Child) -> None:
-        place = Place(os.getpid(), child.number, child.socket)
+        self._started += 1
         try:
-            os.unlink(child.socket)
-        except FileNotFoundError:
-            pass
-        child.start_at, child.kill_at, child.replaced = _NEVER, _NEVER, False
-        child.restarts.started()
-        try:
-            child.pid = os.posix_spawn(
-                self.command[0],
-                tuple(self.command),
-                {**self.environ, VARIABLE: place.text()},
-                file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-                setpgroup=0,  # Ctrl-C comes to the supervisor alone, which passes it on once
-                setsigmask=(),
-            )
+            child.start(self.command, self.environ, os.path.join(self._folder, f"{self._started}.sock"))
         except OSError as error:
             child.start_at = self.clock.now() + child.restarts.ended()
-            log.error("process %d could not be started: %s", child.number, error, extra=_extra(child))
+            log.error("process %d could not be started: %s", child.number, error, extra=child.extra)
         else:
-            log.info("process %d started", child.number, extra=_extra(child))
+            log.info("process %d started", child.number, extra=child.extra)
 
     def _reap(self) -> None:
         while True:
@@ -201,17 +223,38 @@ class Supervisor:
                 return
             if not pid:
                 return
-            for child in self.children:  # another one: an orphan that came to PID 1
+            for child in self._all():  # another one: an orphan that came to PID 1
                 if child.pid == pid:
                     self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
-        extra = {**_extra(child), "exit": code}
-        child.pid, child.kill_at = None, _NEVER
-        if self._stages:
-            self._codes.append(code)
+        extra = {**child.extra, "exit": code}
+        child.ended()
+        if child in self._leaving:
+            self._leaving.remove(child)
+            log.info("process %d, replaced, ended (%d)", child.number, code, extra=extra)
+            self._note_code(code)
+        elif child is self._rolling.newcomer:
+            self._newcomer_ended(child, code)
+        elif self._stages:
+            self._note_code(code)
             log.info("process %d ended (%d)", child.number, code, extra=extra)
-        elif code == Exit.USAGE and not self._is_up:
+        elif self._rolling.newcomer is not None and self._rolling.newcomer.number == child.number:
+            log.error("process %d ended (%d); the new one takes its place", child.number, code, extra=extra)
+            self.children[child.number], self._rolling.newcomer = self._rolling.newcomer, None
+        else:
+            self._start_again(child, code, extra)
+
+    def _newcomer_ended(self, child: Child, code: int) -> None:
+        if self._stages:
+            self._note_code(code)
+        elif code == Exit.RELOAD:
+            child.start_at = self.clock.now()
+        else:
+            self._give_up(f"ended ({code}) before it was ready")
+
+    def _start_again(self, child: Child, code: int, extra: dict[str, Any]) -> None:
+        if code == Exit.USAGE and not self._is_up:
             self._codes.append(code)
             self._stop()  # it has said why; no new start would mend it
         elif code == Exit.RELOAD or child.replaced:
@@ -222,6 +265,11 @@ class Supervisor:
             child.start_at = self.clock.now() + delay
             log.error("process %d ended (%d); starting it again in %g s", child.number, code, delay, extra=extra)
 
+    def _note_code(self, code: int) -> None:
+        # Sources that can no longer be loaded are no matter once they were: what ran says how it ended.
+        if self._stages and not (self._is_up and code == Exit.USAGE):
+            self._codes.append(code)
+
     def _code(self) -> int:
         # SIGTERM itself ends a process that is loading still, or that has drained and is about to end.
         codes = set(self._codes) - {Exit.OK, Exit.RELOAD, -signal.SIGTERM}
@@ -229,20 +277,3 @@ class Supervisor:
             if code in codes:
                 return code
         return Exit.NOT_DRAINED if codes else Exit.OK
-
-
-def _folder_for_sockets() -> str:
-    """Return the folder for temporary files, or /tmp where its path is too long for that of a Unix socket."""
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) <= _LONGEST else "/tmp"
-
-
-def _extra(child: Child) -> dict[str, Any]:
-    return {"worker": child.number, "pid": child.pid}
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass

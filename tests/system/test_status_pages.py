@@ -10,11 +10,12 @@ import pytest
 
 from gnsq_lite.net.native import start_native_thread
 from gnsq_lite.supervise.group import GroupPages
+from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import _TCP, StatusServer, _Unix
 
 
 def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
-    pages = GroupPages(list, lambda pages: ("", b""))
+    pages = GroupPages(Supervisor(["x"], 1), lambda pages: ("", b""))
     with pytest.raises(OverflowError):
         StatusServer(pages, ("127.0.0.1", 99999), start_native_thread).start()
 

@@ -170,7 +170,7 @@ def test_a_process_that_does_not_end_is_killed_and_that_is_no_drain(tmp_path: Pa
 def test_the_workers_own_drain_limit_is_known_to_its_supervisor(nsqd: Broker, tmp_path: Path) -> None:
     # the supervisor would kill after its grace; the worker needs longer, and says so
     app = APP.replace("Worker(", "Worker(drain_timeout=60.0, ")
-    source = "from gnsq_lite.supervise import processes\nprocesses._LIMIT = processes.GRACE = 0.1\n"
+    source = "from gnsq_lite.supervise import children, processes\nchildren._LIMIT = processes.GRACE = 0.1\n"
     source += "processes.Supervisor.__init__.__defaults__ = tuple(\n"
     source += "    0.1 if d == 10.0 else d for d in processes.Supervisor.__init__.__defaults__)\n"
     (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
@@ -217,16 +217,6 @@ def test_a_blocked_process_ends_some_time_after_its_supervisor_was_killed(nsqd: 
         program.signal(signal.SIGKILL)
         assert program.ends() == -signal.SIGKILL
         wait_for(lambda: not is_alive(pids(program)[0]))
-
-
-def test_hangup_starts_every_process_anew(nsqd: Broker, tmp_path: Path) -> None:
-    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
-        program.says("connected", times=2)
-        program.signal(signal.SIGHUP)
-        program.says("ended to be started anew", times=2)
-        program.says("connected", times=4)
-        program.signal(signal.SIGTERM)
-        assert program.ends() == 0
 
 
 ORPHAN = """
@@ -299,7 +289,11 @@ def test_a_module_that_cannot_be_loaded_is_explained_once_and_not_tried_again(
 def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "0") as program:
         assert program.ends() == 2
-    for flags in (["--drain-timeout", "nan"], ["--reload", "--no-supervise"]):
+    for flags in (
+        ["--drain-timeout", "nan"],
+        ["--reload", "--no-supervise"],
+        ["--max-messages", "1", "--no-supervise"],
+    ):
         with worker(tmp_path, nsqd.nsqd_tcp_address, *flags) as program:
             assert program.ends() == 2
             assert "Traceback" not in program.output

@@ -34,24 +34,30 @@ class Command(BaseCommand):
         parser.add_argument("--metrics-port", type=_port, help="serve /metrics /healthz /readyz; 0: any port")
         parser.add_argument("--metrics-host", default="127.0.0.1")
         parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
+        parser.add_argument("--max-messages", type=_count, help="replace a process that has handled so many messages")
+        parser.add_argument("--max-memory", type=_count, help="replace a process that uses so many MiB")
+        parser.add_argument("--pidfile", help="keep the supervisor's process id in this file")
         parser.add_argument("--log-format", choices=("text", "json"), help="instead of the project's LOGGING")
         parser.add_argument("--no-supervise", action="store_true", help="run in this process, for a debugger")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run; leaves with the exit code."""
-        if options["reload"] and options["no_supervise"]:
-            raise CommandError("--reload needs the supervisor; leave --no-supervise out", returncode=Exit.USAGE)
+        for name in ("reload", "max_messages", "max_memory", "pidfile"):
+            if options[name] and options["no_supervise"]:
+                flag = "--" + name.replace("_", "-")
+                raise CommandError(f"{flag} needs the supervisor; leave --no-supervise out", returncode=Exit.USAGE)
         place = take_place()
         if options["log_format"]:
             logs.configure(options["log_format"], "info", str(place.number) if place else "main")
         status = StatusAt(options["metrics_host"], options["metrics_port"])
         try:
             if place is None and not options["no_supervise"]:
-                code = supervise(options["processes"], status)
+                code = supervise(options["processes"], status, reload=options["reload"], pid_path=options["pidfile"])
             else:
                 code = self._work(place, options, status)
         except NSQError as error:
-            raise CommandError(str(error), returncode=Exit.FAILED) from error
+            code = Exit.USAGE if isinstance(error, OptionError) else Exit.FAILED
+            raise CommandError(str(error), returncode=code) from error
         sys.exit(code)
 
     def _work(self, place: Place | None, options: dict[str, Any], status: StatusAt) -> int:
@@ -62,7 +68,8 @@ class Command(BaseCommand):
         except (Exception, SystemExit) as error:
             why = explained("the apps' nsq.py", error)
         else:
-            return run_worker(worker, place, reload=options["reload"], status=status)
+            wear = {name: options[name] for name in ("max_messages", "max_memory")}
+            return run_worker(worker, place, reload=options["reload"], status=status, **wear)
         self.stderr.write(f"nsq_worker: {why}")
         if not options["reload"]:
             return Exit.USAGE

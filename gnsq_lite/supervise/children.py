@@ -1,0 +1,107 @@
+"""One process of a supervisor: started, told to end, asked what it has told.
+
+Each is a new interpreter (posix_spawn of the supervisor's own command line), not a fork: code that is loaded once in
+the parent could not be reloaded, a fork beside threads or an event loop takes locked locks with it, and the child's
+--patch must come before any import.  It costs the start of an interpreter, and no memory is shared.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnsq_lite.supervise.place import VARIABLE, Place, Word, forget, told_limit, told_ready
+from gnsq_lite.supervise.restarts import Restarts
+
+log = logging.getLogger("gnsq_lite.supervise")
+
+NEVER = float("inf")
+
+#: Seconds to drain where nobody has said; the process loads what it is to run, so it has nothing to drain.
+_LIMIT = 30.0
+
+
+@dataclass(eq=False)
+class Child:
+    """One process, running or to be started."""
+
+    number: int
+    restarts: Restarts
+    #: Path of the Unix socket of its status pages, another one for each start.
+    socket: str = ""
+    pid: int | None = None
+    start_at: float = NEVER
+    kill_at: float = NEVER
+    #: When a new process is to be started to take its place.
+    stale_at: float = NEVER
+    #: Told to end before a new one is started.
+    replaced: bool = False
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it has loaded what it runs."""
+        return self.pid is not None and os.path.exists(self.socket)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether each of its handlers would get messages."""
+        ready, handlers = told_ready(self.socket)
+        return self.pid is not None and 0 < handlers == ready
+
+    def may_replace(self, other: Child) -> bool:
+        """Whether it is ready, or as ready as *other*: a topic that no nsqd has yet makes neither so."""
+        ready, handlers = told_ready(self.socket)
+        return handlers > 0 and (ready == handlers or ready >= told_ready(other.socket)[0])
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The fields of a log line about it."""
+        return {"worker": self.number, "pid": self.pid}
+
+    def start(self, command: Sequence[str], environ: Mapping[str, str], socket: str) -> None:
+        """Start it.  Raises OSError."""
+        self.start_at, self.kill_at, self.stale_at, self.replaced = NEVER, NEVER, NEVER, False
+        self.socket = socket
+        self.restarts.started()
+        self.pid = os.posix_spawn(
+            command[0],
+            tuple(command),
+            {**environ, VARIABLE: Place(os.getpid(), self.number, socket).text()},
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+            setpgroup=0,  # Ctrl-C comes to the supervisor alone, which passes it on once
+            setsigmask=(),
+        )
+
+    def tell(self, number: int, now: float, grace: float, limit: float | None) -> None:
+        """Send it a signal to end; after *grace*, and for SIGTERM *limit*, seconds it is to be killed.
+
+        None: the limit that it has told.
+        """
+        if self.pid is None:
+            return
+        if number == signal.SIGTERM:
+            told = told_limit(self.socket) if limit is None else limit
+            grace += _LIMIT if told is None else told
+        self.kill_at = min(self.kill_at, now + grace)
+        self.send(number)
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        if self.pid is not None:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def ended(self) -> None:
+        """It has ended; what it left goes."""
+        self.pid, self.kill_at = None, NEVER
+        forget(self.socket, *Word)
+        try:
+            os.unlink(self.socket)
+        except FileNotFoundError:
+            pass

@@ -1,0 +1,70 @@
+"""What a Worker's process tells its supervisor while it runs: that it is ready, that it has run for long enough."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gnsq_lite.stats import ReaderStats
+from gnsq_lite.supervise.place import Place, Word
+from gnsq_lite.worker.app import Worker
+
+#: Seconds the I/O loop has to answer.
+_TIMEOUT = 2.0
+_MIB = 1024 * 1024
+
+
+def resident() -> float:
+    """Return the memory in use by this process, in MiB; where there is no /proc, the most that it ever used."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / _MIB if sys.platform == "darwin" else most / 1024
+
+
+@dataclass(frozen=True)
+class Wear:
+    """After what a process is replaced by a new one."""
+
+    #: Messages finished or requeued.
+    max_messages: int | None = None
+    #: MiB of resident memory.
+    max_memory: int | None = None
+
+    def why(self, stats: Sequence[ReaderStats], memory: Callable[[], float] = resident) -> str | None:
+        """Return why a process that is so is to be replaced; None: it is not."""
+        messages = sum(each.finished + each.requeued for each in stats)
+        if self.max_messages is not None and messages >= self.max_messages:
+            return f"it has handled {messages} messages"
+        if self.max_memory is not None and (used := memory()) >= self.max_memory:
+            return f"it uses {used:.0f} MiB"
+        return None
+
+
+class Reports:
+    """Tells the supervisor what has changed since it was last told."""
+
+    def __init__(self, worker: Worker, place: Place, wear: Wear) -> None:
+        self._worker, self._place, self._wear = worker, place, wear
+        self._ready, self._is_worn = "", False
+
+    def look(self) -> bool:
+        """Tell what is new; return False: it is no reason to drain, as the supervisor says when."""
+        try:
+            stats = [reader.stats(_TIMEOUT) for reader in self._worker.readers]
+        except TimeoutError:  # a handler blocks the I/O loop
+            stats = []
+        ready = f"{sum(each.is_ready for each in stats)}/{len(self._worker.handlers)}"
+        if ready != self._ready:
+            self._place.tell(Word.READY, ready)
+            self._ready = ready
+        why = None if self._is_worn else self._wear.why(stats)
+        if why is not None:
+            self._place.tell(Word.WORN, why)
+            self._is_worn = True
+        return False

@@ -1,0 +1,301 @@
+"""``gnsq-lite worker``: new processes that take the places of old ones, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.programs import Program, running, wait_for
+from tests.system.test_worker_command import APP, channel, get, is_alive, pages_at, pids, publish, worker
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Broker]:
+    with Broker(lookupd=False) as broker:
+        yield broker
+
+
+def started(program: Program) -> list[int]:
+    return [int(found) for found in re.findall(r"worker runs pid=(\d+)", program.output)]
+
+
+def drains_after_the_next_is_ready(program: Program, count: int) -> bool:
+    """Whether the n-th drain came after *count* + n processes had connected."""
+    connected = drained = 0
+    for line in program.output.splitlines():
+        connected += ": connected" in line or " connected" in line.partition(" topic=")[0]
+        if "worker drains" in line:
+            drained += 1
+            if connected < count + drained:
+                return False
+    return drained > 0
+
+
+def test_hangup_replaces_processes_one_by_one_and_each_old_one_drains_when_the_new_one_is_ready(
+    nsqd: Broker, tmp_path: Path
+) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2", "--metrics-port", "0") as program:
+        address = pages_at(program)
+        program.says("connected", times=2)
+        wait_for(lambda: get(address, "/readyz")[0] == 200)
+        publish(nsqd, b"slow")
+        program.says("handled slow")
+        answers: list[int] = []
+        over = threading.Event()
+
+        def probe() -> None:
+            while not over.wait(0.1):
+                answers.append(get(address, "/readyz")[0])
+
+        prober = threading.Thread(target=probe)
+        prober.start()
+        program.signal(signal.SIGHUP)
+        program.says("replaced, ended (0)", times=2)
+        over.set()
+        prober.join()
+        assert set(answers) == {200}
+        assert "finished slow" in program.output
+        assert drains_after_the_next_is_ready(program, 2), program.output
+        first, second = started(program)[:2], started(program)[2:]
+        assert len(set(first + second)) == 4
+        assert [is_alive(pid) for pid in first + second] == [False, False, True, True]
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+    assert channel(nsqd)["requeue_count"] == 0
+
+
+def test_code_that_does_not_load_leaves_the_old_processes_running_and_is_shown_once(
+    nsqd: Broker, tmp_path: Path
+) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
+        program.says("connected", times=2)
+        before = started(program)
+        (tmp_path / "app.py").write_text("def broken(:\n", encoding="utf-8")
+        program.signal(signal.SIGHUP)
+        program.says("ended (2) before it was ready; the old ones go on as they are")
+        publish(nsqd, *[b"x"] * 10)
+        program.says("handled x", times=10)
+        assert set(pids(program)) <= set(before)
+        assert program.output.count("SyntaxError") == 1
+        (tmp_path / "app.py").write_text(APP, encoding="utf-8")
+        program.signal(signal.SIGHUP)
+        program.says("replaced, ended (0)", times=2)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+SLOW_TO_LOAD = "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize("new", [SLOW_TO_LOAD, "print('loading')\n"], ids=["loads still", "does not load"])
+def test_term_while_processes_are_replaced_drains_and_its_code_is_that_of_what_ran(
+    nsqd: Broker, tmp_path: Path, new: str
+) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        publish(nsqd, b"slow")
+        program.says("handled slow")
+        (tmp_path / "app.py").write_text(new, encoding="utf-8")
+        program.signal(signal.SIGHUP)
+        program.says("process 0 started", times=2)
+        if new == SLOW_TO_LOAD:
+            program.says("loading")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0, program.output
+        assert "finished slow" in program.output
+
+
+def test_a_new_process_that_dies_as_its_old_one_does_is_started_again(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        (tmp_path / "app.py").write_text(SLOW_TO_LOAD, encoding="utf-8")
+        program.signal(signal.SIGHUP)
+        program.says("loading")
+        os.kill(started(program)[0], signal.SIGKILL)
+        program.says("ended (-9); the new one takes its place")
+        (tmp_path / "app.py").write_text(APP, encoding="utf-8")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+NEVER_READY = """
+import sys
+from gnsq_lite.supervise.processes import Supervisor
+script = '''
+import os, signal, time
+from gnsq_lite.supervise.place import Word, take_place
+place = take_place()
+open(place.socket, "w").close()
+if not os.path.exists("old"):
+    open("old", "w").close()
+    place.tell(Word.READY, "1/1")
+print("up", os.getpid(), flush=True)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+while True: time.sleep(0.1)
+'''
+sys.exit(Supervisor([sys.executable, "-c", script], 1, 5.0, ready_timeout=0.5).run())
+"""
+
+
+def test_a_new_process_that_is_not_ready_in_time_is_ended_and_the_old_one_goes_on(tmp_path: Path) -> None:
+    with running(["-c", NEVER_READY], tmp_path) as program:
+        program.says("up")
+        program.signal(signal.SIGHUP)
+        program.says("was not ready within 0.5 s; the old ones go on as they are")
+        first, second = pids(program, "up")
+        wait_for(lambda: not is_alive(second))
+        assert is_alive(first)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+def test_a_process_that_has_handled_its_messages_is_replaced_and_none_is_lost_or_handled_twice(
+    nsqd: Broker, tmp_path: Path
+) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--max-messages", "10") as program:
+        program.says("connected")
+        publish(nsqd, *[b"a%d" % n for n in range(25)])
+        program.says("it has handled 25 messages")
+        program.says("replaced, ended (0)")
+        publish(nsqd, *[b"b%d" % n for n in range(9)])
+        program.says("handled b", times=9)
+        bodies = re.findall(r"^handled (\w+)", program.output, re.M)
+        assert sorted(bodies) == sorted([f"a{n}" for n in range(25)] + [f"b{n}" for n in range(9)])
+        assert drains_after_the_next_is_ready(program, 1)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+def test_a_process_that_has_grown_is_replaced_and_a_limit_below_what_any_needs_does_not_spin(
+    nsqd: Broker, tmp_path: Path
+) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--max-memory", "1") as program:
+        program.says("is to be replaced in 0.5 s: it uses ")
+        program.says("is to be replaced in 1 s: it uses ")
+        program.says("is to be replaced in 2 s: it uses ")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+def test_health_is_the_supervisors_own_while_a_process_is_down(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2", "--metrics-port", "0") as program:
+        address = pages_at(program)
+        program.says("connected", times=2)
+        wait_for(lambda: get(address, "/readyz")[0] == 200)
+        (tmp_path / "app.py").write_text(SLOW_TO_LOAD, encoding="utf-8")
+        os.kill(started(program)[0], signal.SIGKILL)
+        program.says("loading")
+        assert get(address, "/readyz")[0] == 503
+        status, body = get(address, "/healthz")
+        assert (status, json.loads(body)["pid"]) == (200, program.process.pid)
+
+
+# -- the service manager
+
+
+class Manager:
+    """The other end of NOTIFY_SOCKET."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.socket.settimeout(0.1)
+        self.heard: list[str] = []
+
+    def hears(self, text: str, times: int = 1) -> None:
+        def look() -> bool:
+            try:
+                while True:
+                    self.heard.append(self.socket.recv(4096).decode())
+            except TimeoutError:
+                return sum(text in each for each in self.heard) >= times
+
+        wait_for(look)
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    if request.param == "abstract" and sys.platform != "linux":
+        made = Manager(str(tmp_path / "notify"))
+    else:
+        made = Manager(f"@gnsq-lite-{os.getpid()}" if request.param == "abstract" else str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", made.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    yield made
+    made.socket.close()
+
+
+def test_the_service_manager_is_told_of_start_life_reload_and_stop(
+    nsqd: Broker, tmp_path: Path, manager: Manager
+) -> None:
+    app = APP + "print('told:', [n for n in os.environ if n.startswith(('NOTIFY', 'WATCHDOG'))], flush=True)\n"
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2", app=app) as program:
+        manager.hears("READY=1")
+        manager.hears("STATUS=2 of 2 processes ready")
+        alive = manager.heard.count("WATCHDOG=1")
+        manager.hears("WATCHDOG=1", times=alive + 3)
+        program.signal(signal.SIGHUP)
+        manager.hears("RELOADING=1\nMONOTONIC_USEC=")
+        manager.hears("READY=1", times=2)
+        assert program.output.count("told: []") == 4
+        program.signal(signal.SIGTERM)
+        manager.hears("STOPPING=1")
+        assert program.ends() == 0
+        manager.hears("STATUS=stopping: ")
+
+
+def test_a_service_manager_that_is_gone_holds_up_nothing(
+    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+
+
+# -- what is left behind
+
+
+def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_running_ones_is_not(
+    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    pidfile = tmp_path / "worker.pid"
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as other:
+        other.says("connected")
+        (others,) = folder.iterdir()
+        with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
+            program.says("connected")
+            assert int(pidfile.read_text()) == program.process.pid
+            program.signal(signal.SIGKILL)
+            program.ends()
+            wait_for(lambda: "worker ends, drained" in program.output)
+        (left,) = set(folder.iterdir()) - {others}
+        with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
+            program.says("connected")
+            assert f"removed what a killed supervisor had left: {left}" in program.output
+            assert not left.exists()
+            assert others.exists()
+            with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as second:
+                assert second.ends() == 2
+                assert f"its process {program.process.pid} runs" in second.output
+            program.signal(signal.SIGTERM)
+            assert program.ends() == 0
+        assert not pidfile.exists()
+        other.signal(signal.SIGTERM)
+        assert other.ends() == 0
+    assert list(folder.iterdir()) == []
