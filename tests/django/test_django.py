@@ -145,6 +145,8 @@ def test_wrong_settings_and_handlers_are_explained_once_and_are_exit_code_2(
         ["--processes", "x"],
         ["--drain-timeout", "-1"],
         ["--reload", "--no-supervise"],
+        ["--max-memory", "64", "--no-supervise"],
+        ["--pidfile", "/dev/null/worker.pid"],
     ],
     ids=" ".join,
 )
@@ -223,3 +225,59 @@ print("writers:", len({id(each) for each in [*found, writer()]}))
 
 def test_threads_that_ask_for_the_first_writer_at_once_get_the_same_one(shop: Shop) -> None:
     assert "writers: 1" in shop.call("shell", "-c", AT_ONCE)
+
+
+INDEPENDENT = """
+from django.db import connection, transaction
+from gnsq_lite.contrib.django import publishing
+from gnsq_lite.errors import PublishError
+from shop.models import Order
+
+class Failing:
+    def publish(self, topic, body, **options):
+        if topic == "full":
+            raise PublishError(body.decode())
+        print("published", body.decode())
+
+writer = publishing.CommitWriter(Failing())
+for round in "ab":
+    try:
+        with transaction.atomic():
+            Order.objects.create(number=round)
+            writer.publish("full", b"%s first" % round.encode())
+            writer.publish("orders", b"%s second" % round.encode())
+            try:
+                with transaction.atomic():
+                    writer.publish("orders", b"never")
+                    raise KeyError
+            except KeyError:
+                pass
+            writer.publish("full", b"%s third" % round.encode())
+            writer.publish("orders", b"%s fourth" % round.encode())
+            try:
+                with transaction.atomic():
+                    writer.publish("orders", b"never")
+                    raise KeyError
+            except KeyError:
+                pass
+    except PublishError as error:
+        print("raised", error)
+with transaction.atomic():
+    writer.publish("orders", b"fine")
+try:
+    writer.publish("full", b"at once")
+except PublishError as error:
+    print("raised", error)
+"""
+
+
+def test_each_publish_of_a_transaction_is_tried_and_the_first_error_is_raised_at_the_end(shop: Shop) -> None:
+    output = shop.call("shell", "-c", INDEPENDENT)
+    said = [line for line in output.splitlines() if line.startswith(("published", "raised"))]
+    assert said == [
+        *("published a second", "published a fourth", "raised a first"),
+        *("published b second", "published b fourth", "raised b first"),
+        *("published fine", "raised at once"),
+    ]
+    assert output.count("a publish to full after the commit failed") == 4
+    assert shop.billed() == {"a": False, "b": False}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+import logging
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -15,6 +17,8 @@ from gnsq_lite.wire.commands import check_bodies, check_body
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer
 
+log = logging.getLogger("gnsq_lite.django")
+
 #: Bytes of one message that are refused before the commit; the Writer's own limit rules afterwards.
 _DEFAULT_MAX = 1024 * 1024
 
@@ -22,9 +26,11 @@ _DEFAULT_MAX = 1024 * 1024
 class CommitWriter:
     """Publishes when the current transaction commits; at once where there is none; never when it rolls back.
 
-    A bad topic or body raises at the call, while the transaction can still be rolled back.  An error of the publish
-    itself comes out of the commit: the data is stored then, and the message is not, or its outcome is unknown.  Who
-    must not lose it then writes it to a table of the same transaction and publishes from there.
+    A bad topic or body raises at the call, while the transaction can still be rolled back.  Each publish of a
+    transaction is tried, whatever became of those before it, and one that fails is logged with its topic.  The first
+    error comes out of the commit after the last of them: the data is stored then, and the message is not, or its
+    outcome is unknown.  Who must not lose it then writes it to a table of the same transaction and publishes from
+    there.
     """
 
     def __init__(self, writer: Writer, max_msg_size: int = _DEFAULT_MAX) -> None:
@@ -41,14 +47,53 @@ class CommitWriter:
         check_topic(topic)
         check_body(body, self._max_msg_size)
         inspect.signature(self.now.publish).bind(topic, body, **options)
-        transaction.on_commit(functools.partial(self.now.publish, topic, body, **options), using=using)
+        _on_commit(functools.partial(self.now.publish, topic, body, **options), topic, using)
 
     def multipublish(self, topic: str, bodies: Iterable[bytes], *, using: str | None = None, **options: Any) -> None:
         """Publish a batch after the commit.  Raises as :meth:`publish`."""
         check_topic(topic)
         batch = list(check_bodies(bodies, self._max_msg_size))
         inspect.signature(self.now.multipublish).bind(topic, batch, **options)
-        transaction.on_commit(functools.partial(self.now.multipublish, topic, batch, **options), using=using)
+        _on_commit(functools.partial(self.now.multipublish, topic, batch, **options), topic, using)
+
+
+class _Together:
+    """The publishes that wait for one database connection's commit."""
+
+    def __init__(self) -> None:
+        #: Those to come.  What a savepoint has rolled back Django forgets, and so it is gone from here.
+        self.waiting: weakref.WeakSet[_Publish] = weakref.WeakSet()
+        self.error: Exception | None = None
+
+
+class _Publish:
+    """One of them; raises nothing until it is the last."""
+
+    def __init__(self, call: Callable[[], object], topic: str, together: _Together) -> None:
+        self._call, self._topic, self._together = call, topic, together
+        together.waiting.add(self)
+
+    def __call__(self) -> None:
+        together = self._together
+        together.waiting.discard(self)
+        try:
+            self._call()
+        except Exception as error:
+            log.exception("a publish to %s after the commit failed", self._topic, extra={"topic": self._topic})
+            together.error = together.error or error
+        if together.error is not None and not together.waiting:
+            first, together.error = together.error, None
+            raise first
+
+
+def _on_commit(call: Callable[[], object], topic: str, using: str | None) -> None:
+    connection = transaction.get_connection(using)
+    if connection.in_atomic_block:
+        together = connection.__dict__.setdefault("_gnsq_lite_publishes", _Together())
+        if not together.waiting:  # a callback of somebody else's, that raised, had ended the last commit
+            together.error = None
+        call = _Publish(call, topic, together)
+    transaction.on_commit(call, using=using)
 
 
 #: The process's writer, by the name of the setting it is made of.
