@@ -36,7 +36,7 @@ from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.snapshot import reader_stats
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import (
     BackoffOptions,
     ConnectionOptions,

@@ -12,9 +12,9 @@ from gevent._hub_local import get_hub_if_exists
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.ordered import OrderedConnection
+from gnsq_lite.net.subscribed import Subscribed
 from gnsq_lite.net.waiting import take_queued
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def leave(core: Consumer) -> Callable[[], str]:
         if isinstance(connection, OrderedConnection):
             connection.give_back()
         core.send_back(connection.in_flight.unanswered())
-    shut: set[Connection] = set()
+    shut: set[Subscribed] = set()
     until = core.clock.now() + _LINGER
 
     def left() -> str:
@@ -135,7 +135,7 @@ def leave(core: Consumer) -> Callable[[], str]:
     return left
 
 
-def _is_quiet(core: Consumer, connections: list[Connection]) -> bool:
+def _is_quiet(core: Consumer, connections: list[Subscribed]) -> bool:
     if core.pool.busy():
         return False
     return all(not c.is_open() or (c.close_waited and not c.in_flight) for c in connections)

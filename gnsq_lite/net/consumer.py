@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import gevent
 from gevent.event import Event
-from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
@@ -28,7 +26,6 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder, latest
 from gnsq_lite.net.closing import close, leave
-from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.flow import FlowControl
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
@@ -37,8 +34,9 @@ from gnsq_lite.net.ordered import OrderedConnection
 from gnsq_lite.net.outcomes import HandlerOutcomes, key_of
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
+from gnsq_lite.net.subscribed import Subscribed
 from gnsq_lite.net.subscription import Subscription
-from gnsq_lite.net.telling import log_safely, loop_that_tells
+from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.net.waiting import drop, is_expired, take_queued
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.backoff import Phase
@@ -71,7 +69,7 @@ class Consumer:
         self.loop, self.settings, self.clock = loop, settings, clock
         self.rng = random.Random()
         self.ended = Completion()
-        self.connections: dict[Endpoint, Connection] = {}
+        self.connections: dict[Endpoint, Subscribed] = {}
         self.flow = FlowControl(self)
         make = make_batch_runner if settings.batch_size else make_runner
         self.outcomes = HandlerOutcomes(self)
@@ -105,6 +103,7 @@ class Consumer:
         self._misses: dict[int | None, int] = {}
         #: Set when something happened that the one who closes waits for.
         self.quiet = Event()
+        self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
         leave_at_exit(self)
@@ -148,7 +147,7 @@ class Consumer:
         if self.discovery is not None:
             self.discovery.disconnected(subscription.endpoint)
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: Subscribed) -> None:
         """A connection is subscribed."""
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
@@ -160,9 +159,9 @@ class Consumer:
         topic, channel = self.settings.topic, self.settings.channel
         said = "%s: connected, subscribed to %s/%s"
         log_safely(log, logging.INFO, said, endpoint, topic, channel, extra=self.fields(endpoint))
-        self.call_hook("on_connected", connection.address)
+        self.hooks.call("on_connected", connection.address)
 
-    def parted(self, connection: Connection) -> None:
+    def parted(self, connection: Subscribed) -> None:
         """A connection is gone."""
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
@@ -178,7 +177,7 @@ class Consumer:
             if not connection.is_open():
                 self._drop_queued(connection)
 
-    def _drop_queued(self, connection: Connection) -> None:
+    def _drop_queued(self, connection: Subscribed) -> None:
         """nsqd sends again what a connection that is gone has brought: no handler needs to begin it here."""
         gone = drop(self.pool, self.batches, lambda message: message._connection is connection)
         if isinstance(connection, OrderedConnection):
@@ -193,8 +192,8 @@ class Consumer:
         endpoint = subscription.endpoint
         level = logging.WARNING if self.losses.lost(endpoint, reason) else logging.DEBUG  # one that stays away: once
         log_safely(log, level, "%s", reason, extra=self.fields(endpoint))
-        self.call_hook("on_disconnected", str(endpoint), reason)
-        self.call_hook("on_error", reason)
+        self.hooks.call("on_disconnected", str(endpoint), reason)
+        self.hooks.call("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
         if after is not None and self.settings.lookupds:
             # A nsqlookupd may list for a minute a leader that says it is none.
@@ -230,7 +229,7 @@ class Consumer:
                 self._stopped.add(_ordered_by(endpoint))
                 error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
                 log_safely(log, logging.ERROR, "%s", error, extra=self.fields(endpoint))
-                self.call_hook("on_error", error)
+                self.hooks.call("on_error", error)
                 connection.close(error)
                 subscription = self._subscriptions.get(endpoint)
                 if subscription is not None:
@@ -246,7 +245,7 @@ class Consumer:
 
     # -- messages
 
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+    def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
         """Hand what a read brought to the pool."""
         self.flow.received(connection.endpoint, len(messages))
         if self.closing:
@@ -268,7 +267,7 @@ class Consumer:
         if isinstance(message._connection, OrderedConnection):
             message._connection.left_open(message)
 
-    def on_late(self, connection: Connection, late: list[Message]) -> None:
+    def on_late(self, connection: Subscribed, late: list[Message]) -> None:
         """nsqd has taken these back: those that no handler has begun leave the queue, and slow the connection down."""
         others: list[Message] = []
 
@@ -295,7 +294,7 @@ class Consumer:
         if isinstance(message._connection, OrderedConnection):
             message._connection.skipped(message)
 
-    def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None:
+    def on_answered(self, connection: Subscribed, finished: int, requeued: int, expired: int) -> None:
         """Count what left."""
         self.finished += finished
         self.requeued += requeued
@@ -309,15 +308,15 @@ class Consumer:
         self.answers_lost += count
         self.drop_cut()
 
-    def on_response(self, connection: Connection, body: bytes) -> None:
+    def on_response(self, connection: Subscribed, body: bytes) -> None:
         """CLOSE_WAIT, while closing."""
         self.quiet.set()
 
-    def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
+    def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
         """A late answer (ERR-1): counted, logged with others of its second, told; nothing else happens."""
         self.late_answers += 1
         connection.complaints.add(log, error, self.fields(connection.endpoint))
-        self.call_hook("on_error", error)
+        self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the seconds a message rests that its handler sends back: *asked*, or by its attempts (MSG-1)."""
@@ -380,8 +379,7 @@ class Consumer:
         """In a forked child: everything is the parent's."""
         self.closing = True
         for subscription in self._subscriptions.values():
-            if subscription.connection is not None:
-                subscription.connection.abandon()
+            subscription.link.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets and what is queued
             take_queued(self.pool, self.batches)
             if self.discovery is not None:
@@ -393,24 +391,3 @@ class Consumer:
         """Return the ``extra`` of a log line."""
         found = {"topic": self.settings.topic, "channel": self.settings.channel}
         return found if endpoint is None else {**found, "nsqd": str(endpoint)}
-
-    def call_hook(self, name: str, *args: Any) -> None:
-        """Call the user's hook; what it raises is logged, and SystemExit or KeyboardInterrupt ends the Reader."""
-        hook = getattr(self.settings.hooks, name)
-        if hook is None:
-            return
-        if getcurrent() is self.loop.hub:  # a hook may wait, as stats() does
-            self.loop.spawn("hook", self.call_hook, name, *args)
-            return
-        if loop_that_tells() is not None:  # nor is it to meet a patched lock in a native thread
-            self.loop.call_soon(partial(self.call_hook, name, *args))
-            return
-        try:
-            hook(*args)
-        except (KeyboardInterrupt, SystemExit) as error:
-            exits = error
-            self.loop.call_soon(lambda: self.fail(exits))
-        except BaseException as error:  # gevent.Timeout is no Exception
-            if self.closing and isinstance(error, gevent.GreenletExit):
-                raise  # this greenlet was killed, at the Reader's end
-            log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from gevent.event import Event
 
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.net.connection import Connection
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.subscribed import Subscribed
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
@@ -54,7 +54,7 @@ class FlowControl:
 
     # -- what happened
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: Subscribed) -> None:
         """A connection is subscribed."""
         settings, endpoint, negotiated = self._owner.settings, connection.endpoint, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
@@ -81,7 +81,7 @@ class FlowControl:
         if success and self.backoff.level:
             self._outcome(True)
 
-    def stalled(self, connection: Connection, count: int, running: int) -> None:
+    def stalled(self, connection: Subscribed, count: int, running: int) -> None:
         """So many messages expired before a handler began them: its RDY goes down to what moves."""
         endpoint = connection.endpoint
         size = self.pace.stalled(endpoint, self._most[endpoint], max(0, running), connection.msg_timeout)
@@ -107,12 +107,12 @@ class FlowControl:
             pause = max(0.0, resume_at - self._clock.now()) if resume_at is not None else 0.0
             said = "backing off for %.1f s (level %d)"
             log_safely(log, logging.WARNING, said, pause, self.backoff.level, extra=owner.fields())
-            owner.call_hook("on_backoff", pause)
+            owner.hooks.call("on_backoff", pause)
             self._wake.set()
         elif after is Phase.FLOWING:
             log_safely(log, logging.INFO, "backoff is over", extra=owner.fields())
             self._apply(self.allocator.resume())
-            owner.call_hook("on_backoff", 0.0)
+            owner.hooks.call("on_backoff", 0.0)
 
     # -- what is wanted
 
@@ -155,7 +155,8 @@ class FlowControl:
     def _tick(self) -> None:
         now = self._clock.now()
         for connection in list(self._owner.connections.values()):
-            late = connection.check(now)
+            connection.check(now)
+            late = connection.count_out(now)
             if late:
                 self._owner.on_late(connection, late)
         self._owner.drop_cut()

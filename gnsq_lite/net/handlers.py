@@ -19,12 +19,9 @@ from greenlet import getcurrent, greenlet
 
 from gnsq_lite.message import EXPIRED, NEW, Message
 from gnsq_lite.net.native import is_patched
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.runtime import SLICE, Loop, after_io, let_io
 from gnsq_lite.net.threads import ThreadPool
 from gnsq_lite.speed import TURN_OVER, Runner
-
-#: Seconds handlers may run in one turn of the loop before I/O gets its turn.
-SLICE = 0.01
 
 #: Handlers at once where the user does not say.
 DEFAULT_GREENLETS = 100
@@ -165,23 +162,6 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
             message._connection.finish(message)
 
     return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
-
-
-def after_io(hub: Any, act: Callable[[], Any]) -> None:
-    """Have *act* called in the hub once it has looked after its sockets and timers; never before."""
-    timer = hub.loop.timer(0.0)
-
-    def run() -> None:
-        timer.close()
-        act()
-
-    timer.start(run)
-
-
-def let_io(hub: Any) -> None:
-    """Wait, in a greenlet, until the hub has looked after its sockets and timers."""
-    with hub.loop.timer(0.0) as timer:
-        hub.wait(timer)
 
 
 class Pool(Protocol):

@@ -18,7 +18,7 @@ from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.process import before_exit
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.net")
 

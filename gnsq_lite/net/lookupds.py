@@ -22,7 +22,7 @@ from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, print
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.net.addresses import without_credentials
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import LookupOptions, TLSOptions
 
 log = logging.getLogger("gnsq_lite.discovery")

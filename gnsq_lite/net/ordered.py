@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.message import Message
-from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.subscribed import MessageOwner, Subscribed
+from gnsq_lite.net.target import Target
+from gnsq_lite.options import ConnectionOptions
 
 
-class OrderedConnection(Connection):
+class OrderedOwner(MessageOwner, Protocol):
+    """Who also runs the handlers."""
+
+    def handle(self, messages: list[Message]) -> None:
+        """Have them handled; in the loop's thread; never waits."""
+
+
+class OrderedConnection(Subscribed):
     """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
 
-    #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close, cut -> decisions.
-    sequence: Any = None
+    def __init__(
+        self,
+        loop: Loop,
+        target: Target,
+        options: ConnectionOptions,
+        owner: OrderedOwner,
+        clock: Clock,
+        sequence: Any,
+    ) -> None:
+        super().__init__(loop, target, options, owner, clock)
+        self._ordered_to = owner
+        self.fins = None  # each FIN moves the sequence on
+        #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close, cut -> decisions.
+        self.sequence = sequence
 
     def take(self, messages: list[Message]) -> None:
         """Messages came; in the loop's thread."""
@@ -27,12 +50,12 @@ class OrderedConnection(Connection):
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
-        wait = self.owner.requeue_delay(message, delay)
+        wait = self._messages_to.requeue_delay(message, delay)
         self.loop.call_soon(lambda: self._fail_in_order(message, wait, backoff))
 
     def _fail_in_order(self, message: Message, delay: float, backoff: bool) -> None:
         if backoff:
-            self.owner.on_failure()
+            self._messages_to.on_failure()
         self.act(self.sequence.failed(message, delay))
 
     def left_open(self, message: Message) -> None:
@@ -57,7 +80,7 @@ class OrderedConnection(Connection):
         for decision in decisions:
             what = type(decision).__name__
             if what == "Handle":
-                self.owner.handle([decision.message])
+                self._ordered_to.handle([decision.message])
             elif what == "Hold":
                 self._hold(decision.message, decision.seconds)
             else:

@@ -10,7 +10,7 @@ from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.flight import is_open
 from gnsq_lite.net.handlers import refuse_unrun
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 
 if TYPE_CHECKING:
     from gnsq_lite.net.consumer import Consumer
@@ -62,7 +62,7 @@ class HandlerOutcomes:
             exc_info=error,
             extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
         )
-        self._core.call_hook("on_failure", message, error)
+        self._core.hooks.call("on_failure", message, error)
 
     def gives_up(self, message: Message) -> bool:
         """Whether a handler of this process had it at its last attempt, or it came far too often (MSG-4).
@@ -85,7 +85,7 @@ class HandlerOutcomes:
         except Exception as error:
             self._answer(message.requeue)
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
-            core.call_hook("on_failure", message, error)
+            core.hooks.call("on_failure", message, error)
         else:
             self.given_up += 1
             self._answer(message.finish)

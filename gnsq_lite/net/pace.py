@@ -1,8 +1,8 @@
-"""How fast an nsqd is read: the loop has its turn between its frames, and messages far beyond RDY stay where they are.
+"""When a Reader's nsqd is not read: messages far beyond RDY stay where they are.
 
-nsqd sends what it likes; what a read brought costs memory and time before anybody can judge it.  So frames are looked
-at a few at a time, and reading rests while more is in flight than RDY lets nsqd send.  It rests and does not end:
-messages that nsqd has taken back, and sent again, count for a moment more than nsqd thinks.
+nsqd sends what it likes, and what a read brought costs memory.  So reading rests while more is in flight than RDY lets
+nsqd send.  It rests and does not end: messages that nsqd has taken back, and sent again, count for a moment more than
+nsqd thinks.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from collections.abc import Callable
 
 from gevent.event import Event
 
-from gnsq_lite.clock import Clock
-from gnsq_lite.net.handlers import SLICE, let_io
-from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -29,14 +26,11 @@ _LOOK_AGAIN = 1.0
 class Pace:
     """The pace of one connection; in the loop's thread."""
 
-    __slots__ = ("_clock", "_loop", "_room", "_told", "began", "most")
+    __slots__ = ("_room", "_told", "most")
 
-    def __init__(self, loop: Loop, clock: Clock) -> None:
-        self._loop, self._clock = loop, clock
+    def __init__(self) -> None:
         #: Most messages in flight with which reading goes on.
         self.most = _SPARE
-        #: When this turn of the loop began.
-        self.began = 0.0
         self._room: Event | None = None
         self._told = False
 
@@ -54,14 +48,6 @@ class Pace:
         if self._room is not None:
             self._room.set()
 
-    def give_way(self) -> bool:
-        """Wait, where this turn took long, until the loop has done its other work; return whether that was so."""
-        if self._clock.now() - self.began <= SLICE:
-            return False
-        let_io(self._loop.hub)
-        self.began = self._clock.now()
-        return True
-
     def rest(self, address: str, in_flight: int, is_crowded: Callable[[], bool]) -> None:
         """Wait while it is crowded; told once."""
         if not self._told:
@@ -75,4 +61,3 @@ class Pace:
                 room.wait(_LOOK_AGAIN)
         finally:
             self._room = None
-        self.began = self._clock.now()

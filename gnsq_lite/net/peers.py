@@ -17,12 +17,11 @@ from gnsq_lite.errors import (
     OutcomeUnknown,
     UnexpectedFrame,
 )
-from gnsq_lite.message import Message
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.target import Target
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.wire.constants import OK
@@ -126,26 +125,6 @@ class Peer:
         for publication in waiting:
             (again if moves(publication) else self.waiting).append(publication)
         return again
-
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        """Nobody subscribed."""
-        raise UnexpectedFrame("a message came to a connection that has not subscribed")
-
-    def handle(self, messages: list[Message]) -> None:
-        """Nobody handles messages."""
-
-    def on_answered(self, connection: Connection, finished: int, requeued: int, expired: int) -> None:
-        """A Writer answers no messages."""
-
-    def on_answers_lost(self, count: int) -> None:
-        """A Writer answers no messages."""
-
-    def on_failure(self) -> None:
-        """A Writer has no handlers."""
-
-    def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """A Writer has no messages."""
-        return 0.0
 
     # -- life
 

@@ -31,6 +31,9 @@ for _lazy in ("loop", "resolver", "threadpool"):
 #: Seconds no wait and no lock outlasts in one go.
 _LONG = 1e6
 
+#: Seconds one task may take in a turn of the loop before I/O gets its turn.
+SLICE = 0.01
+
 #: Waits that end before the loop looks after its sockets again.
 _RESUMED_AT_ONCE = 256
 
@@ -343,3 +346,20 @@ class Parking:
             self._greenlet = None
             self._timer.close()
         return self._woken
+
+
+def after_io(hub: Any, act: Callable[[], Any]) -> None:
+    """Have *act* called in the hub once it has looked after its sockets and timers; never before."""
+    timer = hub.loop.timer(0.0)
+
+    def run() -> None:
+        timer.close()
+        act()
+
+    timer.start(run)
+
+
+def let_io(hub: Any) -> None:
+    """Wait, in a greenlet, until the hub has looked after its sockets and timers."""
+    with hub.loop.timer(0.0) as timer:
+        hub.wait(timer)

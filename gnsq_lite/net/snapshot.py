@@ -7,23 +7,34 @@ from collections.abc import Iterable
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.producer import Producer
+from gnsq_lite.net.subscribed import Subscribed
 from gnsq_lite.stats import ConnectionStats, ReaderStats, WriterStats
 
+_NO_MESSAGES = dict.fromkeys(("ready", "in_flight", "received", "finished", "requeued", "expired", "answers_lost"), 0)
 
-def connection_stats(connection: Connection, ready: int, now: float) -> ConnectionStats:
-    """Return the state of one connection."""
+
+def subscribed_stats(connection: Subscribed, ready: int, now: float) -> ConnectionStats:
+    """Return the state of a Reader's connection."""
+    counts = {
+        "ready": ready,
+        "in_flight": len(connection.in_flight),
+        "received": connection.received,
+        "finished": connection.finished,
+        "requeued": connection.requeued,
+        "expired": connection.expired,
+        "answers_lost": connection.answers_lost,
+    }
+    return connection_stats(connection, now, counts)
+
+
+def connection_stats(connection: Connection, now: float, counts: dict[str, int]) -> ConnectionStats:
+    """Return the state of one connection; *counts* are of its messages."""
     received, sent = connection.traffic()
     return ConnectionStats(
         address=connection.address,
         partition=connection.endpoint.partition,
         open_for=0.0 if connection.opened_at is None else now - connection.opened_at,
-        ready=ready,
-        in_flight=len(connection.in_flight),
-        received=connection.received,
-        finished=connection.finished,
-        requeued=connection.requeued,
-        expired=connection.expired,
-        answers_lost=connection.answers_lost,
+        **counts,
         bytes_in=received,
         bytes_out=sent,
         last_read_ago=now - connection.read_at,
@@ -41,7 +52,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         topic=core.settings.topic,
         channel=core.settings.channel,
         state=core.state(),
-        connections=tuple(connection_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
+        connections=tuple(subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
         max_in_flight=core.flow.max_in_flight,
         in_flight=_total(len(c.in_flight) for c in connections),
         ready=core.flow.allocator.total_ready,
@@ -77,7 +88,7 @@ def writer_stats(core: Producer) -> WriterStats:
     connections = [peer.connection for peer in core.rotation.connected() if peer.connection is not None]
     return WriterStats(
         state="closed" if core.ended else "connected" if connections else "connecting",
-        connections=tuple(connection_stats(c, 0, now) for c in connections),
+        connections=tuple(connection_stats(c, now, _NO_MESSAGES) for c in connections),
         pending=core.unsettled(),
         published=core.published,
         failed=core.failed,

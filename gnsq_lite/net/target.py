@@ -8,28 +8,17 @@ from typing import Any, Protocol
 
 from gnsq_lite.dialect import Endpoint, MessageFactory
 from gnsq_lite.errors import NsqdError
-from gnsq_lite.message import Message
 from gnsq_lite.options import Address
 
 
 class Owner(Protocol):
-    """What a connection, *connection*, tells its Reader or Writer; called in the loop's thread; must not wait."""
+    """Whom a connection tells of the frames that are no messages; in the loop's thread; must not wait."""
 
-    def on_messages(self, connection: Any, messages: list[Message]) -> None: ...
+    def on_response(self, connection: Any, body: bytes) -> None:
+        """nsqd's next answer."""
 
-    def on_response(self, connection: Any, body: bytes) -> None: ...
-
-    def on_error_frame(self, connection: Any, error: NsqdError) -> None: ...
-
-    def on_answered(self, connection: Any, finished: int, requeued: int, expired: int) -> None: ...
-
-    def on_answers_lost(self, count: int) -> None: ...
-
-    def on_failure(self) -> None: ...
-
-    def requeue_delay(self, message: Message, asked: float | None) -> float: ...
-
-    def handle(self, messages: list[Message]) -> None: ...
+    def on_error_frame(self, connection: Any, error: NsqdError) -> None:
+        """An error that leaves the connection open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

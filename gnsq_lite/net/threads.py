@@ -16,7 +16,7 @@ from typing import Any
 from gnsq_lite.net.native import native_lock, start_native_thread
 from gnsq_lite.net.process import enter_thread, leave_thread
 from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.telling import log_safely
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 
 log = logging.getLogger("gnsq_lite.reader")

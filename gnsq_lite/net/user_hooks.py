@@ -1,4 +1,4 @@
-"""Logging where a greenlet's life hangs on it, or a thread's.
+"""The user's hooks and logging, called where a greenlet's life hangs on it, or a thread's.
 
 A filter or a handler of the user's that raises must not end what told.  And in a monkey-patched process the locks of
 :mod:`logging` are gevent's: a native thread that waits for one may wait for good, and a hub cannot wait at all.  There
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import gevent
 from gevent._hub_local import get_hub_if_exists
 from greenlet import getcurrent
 
@@ -21,6 +22,9 @@ from gnsq_lite.errors import NsqdError
 from gnsq_lite.net.native import is_patched
 from gnsq_lite.net.process import loop_of_handlers
 from gnsq_lite.net.runtime import Loop, loop_here
+from gnsq_lite.net.settings import Hooks
+
+log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds between two lines of an nsqd's errors.
 _BETWEEN = 1.0
@@ -80,3 +84,37 @@ def loop_that_tells() -> Loop | None:
     if loop is not None:
         return loop
     return loop_here() if getcurrent() is get_hub_if_exists() else None
+
+
+class UserHooks:
+    """Calls the user's hooks; what one raises is logged, and SystemExit or KeyboardInterrupt goes to *on_exit*."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        hooks: Hooks,
+        *,
+        is_closing: Callable[[], bool],
+        on_exit: Callable[[BaseException], None],
+    ) -> None:
+        self._loop, self._hooks, self._is_closing, self._on_exit = loop, hooks, is_closing, on_exit
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if there is one; from any thread."""
+        hook = getattr(self._hooks, name)
+        if hook is None:
+            return
+        if getcurrent() is self._loop.hub:  # a hook may wait, as stats() does
+            self._loop.spawn("hook", self.call, name, *args)
+            return
+        if loop_that_tells() is not None:  # nor is it to meet a patched lock in a native thread
+            self._loop.call_soon(partial(self.call, name, *args))
+            return
+        try:
+            hook(*args)
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._loop.call_soon(partial(self._on_exit, error))
+        except BaseException as error:  # gevent.Timeout is no Exception
+            if self._is_closing() and isinstance(error, gevent.GreenletExit):
+                raise  # this greenlet was killed, at the Reader's end
+            log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from gnsq_lite.errors import error_for
-from gnsq_lite.net.telling import Complaints
+from gnsq_lite.net.user_hooks import Complaints
 from tests.fakes import FakeClock
 
 log = logging.getLogger("gnsq_lite.test")

@@ -1,0 +1,194 @@
+"""A Reader's connection: brings messages, and takes their answers from any thread (MSG-1, MSG-5).
+
+The cost is per read, not per message: FINs gather in one buffer, REQs in a list, and go out in one write a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.errors import NSQError
+from gnsq_lite.message import Message
+from gnsq_lite.net.connection import MOST_UNSENT, Connection
+from gnsq_lite.net.flight import InFlight
+from gnsq_lite.net.pace import Pace
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.target import Owner, Target
+from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.speed import Fins
+from gnsq_lite.wire import commands
+from gnsq_lite.wire.identify import Negotiated
+
+log = logging.getLogger("gnsq_lite.net")
+
+#: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
+_GRACE = 0.5
+
+
+class MessageOwner(Owner, Protocol):
+    """Who gets the messages; called in the loop's thread but where it says otherwise; must not wait."""
+
+    def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
+        """A read brought these."""
+
+    def on_answered(self, connection: Subscribed, finished: int, requeued: int, expired: int) -> None:
+        """So many are in flight no more."""
+
+    def on_answers_lost(self, count: int) -> None:
+        """So many answers came after the end."""
+
+    def on_failure(self) -> None:
+        """A message failed: RDY 0, where that is called for, goes out before its REQ."""
+
+    def requeue_delay(self, message: Message, asked: float | None) -> float:
+        """Return the seconds nsqd shall hold it back.  Where handlers run."""
+
+
+class Subscribed(Connection):
+    """A connection and its counts of messages."""
+
+    def __init__(
+        self, loop: Loop, target: Target, options: ConnectionOptions, owner: MessageOwner, clock: Clock
+    ) -> None:
+        super().__init__(loop, target, options, owner, clock)
+        self._messages_to = owner
+        self.topic, self.channel = target.topic, target.channel
+        self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
+        #: Messages that were received and not answered (MSG-5).
+        self.in_flight = InFlight()
+        self.finished = self.requeued = self.expired = self.answers_lost = 0
+        self._fins = Fins(self._flush_soon)
+        #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
+        self.fins: Fins | None = self._fins
+        self._reqs: list[bytes] = []
+        self._pace = Pace()
+
+    def _adopt(self, negotiated: Negotiated | None) -> None:
+        super()._adopt(negotiated)
+        if self.target.choose_message is not None:
+            self._decoder.make_message = self.target.choose_message(negotiated)
+        if negotiated is not None:
+            self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
+            self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
+
+    # -- messages
+
+    @property
+    def received(self) -> int:
+        """Messages since it was opened."""
+        return self.in_flight.received
+
+    def _on_messages(self, messages: list[Message]) -> None:
+        self.in_flight.add(messages)
+        self._messages_to.on_messages(self, messages)
+
+    def _wait_for_room(self) -> None:
+        if len(self.in_flight) > self._pace.most:
+            self._pace.rest(self.address, len(self.in_flight), self._is_crowded)
+            self._go_on()
+
+    def _is_crowded(self) -> bool:
+        return self.is_open() and (len(self.in_flight) > self._pace.most or self.unsent() > MOST_UNSENT)
+
+    def set_ready(self, count: int) -> None:
+        """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
+        self._pace.allow(count)
+        self.send(commands.ready(count))
+
+    # -- answers
+
+    def finish(self, message: Message) -> None:
+        """Queue FIN; from any thread.  The message was claimed by its caller."""
+        self._fins.add(message.id)
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
+        """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
+        command = commands.requeue(message.id, self._messages_to.requeue_delay(message, delay))
+        if backoff:
+            self.loop.call_soon(lambda: self._fail(command))
+        else:
+            self._queue_requeue(command)
+
+    def _fail(self, command: bytes) -> None:
+        # The RDY 0 that a failure may call for goes out first: else nsqd sends the message again at once.
+        self._messages_to.on_failure()
+        self._queue_requeue(command)
+
+    def _queue_requeue(self, command: bytes) -> None:
+        self._reqs.append(command)
+        self._flush_soon()
+
+    def answer_late(self, message: Message, *, finished: bool) -> None:
+        """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
+        self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
+
+    def touch(self, message: Message) -> None:
+        """Queue TOUCH; from any thread."""
+        self.send(commands.touch(message.id))
+
+    def _flush_soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        # Both before anything is taken: what other threads add from here on is taken too, or wakes again.
+        self._due = self._fins.due = False
+        data = self._take(self._out) if self._out else b""
+        requeued = len(self._reqs)
+        if requeued:
+            data += b"".join(self._reqs[:requeued])
+            del self._reqs[:requeued]
+        fins, finished = self._fins.take()
+        data = data + fins if data else fins
+        if not self._is_writable():
+            self.answers_lost += finished + requeued
+            self._messages_to.on_answers_lost(finished + requeued)
+            return
+        self._emit(data)
+        if finished or requeued:
+            self.finished += finished
+            self.requeued += requeued
+            self.in_flight.answered(finished + requeued)
+            self._pace.look()
+            self._messages_to.on_answered(self, finished, requeued, 0)
+
+    # -- watching
+
+    def check(self, now: float) -> None:
+        """Also: what waits for handlers here is no silence of nsqd's, nor must this side seem silent to it."""
+        if self._pace.rests and self.is_open():
+            self.read_at = now
+            self.send(commands.NOP)
+        super().check(now)
+        self._pace.look()
+
+    def count_out(self, now: float) -> list[Message]:
+        """Count out, and return, what nsqd has taken back (MSG-5).  About once a second, in the loop's thread."""
+        if not self.is_open():
+            return []
+        late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
+        if late:
+            self.expired += len(late)
+            text = "%s: %d messages were not answered in time; nsqd sends them again"
+            log_safely(log, logging.WARNING, text, self.address, len(late))
+            self._messages_to.on_answered(self, 0, 0, len(late))
+        return late
+
+    # -- the end
+
+    def close(self, reason: NSQError) -> None:
+        """Close at once; what was not answered is nsqd's again."""
+        super().close(reason)
+        self.in_flight.clear()
+        self._pace.look()
+
+    def send_close(self) -> None:
+        """Send CLS: nsqd sends no more messages and answers CLOSE_WAIT (CLOSE-1)."""
+        self.send(commands.CLS)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]} in_flight={len(self.in_flight)}>"
