@@ -26,7 +26,7 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.closing import close_all, close_and_wait, drain_on_signals
+from gnsq_lite.net.closing import close_all, drain_on_signals
 from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.handlers import pool_kind
@@ -236,7 +236,7 @@ class Reader:
             self._core, self._loop = core, loop
         forget_on_fork(self)
         if self._handle_signals:
-            drain_on_signals(core)
+            drain_on_signals(core.end)
         loop.run(core.start)
         if block:
             until_signal(core.ended, partial(_close_all, core), handle_sigterm=self._handle_signals)
@@ -254,7 +254,7 @@ class Reader:
                 self._core = _NEVER
             core, loop = self._core, self._loop
         if loop is not None and core is not None and not (core.ended.done() or loop.stopped):
-            close_and_wait(core, timeout)
+            core.end.close_and_wait(timeout)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.
@@ -337,7 +337,7 @@ _NEVER: Any = object()
 
 
 def _close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    close_all(core, timeout)
+    close_all(core.end, timeout)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import gevent
-from gevent.event import Event
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
-    AlreadyAnswered,
     ClosedError,
     ConnectionLost,
     NsqdError,
@@ -25,12 +24,11 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.batches import BatchFeeder, latest
-from gnsq_lite.net.closing import close, leave
+from gnsq_lite.net.closing import Closing, send_back
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.flow import FlowControl
 from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
 from gnsq_lite.net.leaving import leave_at_exit
-from gnsq_lite.net.ordered import OrderedConnection
 from gnsq_lite.net.outcomes import HandlerOutcomes, key_of
 from gnsq_lite.net.runtime import Completion, Loop
 from gnsq_lite.net.settings import ConsumerSettings
@@ -70,14 +68,25 @@ class Consumer:
         self.rng = random.Random()
         self.ended = Completion()
         self.connections: dict[Endpoint, Subscribed] = {}
-        self.flow = FlowControl(self)
+        self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
+        self.flow = FlowControl(
+            settings, clock, self.rng, self._send_ready, on_backoff=partial(self.hooks.call, "on_backoff")
+        )
+        self.tries = Tries(settings.retry.max_attempts)
         make = make_batch_runner if settings.batch_size else make_runner
-        self.outcomes = HandlerOutcomes(self)
+        self.outcomes = HandlerOutcomes(
+            loop,
+            settings,
+            self.tries,
+            self.hooks,
+            on_failure=self.flow.failed,
+            stop_partition=self.stop_partition,
+            on_exit=self.fail,
+        )
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self._concurrency_given = settings.concurrency is not None
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
-        self.tries = Tries(settings.retry.max_attempts)
         self.batches: BatchFeeder | None = None
         if settings.batch_size:
             batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
@@ -87,12 +96,18 @@ class Consumer:
         self.received_before = self.expired_before = 0
         #: Messages whose connection was gone before a handler began them.
         self.dropped = 0
-        self.closing = False
         #: What it ends with, if not an orderly close.
         self.error: BaseException | None = None
-        #: When closing ends, whatever still runs.
-        self.close_by = float("inf")
-        self.abandoned = 0
+        self.end = Closing(
+            loop,
+            clock,
+            self.ended,
+            connections=self.connections.values,
+            take_queued=self._take_queued,
+            busy=self.pool.busy,
+            stop_discovery=self._stop_discovery,
+            end=self._end,
+        )
         self._subscriptions: dict[Endpoint, Subscription] = {}
         #: Partitions that are read no further, whoever leads them; of an nsqd that names none, the nsqd.
         self._stopped: set[Endpoint | int] = set()
@@ -101,9 +116,6 @@ class Consumer:
         self._searches: dict[int | None, Any] = {}
         #: How often each was lost since it was last subscribed.
         self._misses: dict[int | None, int] = {}
-        #: Set when something happened that the one who closes waits for.
-        self.quiet = Event()
-        self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
         leave_at_exit(self)
@@ -116,7 +128,7 @@ class Consumer:
             return  # close() was quicker
         settings = self.settings
         self.discovery = Discovery.for_reader(settings, self.rng, self.clock, self._found, self._forgotten)
-        self._greenlets.append(self.loop.spawn("ticker", self.flow.run))
+        self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:
@@ -141,13 +153,13 @@ class Consumer:
 
     # -- connections come and go
 
-    def forget(self, subscription: Subscription) -> None:
+    def on_end(self, subscription: Subscription) -> None:
         """Its greenlet has ended: a poll may find the endpoint again."""
         self._subscriptions.pop(subscription.endpoint, None)
         if self.discovery is not None:
             self.discovery.disconnected(subscription.endpoint)
 
-    def joined(self, connection: Subscribed) -> None:
+    def on_connected(self, connection: Subscribed) -> None:
         """A connection is subscribed."""
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
@@ -158,10 +170,10 @@ class Consumer:
         self.flow.joined(connection)
         topic, channel = self.settings.topic, self.settings.channel
         said = "%s: connected, subscribed to %s/%s"
-        log_safely(log, logging.INFO, said, endpoint, topic, channel, extra=self.fields(endpoint))
+        log_safely(log, logging.INFO, said, endpoint, topic, channel, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_connected", connection.address)
 
-    def parted(self, connection: Subscribed) -> None:
+    def on_disconnected(self, connection: Subscribed) -> None:
         """A connection is gone."""
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
@@ -169,9 +181,24 @@ class Consumer:
             self.expired_before += connection.expired
             self.flow.parted(connection.endpoint)
             self._drop_queued(connection)
-        self.quiet.set()
+        self.end.look()
 
-    def drop_cut(self) -> None:
+    def _send_ready(self, endpoint: Endpoint, count: int) -> None:
+        connection = self.connections.get(endpoint)
+        if connection is not None and not self.closing:
+            connection.set_ready(count)
+
+    def _look_around(self, now: float) -> bool:
+        """Look at silent connections and late messages; return whether a handler is free and nothing waits for it."""
+        for connection in list(self.connections.values()):
+            connection.check(now)
+            late = connection.count_out(now)
+            if late:
+                self._on_late(connection, late)
+        self._drop_cut()
+        return not self.queued() and self.pool.busy() < self._concurrency
+
+    def _drop_cut(self) -> None:
         """Take what waits of connections that are gone, though their greenlet has not noticed: it runs a handler."""
         for connection in list(self.connections.values()):
             if not connection.is_open():
@@ -180,18 +207,21 @@ class Consumer:
     def _drop_queued(self, connection: Subscribed) -> None:
         """nsqd sends again what a connection that is gone has brought: no handler needs to begin it here."""
         gone = drop(self.pool, self.batches, lambda message: message._connection is connection)
-        if isinstance(connection, OrderedConnection):
-            gone += connection.cut()
+        gone += connection.cut()
         if gone:
             self.dropped += len(gone)
             said = "%s: %d messages that waited for a handler are dropped; nsqd sends them again"
-            log_safely(log, logging.INFO, said, connection.address, len(gone), extra=self.fields(connection.endpoint))
+            fields = self.settings.log_fields(connection.endpoint)
+            log_safely(log, logging.INFO, said, connection.address, len(gone), extra=fields)
 
-    def on_lost(self, subscription: Subscription, reason: NSQError) -> None:
+    def on_retry(self) -> None:
+        """An nsqd that was lost is connected again."""
+        self.reconnects += 1
+
+    def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
-        endpoint = subscription.endpoint
         level = logging.WARNING if self.losses.lost(endpoint, reason) else logging.DEBUG  # one that stays away: once
-        log_safely(log, level, "%s", reason, extra=self.fields(endpoint))
+        log_safely(log, level, "%s", reason, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
@@ -228,7 +258,7 @@ class Consumer:
             if connection is message._connection:
                 self._stopped.add(_ordered_by(endpoint))
                 error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
-                log_safely(log, logging.ERROR, "%s", error, extra=self.fields(endpoint))
+                log_safely(log, logging.ERROR, "%s", error, extra=self.settings.log_fields(endpoint))
                 self.hooks.call("on_error", error)
                 connection.close(error)
                 subscription = self._subscriptions.get(endpoint)
@@ -237,11 +267,11 @@ class Consumer:
 
     def fail(self, error: BaseException) -> None:
         """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
-        topic, channel = self.settings.topic, self.settings.channel
-        log_safely(log, logging.ERROR, "the Reader of %s/%s ends: %s", topic, channel, error, extra=self.fields())
+        settings, said = self.settings, "the Reader of %s/%s ends: %s"
+        log_safely(log, logging.ERROR, said, settings.topic, settings.channel, error, extra=settings.log_fields())
         self.error = self.error or error
         if not self.closing:
-            close(self, 0.0)
+            self.end.close(0.0)
 
     # -- messages
 
@@ -249,11 +279,9 @@ class Consumer:
         """Hand what a read brought to the pool."""
         self.flow.received(connection.endpoint, len(messages))
         if self.closing:
-            self.send_back(messages)
-        elif isinstance(connection, OrderedConnection):
-            connection.take(messages)
+            send_back(messages)
         else:
-            self.handle(messages)
+            connection.take(messages)
 
     def handle(self, messages: list[Message]) -> None:
         """Queue messages for the handlers."""
@@ -262,12 +290,7 @@ class Consumer:
         else:
             self.pool.submit(messages)
 
-    def on_left_open(self, message: Message) -> None:
-        """The handler returned and answers later."""
-        if isinstance(message._connection, OrderedConnection):
-            message._connection.left_open(message)
-
-    def on_late(self, connection: Subscribed, late: list[Message]) -> None:
+    def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
         """nsqd has taken these back: those that no handler has begun leave the queue, and slow the connection down."""
         others: list[Message] = []
 
@@ -282,17 +305,10 @@ class Consumer:
             if id(message) not in not_begun:
                 self.tries.tried(key_of(message), message.attempts)
         for message in waiting:
-            self.on_expired(message)
+            self.outcomes.on_expired(message)
         if not_begun:
             running = len(connection.in_flight) - sum(message._connection is connection for message in others)
             self.flow.stalled(connection, len(not_begun), running)
-
-    def on_expired(self, message: Message) -> None:
-        """nsqd had taken it back before its handler began.  Where handlers run, too."""
-        if self.tries.is_over(message.attempts + 1):  # after on_late(), which may not have seen it in the queue
-            self.loop.call_soon(lambda: self.tries.not_begun(key_of(message)))
-        if isinstance(message._connection, OrderedConnection):
-            message._connection.skipped(message)
 
     def on_answered(self, connection: Subscribed, finished: int, requeued: int, expired: int) -> None:
         """Count what left."""
@@ -301,21 +317,21 @@ class Consumer:
         self.flow.pace.answered(connection.endpoint, finished + requeued)
         self.flow.answered(connection.endpoint, finished + requeued + expired, success=finished > 0)
         if self.closing:
-            self.quiet.set()
+            self.end.look()
 
     def on_answers_lost(self, count: int) -> None:
         """Answers came when their connection was gone."""
         self.answers_lost += count
-        self.drop_cut()
+        self._drop_cut()
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
         """CLOSE_WAIT, while closing."""
-        self.quiet.set()
+        self.end.look()
 
     def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
         """A late answer (ERR-1): counted, logged with others of its second, told; nothing else happens."""
         self.late_answers += 1
-        connection.complaints.add(log, error, self.fields(connection.endpoint))
+        connection.complaints.add(log, error, self.settings.log_fields(connection.endpoint))
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
@@ -333,10 +349,6 @@ class Consumer:
         if not self._concurrency_given:
             self._concurrency = default_concurrency(self.settings.pool, count)
             self.pool.set_concurrency(self._concurrency)
-
-    def is_idle(self) -> bool:
-        """Whether a handler is free and nothing waits for it."""
-        return not self.queued() and self.pool.busy() < self._concurrency
 
     def queued(self) -> int:
         """Messages that wait for a handler."""
@@ -356,38 +368,38 @@ class Consumer:
 
     # -- the end; CLOSE-1 is in gnsq_lite.net.closing
 
-    def send_back(self, messages: Iterable[Message]) -> None:
-        """REQ 0, as far as they are not answered."""
-        for message in messages:
-            try:
-                message.requeue(0.0, backoff=False)
-            except AlreadyAnswered:
-                pass
+    @property
+    def closing(self) -> bool:
+        """Whether it is being closed, or was."""
+        return self.end.begun
 
-    def stop_all(self) -> None:
+    def _take_queued(self) -> list[Message]:
+        return take_queued(self.pool, self.batches)
+
+    def _stop_discovery(self) -> None:
+        if self.discovery is not None:
+            self.discovery.stop()
+
+    def _end(self) -> None:
         """Close what is open and end every greenlet but the caller's."""
         self.pool.close()
         for connection in list(self.connections.values()):
             connection.close(ConnectionLost(connection.address, "the Reader was closed"))
         self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+        self.ended.settle(error=self.error)
 
     def leave(self) -> Callable[[], str]:
         """At the interpreter's exit: no more messages; what is unanswered goes back."""
-        return leave(self)
+        return self.end.leave()
 
     def abandon(self) -> None:
         """In a forked child: everything is the parent's."""
-        self.closing = True
+        self.end.begun = True
         for subscription in self._subscriptions.values():
             subscription.link.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets and what is queued
-            take_queued(self.pool, self.batches)
+            self._take_queued()
             if self.discovery is not None:
                 self.discovery.abandon()
             self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
-
-    def fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
-        """Return the ``extra`` of a log line."""
-        found = {"topic": self.settings.topic, "channel": self.settings.channel}
-        return found if endpoint is None else {**found, "nsqd": str(endpoint)}

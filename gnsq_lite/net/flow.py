@@ -7,20 +7,19 @@ Everything runs in the loop's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Callable, Iterable
 
 from gevent.event import Event
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
+from gnsq_lite.net.settings import ConsumerSettings
 from gnsq_lite.net.subscribed import Subscribed
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
-
-if TYPE_CHECKING:
-    from gnsq_lite.net.consumer import Consumer
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -31,21 +30,33 @@ _DEFAULT_MAX_RDY = 2500
 
 
 class FlowControl:
-    """Flow control of one Consumer."""
+    """Flow control of one Reader.
 
-    def __init__(self, owner: Consumer) -> None:
-        settings, clock = owner.settings, owner.clock
-        self._owner, self._clock = owner, clock
+    Args:
+        send_ready: Called with (endpoint, RDY) for a connection that is to be told.
+        on_backoff: Called with the seconds of a pause that begins, and with 0.0 when backoff is over.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        clock: Clock,
+        rng: random.Random,
+        send_ready: Callable[[Endpoint, int], None],
+        on_backoff: Callable[[float], None],
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        self._send_ready, self._on_backoff = send_ready, on_backoff
         self.allocator = ReadyAllocator(
             settings.max_in_flight,
             clock=clock,
-            rng=owner.rng,
+            rng=rng,
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
         self.pace: Pace[Endpoint] = Pace(clock)
         self._most: dict[Endpoint, int] = {}
-        self.backoff = Backoff(settings.backoff, clock=clock, rng=owner.rng)
+        self.backoff = Backoff(settings.backoff, clock=clock, rng=rng)
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
@@ -56,7 +67,7 @@ class FlowControl:
 
     def joined(self, connection: Subscribed) -> None:
         """A connection is subscribed."""
-        settings, endpoint, negotiated = self._owner.settings, connection.endpoint, connection.negotiated
+        settings, endpoint, negotiated = self._settings, connection.endpoint, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
         own = settings.dialect.ready_limit(settings.topic, endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
@@ -86,16 +97,18 @@ class FlowControl:
         endpoint = connection.endpoint
         size = self.pace.stalled(endpoint, self._most[endpoint], max(0, running), connection.msg_timeout)
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
-        log_safely(log, logging.WARNING, text, connection.address, count, size, extra=self._owner.fields(endpoint))
+        log_safely(
+            log, logging.WARNING, text, connection.address, count, size, extra=self._settings.log_fields(endpoint)
+        )
         self._apply(self.allocator.set_max_rdy_count(endpoint, size))
 
     def failed(self) -> None:
         """A message failed (BACK-1)."""
-        if self._owner.settings.backoff.enabled:
+        if self._settings.backoff.enabled:
             self._outcome(False)
 
     def _outcome(self, success: bool) -> None:
-        owner, before = self._owner, self.backoff.phase
+        before, fields = self.backoff.phase, self._settings.log_fields()
         after = self.backoff.record(success)
         if self.backoff.strategy_error is not None:
             log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
@@ -106,13 +119,13 @@ class FlowControl:
             resume_at = self.backoff.resume_at
             pause = max(0.0, resume_at - self._clock.now()) if resume_at is not None else 0.0
             said = "backing off for %.1f s (level %d)"
-            log_safely(log, logging.WARNING, said, pause, self.backoff.level, extra=owner.fields())
-            owner.hooks.call("on_backoff", pause)
+            log_safely(log, logging.WARNING, said, pause, self.backoff.level, extra=fields)
+            self._on_backoff(pause)
             self._wake.set()
         elif after is Phase.FLOWING:
-            log_safely(log, logging.INFO, "backoff is over", extra=owner.fields())
+            log_safely(log, logging.INFO, "backoff is over", extra=fields)
             self._apply(self.allocator.resume())
-            owner.hooks.call("on_backoff", 0.0)
+            self._on_backoff(0.0)
 
     # -- what is wanted
 
@@ -135,8 +148,12 @@ class FlowControl:
 
     # -- ticking
 
-    def run(self) -> None:
-        """Tick until killed: redistribution, the end of a pause, silent connections, late messages."""
+    def run(self, look_around: Callable[[float], bool]) -> None:
+        """Tick until killed: redistribution, the end of a pause.
+
+        *look_around* is called first in each tick, with the time: about once a second, to look at connections and late
+        messages; it returns whether a handler is free and nothing waits for one.
+        """
         while True:
             now = self._clock.now()
             due = [now + _CHECK_EVERY]
@@ -148,19 +165,13 @@ class FlowControl:
             self._wake.wait(max(0.001, self._ticks_at - now))
             self._wake.clear()
             try:
-                self._tick()
+                self._tick(look_around)
             except Exception as error:
                 log_safely(log, logging.ERROR, "a tick failed", exc_info=error)
 
-    def _tick(self) -> None:
-        now = self._clock.now()
-        for connection in list(self._owner.connections.values()):
-            connection.check(now)
-            late = connection.count_out(now)
-            if late:
-                self._owner.on_late(connection, late)
-        self._owner.drop_cut()
-        for endpoint, size in self.pace.look(self._owner.is_idle()):
+    def _tick(self, look_around: Callable[[float], bool]) -> None:
+        is_idle = look_around(self._clock.now())
+        for endpoint, size in self.pace.look(is_idle):
             self._apply(self.allocator.set_max_rdy_count(endpoint, size))
         if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is Phase.PROBING:
             self._apply(self.allocator.probe())
@@ -168,9 +179,7 @@ class FlowControl:
 
     def _apply(self, decisions: Iterable[SetReady]) -> None:
         for decision in decisions:
-            connection = self._owner.connections.get(decision.key)  # type: ignore[call-overload]
-            if connection is not None and not self._owner.closing:
-                connection.set_ready(decision.count)
+            self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
         next_tick = self.allocator.next_tick
         if next_tick is not None and next_tick < self._ticks_at:
             self._wake.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.message import Message
@@ -11,13 +11,6 @@ from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.subscribed import MessageOwner, Subscribed
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
-
-
-class OrderedOwner(MessageOwner, Protocol):
-    """Who also runs the handlers."""
-
-    def handle(self, messages: list[Message]) -> None:
-        """Have them handled; in the loop's thread; never waits."""
 
 
 class OrderedConnection(Subscribed):
@@ -28,12 +21,11 @@ class OrderedConnection(Subscribed):
         loop: Loop,
         target: Target,
         options: ConnectionOptions,
-        owner: OrderedOwner,
+        owner: MessageOwner,
         clock: Clock,
         sequence: Any,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
-        self._ordered_to = owner
         self.fins = None  # each FIN moves the sequence on
         #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close, cut -> decisions.
         self.sequence = sequence
@@ -80,7 +72,7 @@ class OrderedConnection(Subscribed):
         for decision in decisions:
             what = type(decision).__name__
             if what == "Handle":
-                self._ordered_to.handle([decision.message])
+                self._messages_to.handle([decision.message])
             elif what == "Hold":
                 self._hold(decision.message, decision.seconds)
             else:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.flight import is_open
 from gnsq_lite.net.handlers import refuse_unrun
-from gnsq_lite.net.user_hooks import log_safely
-
-if TYPE_CHECKING:
-    from gnsq_lite.net.consumer import Consumer
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.settings import ConsumerSettings
+from gnsq_lite.net.user_hooks import UserHooks, log_safely
+from gnsq_lite.policy.attempts import Tries
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -24,10 +24,27 @@ def key_of(message: Message) -> tuple[str, bytes]:
 
 
 class HandlerOutcomes:
-    """Requeues, gives up, logs and tells."""
+    """Requeues, gives up, logs and tells.
 
-    def __init__(self, core: Consumer) -> None:
-        self._core = core
+    Args:
+        on_failure: Called in the loop when a message failed that is not requeued.
+        stop_partition: Called in the loop with a message that ends its ordered partition (YZ-13).
+        on_exit: Called in the loop with the SystemExit or KeyboardInterrupt that a handler raised.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: ConsumerSettings,
+        tries: Tries,
+        hooks: UserHooks,
+        *,
+        on_failure: Callable[[], None],
+        stop_partition: Callable[[Message], None],
+        on_exit: Callable[[BaseException], None],
+    ) -> None:
+        self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
+        self._on_failure, self._stop_partition, self._on_exit = on_failure, stop_partition, on_exit
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
@@ -36,9 +53,9 @@ class HandlerOutcomes:
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
         for message in messages:
-            if self._core.tries.is_over(message.attempts) and isinstance(error, Exception) and is_open(message):
+            if self._tries.is_over(message.attempts) and isinstance(error, Exception) and is_open(message):
                 if backoff:
-                    self._core.loop.call_soon(self._core.on_failure)
+                    self._loop.call_soon(self._on_failure)
                 self.on_too_many_attempts(message)
                 continue
             try:
@@ -62,7 +79,7 @@ class HandlerOutcomes:
             exc_info=error,
             extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
         )
-        self._core.hooks.call("on_failure", message, error)
+        self._hooks.call("on_failure", message, error)
 
     def gives_up(self, message: Message) -> bool:
         """Whether a handler of this process had it at its last attempt, or it came far too often (MSG-4).
@@ -70,22 +87,22 @@ class HandlerOutcomes:
         One that came again while an earlier delivery is unanswered has its handler: that left the queue before it.
         """
         connection: Any = message._connection
-        over = self._core.tries.gives_up(key_of(message), message.attempts)
+        over = self._tries.gives_up(key_of(message), message.attempts)
         return over or connection.in_flight.is_here_twice(message)
 
     def on_too_many_attempts(self, message: Message) -> None:
         """FIN after the give-up callback succeeded, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
-        core = self._core
-        if core.settings.dialect.give_up(core.settings.topic, core.settings.gives_up_by_callback) == "stop":
+        settings = self._settings
+        if settings.dialect.give_up(settings.topic, settings.gives_up_by_callback) == "stop":
             message.enable_async()
-            core.loop.call_soon(lambda: core.stop_partition(message))
+            self._loop.call_soon(lambda: self._stop_partition(message))
             return
         try:
-            refuse_unrun(core.settings.on_give_up(message), "on_give_up")
+            refuse_unrun(settings.on_give_up(message), "on_give_up")
         except Exception as error:
             self._answer(message.requeue)
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
-            core.hooks.call("on_failure", message, error)
+            self._hooks.call("on_failure", message, error)
         else:
             self.given_up += 1
             self._answer(message.finish)
@@ -98,17 +115,20 @@ class HandlerOutcomes:
 
     def on_left_open(self, message: Message) -> None:
         """The handler returned and answers later."""
-        self._core.on_left_open(message)
+        connection: Any = message._connection
+        connection.left_open(message)
 
     def on_expired(self, message: Message) -> None:
-        """The message's time had passed before its handler began."""
-        self._core.on_expired(message)
+        """nsqd had taken it back before its handler began.  In the loop, too."""
+        if self._tries.is_over(message.attempts + 1):  # after the ticker, which may not have seen it in the queue
+            self._loop.call_soon(lambda: self._tries.not_begun(key_of(message)))
+        connection: Any = message._connection
+        connection.skipped(message)
 
     def on_exit(self, error: BaseException) -> None:
         """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
-        core = self._core
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            core.loop.call_soon(lambda: core.fail(error))
+            self._loop.call_soon(lambda: self._on_exit(error))
         else:
             said = "a handler raised %s; its message was requeued"
             log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

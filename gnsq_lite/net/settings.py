@@ -87,6 +87,11 @@ class ConsumerSettings:
     address_map: AddressMap | None = None
     allowed_addresses: Callable[[str, int], bool] | None = None
 
+    def log_fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
+        """Return the ``extra`` of a log line."""
+        found = {"topic": self.topic, "channel": self.channel}
+        return found if endpoint is None else {**found, "nsqd": str(endpoint)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:

@@ -67,7 +67,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         reconnects=core.reconnects,
         queued=core.queued(),
         handlers_running=core.pool.busy(),
-        handlers_abandoned=core.abandoned,
+        handlers_abandoned=core.end.abandoned,
         backoff_level=core.flow.backoff.level,
         backoff_for=0.0 if resume_at is None else max(0.0, resume_at - now),
         starved=core.flow.is_starved(),

@@ -34,6 +34,9 @@ class MessageOwner(Owner, Protocol):
     def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
         """A read brought these."""
 
+    def handle(self, messages: list[Message]) -> None:
+        """Have them handled."""
+
     def on_answered(self, connection: Subscribed, finished: int, requeued: int, expired: int) -> None:
         """So many are in flight no more."""
 
@@ -124,6 +127,25 @@ class Subscribed(Connection):
     def answer_late(self, message: Message, *, finished: bool) -> None:
         """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
         self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
+
+    # -- for an ordered one, which overrides these
+
+    def take(self, messages: list[Message]) -> None:
+        """Have messages that came handled; in the loop's thread."""
+        self._messages_to.handle(messages)
+
+    def left_open(self, message: Message) -> None:
+        """Its handler returned without an answer."""
+
+    def skipped(self, message: Message) -> None:
+        """Its time had passed before a handler began."""
+
+    def give_back(self) -> None:
+        """The Reader closes: what is held goes back now."""
+
+    def cut(self) -> list[Message]:
+        """The connection is gone: hand nothing more of it out; return what waited in here."""
+        return []
 
     def touch(self, message: Message) -> None:
         """Queue TOUCH; from any thread."""

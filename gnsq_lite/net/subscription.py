@@ -3,28 +3,57 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import random
+from typing import Any, Protocol
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.ordered import OrderedConnection
-from gnsq_lite.net.subscribed import Subscribed
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.settings import ConsumerSettings
+from gnsq_lite.net.subscribed import MessageOwner, Subscribed
 from gnsq_lite.net.target import Target
 
-if TYPE_CHECKING:
-    from gnsq_lite.net.consumer import Consumer
-
 log = logging.getLogger("gnsq_lite.reader")
+
+
+class SubscriptionOwner(MessageOwner, Protocol):
+    """Who gets the messages of all subscriptions; told in the loop's thread."""
+
+    loop: Loop
+    settings: ConsumerSettings
+    clock: Clock
+    rng: random.Random
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing is connected any more."""
+
+    def on_connected(self, connection: Subscribed) -> None:
+        """It is subscribed."""
+
+    def on_disconnected(self, connection: Subscribed) -> None:
+        """It is gone, or could not be had."""
+
+    def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
+        """Settle what follows from the loss."""
+
+    def on_retry(self) -> None:
+        """It is connected again."""
+
+    def on_end(self, subscription: Subscription) -> None:
+        """It connects no more."""
 
 
 class Subscription:
     """Connects again and again to an nsqd that was given; one that was found waits, once lost, for a poll."""
 
-    def __init__(self, core: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
-        self.core, self.endpoint, self.direct = core, endpoint, direct
-        self.link = Link[Subscribed](endpoint, self, core.settings.reconnect, core.rng, log)
+    def __init__(self, owner: SubscriptionOwner, endpoint: Endpoint, *, direct: bool) -> None:
+        self._owner, self.endpoint, self.direct = owner, endpoint, direct
+        self.link = Link[Subscribed](endpoint, self, owner.settings.reconnect, owner.rng, log)
         self.task: Any = None
         #: Which of the dialect's ways to subscribe is tried, and how many there are.
         self._way, self._ways = 0, 1
@@ -34,21 +63,21 @@ class Subscription:
         try:
             self.link.run()
         finally:
-            self.core.forget(self)
+            self._owner.on_end(self)
 
     # -- the link's owner
 
     def is_over(self) -> bool:
         """Whether the Reader is closing."""
-        return self.core.closing
+        return self._owner.closing
 
     def on_connected(self, connection: Subscribed) -> None:
         """It is subscribed."""
-        self.core.joined(connection)
+        self._owner.on_connected(connection)
 
     def on_disconnected(self, connection: Subscribed) -> None:
         """It is gone."""
-        self.core.parted(connection)
+        self._owner.on_disconnected(connection)
 
     def on_lost(self, reason: NSQError) -> Again:
         """Try the next way to subscribe at once, where this server may know another name for it."""
@@ -58,16 +87,16 @@ class Subscription:
             self._way += 1
             if self._way % self._ways:
                 return Again.AT_ONCE
-        self.core.on_lost(self, reason)
+        self._owner.on_lost(self.endpoint, reason)
         return Again.LATER if self.direct else Again.NEVER
 
     def on_retry(self) -> None:
         """Count it."""
-        self.core.reconnects += 1
+        self._owner.on_retry()
 
     def make_connection(self) -> Subscribed:
         """Return a connection that subscribes in the way that is tried.  Raises what the user's address map does."""
-        core, settings, dialect = self.core, self.core.settings, self.core.settings.dialect
+        owner, settings, dialect = self._owner, self._owner.settings, self._owner.settings.dialect
         topic = settings.topic
         ways = dialect.subscribe(topic, settings.channel, self.endpoint)
         self._ways = len(ways)
@@ -83,5 +112,5 @@ class Subscription:
         )
         sequence = dialect.sequence(topic, self.endpoint)
         if sequence is None:
-            return Subscribed(core.loop, target, settings.connection, core, core.clock)
-        return OrderedConnection(core.loop, target, settings.connection, core, core.clock, sequence)
+            return Subscribed(owner.loop, target, settings.connection, owner, owner.clock)
+        return OrderedConnection(owner.loop, target, settings.connection, owner, owner.clock, sequence)
