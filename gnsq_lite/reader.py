@@ -11,6 +11,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gnsq_lite.consume.closing import close_all, drain_on_signals
+from gnsq_lite.consume.consumer import Consumer
+from gnsq_lite.consume.pools import pool_kind
+from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.snapshot import reader_stats
 from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import ClosedError, OptionError
@@ -26,16 +31,12 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.closing import close_all, drain_on_signals
-from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.handlers import pool_kind
 from gnsq_lite.net.native import is_patched, native_lock
 from gnsq_lite.net.process import forget_on_fork, io_loop
 from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.settings import AddressMap, ConsumerSettings, Hooks, check_connection, check_lookup
+from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
-from gnsq_lite.net.snapshot import reader_stats
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import (
     BackoffOptions,

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gnsq_lite.consume.run_handler import make_runner
 from gnsq_lite.errors import AlreadyAnswered, BodyTypeError
 from gnsq_lite.message import Message, Requeue
-from gnsq_lite.net.handlers import make_runner
 from gnsq_lite.wire.names import check_channel, check_topic
 
 #: ("finish",), ("touch",) or ("requeue", delay, backoff).

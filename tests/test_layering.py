@@ -14,7 +14,7 @@ PACKAGE = ROOT / "gnsq_lite"
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
 BASE = {"errors", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
-CLIENT = CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "wire", "reader", "writer"}
+CLIENT = CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "consume", "wire", "reader", "writer"}
 
 #: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
 ALLOWED: dict[str, set[str]] = {
@@ -37,11 +37,12 @@ ALLOWED: dict[str, set[str]] = {
     "blocking_calls": set(),
     "http": {"blocking_calls"} | BASE | {"options", "clock", "keywords", "wire.names"},
     "net": CORE | {"blocking_calls", "speed", "wire", "policy", "dialect", "http"},
-    "reader": CORE | {"wire", "policy", "dialect", "dialects", "http", "net"},
+    "consume": CORE | {"speed", "wire", "policy", "dialect", "net"},
+    "reader": CORE | {"wire", "policy", "dialect", "dialects", "http", "net", "consume"},
     "writer": CORE | {"wire", "policy", "dialect", "dialects", "http", "net"},
     "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
-    "testing": CORE | FACADE | {"broker", "net", "reader", "wire.names", "writer"},
+    "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
     "supervise": BASE | {"clock"},
     "worker": CLIENT | {"giveup", "supervise"},
     "spark": CLIENT,
@@ -53,8 +54,8 @@ ALLOWED: dict[str, set[str]] = {
 
 #: Module of others -> the parts that may import it.
 OWNERS: dict[str, set[str]] = {
-    "gevent": {"net", "blocking_calls", "broker", "__main__"},
-    "greenlet": {"net", "blocking_calls", "broker"},
+    "gevent": {"net", "consume", "blocking_calls", "broker", "__main__"},
+    "greenlet": {"net", "consume", "blocking_calls", "broker"},
     "socket": {"net", "broker", "http", "spark", "cli", "supervise"},
     "select": {"net", "broker"},
     "ssl": {"net", "broker", "http", "options", "keywords"},
@@ -259,6 +260,7 @@ def test_the_table_has_no_cycle_and_the_wire_and_the_policies_are_blind_to_each_
         ("http/client.py", "import gevent"),
         ("http/client.py", "from gnsq_lite.wire.commands import pub"),
         ("net/stream.py", "from gnsq_lite.reader import Reader"),
+        ("net/link.py", "from gnsq_lite.consume.subscribed import Subscribed"),
         ("net/stream.py", "from gnsq_lite.youzan import dialect"),
         ("net/stream.py", "from gnsq_lite import Reader"),
         ("net/stream.py", "import urllib3"),

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.giveup import by_name
-from gnsq_lite.net.handlers import refuse_unrun
 from gnsq_lite.net.signals import Stages
 from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
 from gnsq_lite.stats import ReaderStats

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.errors import (
     NotLeaderError,
     PartitionStopped,
 )
 from gnsq_lite.net.connection import Connection
-from gnsq_lite.net.consumer import Consumer
 from gnsq_lite.net.discovery import Discovery
 from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
 

@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import speed
+from gnsq_lite.consume import greenlet_pool, run_handler
+from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
+from gnsq_lite.consume.run_handler import make_batch_runner, make_runner
 from gnsq_lite.message import EXPIRED, Message, Requeue
-from gnsq_lite.net import handlers
-from gnsq_lite.net.handlers import GreenletPool, InlinePool, make_batch_runner, make_runner
 from gnsq_lite.net.runtime import loop_here
 from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, TURN_OVER, Fins, PureFins, PureRunner, Runner
 
@@ -132,7 +133,7 @@ UNRUN = ["return a coroutine", "return a generator", "return an async generator"
 def play(runner: Any, fins: Any, script: list[tuple[str, int, bool, bool]]) -> list[Any]:
     """Return all that is told while the messages of *script* are handled: (act, attempts, expired, slow connection)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "Runner", runner)
+        patch.setattr(run_handler, "Runner", runner)
         acts = iter([ACTS[act] for act, attempts, expired, _slow in script if attempts != MOST + 1 and not expired])
         outcomes = FakeOutcomes()
         made = make_runner(lambda message: next(acts)(message), outcomes, MOST)  # noqa: PLW0108 - it takes the next each time
@@ -209,7 +210,7 @@ def queue_of(connection: Any, count: int) -> deque[Any]:
 
 def a_runner(runner: Any, handler: Callable[[Any], Any], outcomes: Any = None) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "Runner", runner)
+        patch.setattr(run_handler, "Runner", runner)
         return make_runner(handler, outcomes or FakeOutcomes(), 0)
 
 
@@ -408,7 +409,7 @@ def test_runners_and_fins_keep_no_reference_and_are_collected(runner: Any, fins:
 def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "Runner", runner)
+        patch.setattr(run_handler, "Runner", runner)
         made = make_batch_runner(lambda batch: seen.append(len(batch)), FakeOutcomes(), 0)
     connection = FakeConnection(fins)
     messages = list(queue_of(connection, 5))
@@ -459,7 +460,7 @@ def test_an_inline_handler_that_is_killed_at_the_end_is_the_last(runner: Any, fi
 def test_between_two_slow_inline_handlers_the_loop_has_its_turn(
     runner: Any, fins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "SLICE", -1.0)  # each takes longer
+    monkeypatch.setattr(greenlet_pool, "SLICE", -1.0)  # each takes longer
     seen: list[Any] = []
     gevent.get_hub().loop.run_callback(seen.append, "answers go out")
     pool = InlinePool(a_runner(runner, lambda message: seen.append(message.id)), seen.append)
@@ -475,7 +476,7 @@ def test_after_each_slow_handler_the_loop_looks_after_its_sockets(
     runner: Any, fins: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It calls fifty callbacks in a row before it does: fifty computing handlers may last longer than nsqd waits."""
-    monkeypatch.setattr(handlers, "SLICE", -1.0)  # each takes longer
+    monkeypatch.setattr(greenlet_pool, "SLICE", -1.0)  # each takes longer
     seen: list[Any] = []
     here, there = os.pipe()
     with os.fdopen(here), os.fdopen(there, "wb", 0) as pipe, gevent.get_hub().loop.io(here, 1) as watcher:

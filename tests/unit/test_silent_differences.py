@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.consume import run_handler
+from gnsq_lite.consume.run_handler import make_runner
 from gnsq_lite.message import Message
-from gnsq_lite.net import handlers
-from gnsq_lite.net.handlers import make_runner
 from gnsq_lite.speed import QUEUE_EMPTY, Fins
 from tests.unit.test_runner import BOTH, MOST, FakeConnection, FakeOutcomes
 
@@ -18,10 +18,10 @@ from tests.unit.test_runner import BOTH, MOST, FakeConnection, FakeOutcomes
 @BOTH
 def test_a_handler_that_returns_false_is_warned_of_and_its_message_finished(runner: Any, fins: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "Runner", runner)
+        patch.setattr(run_handler, "Runner", runner)
         made = make_runner(lambda message: False, FakeOutcomes(), MOST)
     connection = FakeConnection(fins)
-    with pytest.warns(RuntimeWarning, match=re.escape(handlers.RETURNED_FALSE)) as caught:
+    with pytest.warns(RuntimeWarning, match=re.escape(run_handler.RETURNED_FALSE)) as caught:
         assert made.drain(deque([Message(connection, 1, 1, b"%016d" % n, b"") for n in range(3)])) == QUEUE_EMPTY
     assert connection.box.take()[1] == 3
     assert len({(each.filename, each.lineno) for each in caught}) == 1  # so that the usual filter shows one

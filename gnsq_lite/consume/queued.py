@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gnsq_lite.consume.batches import BatchFeeder
+from gnsq_lite.consume.pools import Pool
 from gnsq_lite.message import EXPIRED, Message
-from gnsq_lite.net.batches import BatchFeeder
-from gnsq_lite.net.handlers import Pool
 
 
 def take_queued(pool: Pool, batches: BatchFeeder | None) -> list[Message]:

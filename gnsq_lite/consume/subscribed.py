@@ -9,11 +9,11 @@ import logging
 from typing import Protocol
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.in_flight import InFlight
+from gnsq_lite.consume.reading_limit import ReadingLimit
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
-from gnsq_lite.net.flight import InFlight
-from gnsq_lite.net.pace import Pace
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
@@ -67,7 +67,7 @@ class Subscribed(Connection):
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
-        self._pace = Pace()
+        self._limit = ReadingLimit()
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         super()._adopt(negotiated)
@@ -89,16 +89,16 @@ class Subscribed(Connection):
         self._messages_to.on_messages(self, messages)
 
     def _wait_for_room(self) -> None:
-        if len(self.in_flight) > self._pace.most:
-            self._pace.rest(self.address, len(self.in_flight), self._is_crowded)
+        if len(self.in_flight) > self._limit.most:
+            self._limit.rest(self.address, len(self.in_flight), self._is_crowded)
             self._go_on()
 
     def _is_crowded(self) -> bool:
-        return self.is_open() and (len(self.in_flight) > self._pace.most or self.unsent() > MOST_UNSENT)
+        return self.is_open() and (len(self.in_flight) > self._limit.most or self.unsent() > MOST_UNSENT)
 
     def set_ready(self, count: int) -> None:
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
-        self._pace.allow(count)
+        self._limit.allow(count)
         self.send(commands.ready(count))
 
     # -- answers
@@ -175,18 +175,18 @@ class Subscribed(Connection):
             self.finished += finished
             self.requeued += requeued
             self.in_flight.answered(finished + requeued)
-            self._pace.look()
+            self._limit.look()
             self._messages_to.on_answered(self, finished, requeued, 0)
 
     # -- watching
 
     def check(self, now: float) -> None:
         """Also: what waits for handlers here is no silence of nsqd's, nor must this side seem silent to it."""
-        if self._pace.rests and self.is_open():
+        if self._limit.rests and self.is_open():
             self.read_at = now
             self.send(commands.NOP)
         super().check(now)
-        self._pace.look()
+        self._limit.look()
 
     def count_out(self, now: float) -> list[Message]:
         """Count out, and return, what nsqd has taken back (MSG-5).  About once a second, in the loop's thread."""
@@ -206,7 +206,7 @@ class Subscribed(Connection):
         """Close at once; what was not answered is nsqd's again."""
         super().close(reason)
         self.in_flight.clear()
-        self._pace.look()
+        self._limit.look()
 
     def send_close(self) -> None:
         """Send CLS: nsqd sends no more messages and answers CLOSE_WAIT (CLOSE-1)."""

@@ -7,14 +7,14 @@ import random
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.ordered import OrderedConnection
+from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.subscribed import MessageOwner, Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.link import Again, Link
-from gnsq_lite.net.ordered import OrderedConnection
 from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.settings import ConsumerSettings
-from gnsq_lite.net.subscribed import MessageOwner, Subscribed
 from gnsq_lite.net.target import Target
 
 log = logging.getLogger("gnsq_lite.reader")

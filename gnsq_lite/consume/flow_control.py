@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from gevent.event import Event
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.net.settings import ConsumerSettings
-from gnsq_lite.net.subscribed import Subscribed
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.pace import Pace

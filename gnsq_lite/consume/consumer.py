@@ -1,6 +1,6 @@
 """A Reader's core in its loop: connections, flow control and handler pool wired together.
 
-Everything runs in the loop's thread; what runs where handlers run is in :mod:`gnsq_lite.net.outcomes`.
+Everything runs in the loop's thread; what runs where handlers run is in :mod:`gnsq_lite.consume.run_handler`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,15 @@ from typing import Any
 import gevent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.consume.batches import BatchFeeder, latest
+from gnsq_lite.consume.closing import Closing, send_back
+from gnsq_lite.consume.flow_control import FlowControl
+from gnsq_lite.consume.pools import default_concurrency, make_pool
+from gnsq_lite.consume.queued import drop, is_expired, take_queued
+from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
+from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.subscription import Subscription
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     ClosedError,
@@ -23,19 +32,10 @@ from gnsq_lite.errors import (
     PartitionStopped,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.batches import BatchFeeder, latest
-from gnsq_lite.net.closing import Closing, send_back
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.flow import FlowControl
-from gnsq_lite.net.handlers import default_concurrency, make_batch_runner, make_pool, make_runner
 from gnsq_lite.net.leaving import leave_at_exit
-from gnsq_lite.net.outcomes import HandlerOutcomes, key_of
 from gnsq_lite.net.runtime import Completion, Loop
-from gnsq_lite.net.settings import ConsumerSettings
-from gnsq_lite.net.subscribed import Subscribed
-from gnsq_lite.net.subscription import Subscription
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
-from gnsq_lite.net.waiting import drop, is_expired, take_queued
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
@@ -366,7 +366,7 @@ class Consumer:
             return "backoff"
         return "connected" if self.connections else "connecting"
 
-    # -- the end; CLOSE-1 is in gnsq_lite.net.closing
+    # -- the end; CLOSE-1 is in gnsq_lite.consume.closing
 
     @property
     def closing(self) -> bool:

@@ -23,8 +23,8 @@ _SPARE = 10
 _LOOK_AGAIN = 1.0
 
 
-class Pace:
-    """The pace of one connection; in the loop's thread."""
+class ReadingLimit:
+    """Of one connection; in the loop's thread."""
 
     __slots__ = ("_room", "_told", "most")
 

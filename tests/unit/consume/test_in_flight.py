@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.consume import run_handler
+from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
-from gnsq_lite.net import handlers
-from gnsq_lite.net.flight import InFlight
 from gnsq_lite.speed import Fins
 from tests.unit.test_runner import FakeConnection, FakeOutcomes
 
@@ -48,7 +48,7 @@ def test_one_that_expires_while_its_handler_has_taken_it_over_is_not_finished_wh
         given.enable_async()
         assert flight.expire(LATE, LATE) == [given]
 
-    handlers.make_runner(handler, outcomes, 5).run(message)
+    run_handler.make_runner(handler, outcomes, 5).run(message)
     assert outcomes.told == [("open", message.id)]
     assert connection.told == []
     message.requeue()

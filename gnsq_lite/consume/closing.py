@@ -12,11 +12,11 @@ from gevent.event import Event
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.runtime import Completion, Loop
-from gnsq_lite.net.subscribed import Subscribed
 
 log = logging.getLogger("gnsq_lite.reader")
 

@@ -1,0 +1,182 @@
+"""The pools whose handlers run in the loop's thread: in greenlets of their own, or in the reading one.
+
+Messages come a read at a time and wait in one deque; a worker takes the next as soon as it is free.  No greenlet is
+started, and none is woken, for a message that a running worker can take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from greenlet import getcurrent, greenlet
+
+from gnsq_lite.net.runtime import SLICE, Loop, after_io, let_io
+from gnsq_lite.speed import TURN_OVER, Runner
+
+
+class GreenletPool:
+    """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""
+
+    def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
+        self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
+        self._queue: deque[Any] = deque()
+        self._idle: list[Any] = []
+        #: Workers whose turn was over before the queue was empty.
+        self._gave_way: deque[Any] = deque()
+        self._workers = 0
+        self._pump_due = False
+        self._closed = False
+
+    def submit(self, jobs: list[Any]) -> None:
+        """Queue *jobs*."""
+        self._queue.extend(jobs)
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.soon(self._pump)
+
+    def _pump_later(self) -> None:
+        """Pump when the loop has looked after its sockets: it runs many callbacks of ``soon()`` before it does."""
+        if not self._pump_due:
+            self._pump_due = True
+            after_io(self._loop.hub, self._pump)
+
+    def _pump(self) -> None:
+        """In the hub: have one worker after the other work until it waits for something or the queue is empty.
+
+        So a handler that never waits costs one switch per read, and one that waits leaves the rest to the next worker.
+        """
+        self._pump_due = False
+        self._runner.begin_turn(SLICE)
+        ends = time.monotonic() + SLICE
+        while self._queue or self._gave_way:
+            if self._gave_way:
+                self._gave_way.popleft().switch()
+            elif self._idle:
+                self._idle.pop().switch()
+            elif self._workers < self._concurrency and not self._closed:
+                self._workers += 1
+                greenlet(self._work, self._loop.hub).switch()
+            else:
+                return  # whoever is done first takes the next
+            if time.monotonic() > ends:
+                self._pump_later()
+                return
+
+    def _work(self) -> None:
+        queue, runner = self._queue, self._runner
+        me, hub = getcurrent(), self._loop.hub
+        try:
+            while True:
+                if runner.drain(queue) == TURN_OVER:
+                    self._gave_way.append(me)
+                    self._pump_later()
+                    hub.switch()
+                elif self._closed or self._workers > self._concurrency:
+                    return
+                else:
+                    self._idle.append(me)
+                    hub.switch()
+        except BaseException as error:
+            self._on_exit(error)
+        finally:
+            self._workers -= 1
+            self._count()
+            if queue:
+                self._pump_soon()
+
+    def _count(self) -> None:
+        self._runner.surplus = self._workers - self._concurrency
+
+    def take_queued(self) -> list[Any]:
+        """Remove and return what was not begun."""
+        jobs = list(self._queue)
+        self._queue.clear()
+        return jobs
+
+    def queued(self) -> int:
+        """Jobs not begun."""
+        return len(self._queue)
+
+    def busy(self) -> int:
+        """Handlers running."""
+        return self._workers - len(self._idle) - len(self._gave_way)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the limit; surplus workers end with their job."""
+        self._concurrency = concurrency
+        self._count()
+        self._pump_soon()
+
+    def close(self) -> None:
+        """Wake the idle workers, who then end."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            self._loop.soon(worker.switch)
+
+
+class InlinePool:
+    """Handlers in the reading greenlet itself: nothing is read until they return.
+
+    Between two of them the loop has its turn where they take long: answers go out, and what was not answered in time
+    is found.
+    """
+
+    def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
+        self._runner, self._on_exit = runner, on_exit
+        self._queue: deque[Any] = deque()
+        self._busy = 0
+        self._closed = False
+
+    def submit(self, jobs: list[Any]) -> None:
+        """Run *jobs* now, one after the other."""
+        queue = self._queue
+        queue.extend(jobs)
+        if self._busy:
+            return  # a handler that gave way: it takes these when it is done
+        self._busy = 1
+        try:
+            while queue:
+                try:
+                    self._runner.begin_turn(SLICE)
+                    why = self._runner.drain(queue)
+                except (KeyboardInterrupt, SystemExit) as error:
+                    self._on_exit(error)
+                    return  # the Reader ends, and sends back what is queued
+                except BaseException as error:
+                    self._on_exit(error)  # a kill at the Reader's end comes after close()
+                    if self._closed:
+                        return
+                else:
+                    if why == TURN_OVER:
+                        let_io(gevent.get_hub())
+        finally:
+            self._busy = 0
+
+    def take_queued(self) -> list[Any]:
+        """Remove and return what was not begun."""
+        jobs = list(self._queue)
+        self._queue.clear()
+        return jobs
+
+    def queued(self) -> int:
+        """Jobs not begun."""
+        return len(self._queue)
+
+    def busy(self) -> int:
+        """Handlers running."""
+        return self._busy
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """There is always one."""
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._closed = True

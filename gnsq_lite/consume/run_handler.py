@@ -1,0 +1,275 @@
+"""One message through its handler, and what becomes of it: FIN, REQ, give up, or an answer that comes later.
+
+Runs where handlers run (MSG-1, MSG-2, MSG-4).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Protocol
+
+from gnsq_lite.consume.in_flight import is_open
+from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.errors import AlreadyAnswered
+from gnsq_lite.message import EXPIRED, NEW, Message, Requeue
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.user_hooks import UserHooks, log_safely
+from gnsq_lite.policy.attempts import Tries
+from gnsq_lite.speed import Runner
+
+log = logging.getLogger("gnsq_lite.reader")
+
+
+class Outcomes(Protocol):
+    """What is done with a handler's outcome other than "finish it"."""
+
+    def on_exception(self, job: Any, error: BaseException) -> None:
+        """The handler raised: requeue, log, tell.  Runs where the handler ran."""
+
+    def gives_up(self, message: Message) -> bool:
+        """Whether a message that came more than max_attempts times is not to be handled."""
+
+    def on_too_many_attempts(self, message: Message) -> None:
+        """Give the message up (MSG-4).  Runs where handlers run; it may wait."""
+
+    def on_left_open(self, message: Message) -> None:
+        """The handler returned; it answers later."""
+
+    def on_expired(self, message: Message) -> None:
+        """No handler was called: nsqd has taken the message back."""
+
+
+#: As in _speed_run.c.
+RETURNED_FALSE = (
+    "the handler returned False, and its message is finished all the same: raise Requeue() to have it again"
+)
+
+
+def refuse_unrun(returned: object, by: str = "the handler") -> None:
+    """Raise TypeError for a coroutine or a generator: what returned it has run nothing, and nobody will.
+
+    A handler's False, which was a failure to pynsq, gets a warning, by default once.
+    """
+    if returned is False and by == "the handler":
+        warnings.warn(RETURNED_FALSE, RuntimeWarning, stacklevel=2)
+    if isinstance(returned, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+        if not isinstance(returned, AsyncGeneratorType):
+            returned.close()
+        raise TypeError(f"{by} returned a {type(returned).__name__}, which nobody runs")
+
+
+def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
+    """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
+
+    An exception of any kind is the message's failure; what is no Exception (KeyboardInterrupt, SystemExit,
+    GreenletExit, gevent.Timeout) is raised on after that.
+    """
+    most = max_attempts or 65536
+
+    def run(message: Message) -> None:
+        try:
+            if message._token == EXPIRED:  # nsqd has taken it back while it was queued here: it comes again
+                outcomes.on_expired(message)
+                return
+            if message.attempts > most and outcomes.gives_up(message):
+                outcomes.on_too_many_attempts(message)
+                return
+            returned = handler(message)
+            if returned is not None:
+                refuse_unrun(returned)
+        except BaseException as error:
+            outcomes.on_exception(message, error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        try:
+            if message._token != NEW:
+                settled(message)
+                return
+            del message._token
+        except AttributeError:
+            return  # the handler has answered
+        connection = message._connection
+        if connection.fins is None:
+            connection.finish(message)
+        else:
+            connection.fins.add(message.id)
+
+    def failed(message: Message, error: BaseException) -> None:
+        try:
+            raise error  # so that what is told of it can ask for the current exception
+        except BaseException:
+            outcomes.on_exception(message, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def settled(message: Message) -> None:
+        try:
+            if message._token == EXPIRED:
+                message.finish()  # too late, but for a message that nsqd has sent here again
+            else:
+                outcomes.on_left_open(message)
+        except AttributeError:
+            pass  # it was answered meanwhile
+
+    return Runner(handler, most, run, failed, settled)
+
+
+def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
+    """Return what handles lists of messages; those the handler did not answer are finished, or all fail."""
+    most = max_attempts or 65536
+
+    def run(batch: list[Message]) -> None:
+        live = []
+        for message in batch:
+            if message._token == EXPIRED:
+                outcomes.on_expired(message)
+                continue
+            if message.attempts <= most or not outcomes.gives_up(message):
+                live.append(message)
+                continue
+            try:
+                outcomes.on_too_many_attempts(message)
+            except BaseException as error:  # no Exception: it ends this worker, so the others go back too
+                outcomes.on_exception([each for each in batch if not each.has_responded], error)
+                raise
+        if not live:
+            return
+        try:
+            returned = handler(live)
+            if returned is not None:
+                refuse_unrun(returned)
+        except BaseException as error:
+            outcomes.on_exception(live, error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for message in live:
+            try:
+                if message._token != NEW:
+                    continue
+                del message._token
+            except AttributeError:
+                continue
+            message._connection.finish(message)
+
+    return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
+
+
+def key_of(message: Message) -> tuple[str, bytes]:
+    """Return what tells a message from all others: ids are one nsqd's own."""
+    return message.nsqd_address, message.id
+
+
+class HandlerOutcomes:
+    """Requeues, gives up, logs and tells.
+
+    Args:
+        on_failure: Called in the loop when a message failed that is not requeued.
+        stop_partition: Called in the loop with a message that ends its ordered partition (YZ-13).
+        on_exit: Called in the loop with the SystemExit or KeyboardInterrupt that a handler raised.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: ConsumerSettings,
+        tries: Tries,
+        hooks: UserHooks,
+        *,
+        on_failure: Callable[[], None],
+        stop_partition: Callable[[Message], None],
+        on_exit: Callable[[BaseException], None],
+    ) -> None:
+        self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
+        self._on_failure, self._stop_partition, self._on_exit = on_failure, stop_partition, on_exit
+        self.failures = self.given_up = 0
+
+    def on_exception(self, job: Any, error: BaseException) -> None:
+        """Requeue, or give up, the messages of a handler that raised and has not answered them; then tell of it."""
+        asked = error if isinstance(error, Requeue) else None
+        delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
+        messages = job if isinstance(job, list) else (job,)
+        for message in messages:
+            if self._tries.is_over(message.attempts) and isinstance(error, Exception) and is_open(message):
+                if backoff:
+                    self._loop.call_soon(self._on_failure)
+                self.on_too_many_attempts(message)
+                continue
+            try:
+                message.requeue(delay, backoff)
+            except AlreadyAnswered:
+                pass
+        if asked is None:
+            for message in messages:
+                self._tell(message, error)
+
+    def _tell(self, message: Message, error: BaseException) -> None:
+        self.failures += 1
+        log_safely(
+            log,
+            logging.WARNING,
+            "handler failed on %r (attempt %d): %s: %s",
+            message.id,
+            message.attempts,
+            type(error).__name__,
+            error,
+            exc_info=error,
+            extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
+        )
+        self._hooks.call("on_failure", message, error)
+
+    def gives_up(self, message: Message) -> bool:
+        """Whether a handler of this process had it at its last attempt, or it came far too often (MSG-4).
+
+        One that came again while an earlier delivery is unanswered has its handler: that left the queue before it.
+        """
+        connection: Any = message._connection
+        over = self._tries.gives_up(key_of(message), message.attempts)
+        return over or connection.in_flight.is_here_twice(message)
+
+    def on_too_many_attempts(self, message: Message) -> None:
+        """FIN after the give-up callback succeeded, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
+        settings = self._settings
+        if settings.dialect.give_up(settings.topic, settings.gives_up_by_callback) == "stop":
+            message.enable_async()
+            self._loop.call_soon(lambda: self._stop_partition(message))
+            return
+        try:
+            refuse_unrun(settings.on_give_up(message), "on_give_up")
+        except Exception as error:
+            self._answer(message.requeue)
+            log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
+            self._hooks.call("on_failure", message, error)
+        else:
+            self.given_up += 1
+            self._answer(message.finish)
+
+    def _answer(self, answer: Callable[[], None]) -> None:
+        try:
+            answer()
+        except AlreadyAnswered:
+            pass
+
+    def on_left_open(self, message: Message) -> None:
+        """The handler returned and answers later."""
+        connection: Any = message._connection
+        connection.left_open(message)
+
+    def on_expired(self, message: Message) -> None:
+        """nsqd had taken it back before its handler began.  In the loop, too."""
+        if self._tries.is_over(message.attempts + 1):  # after the ticker, which may not have seen it in the queue
+            self._loop.call_soon(lambda: self._tries.not_begun(key_of(message)))
+        connection: Any = message._connection
+        connection.skipped(message)
+
+    def on_exit(self, error: BaseException) -> None:
+        """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            self._loop.call_soon(lambda: self._on_exit(error))
+        else:
+            said = "a handler raised %s; its message was requeued"
+            log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

@@ -1,0 +1,63 @@
+"""A snapshot of a Reader's state; made in its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gnsq_lite.consume.consumer import Consumer
+from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.net.snapshot import connection_stats
+from gnsq_lite.stats import ConnectionStats, ReaderStats
+
+
+def reader_stats(core: Consumer) -> ReaderStats:
+    """Return the state of a Reader."""
+    now = core.clock.now()
+    connections = list(core.connections.values())
+    resume_at = core.flow.backoff.resume_at
+    return ReaderStats(
+        topic=core.settings.topic,
+        channel=core.settings.channel,
+        state=core.state(),
+        connections=tuple(subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
+        max_in_flight=core.flow.max_in_flight,
+        in_flight=_total(len(c.in_flight) for c in connections),
+        ready=core.flow.allocator.total_ready,
+        received=core.received_before + _total(c.received for c in connections),
+        finished=core.finished,
+        requeued=core.requeued,
+        failures=core.outcomes.failures,
+        given_up=core.outcomes.given_up,
+        late_answers=core.late_answers,
+        answers_lost=core.answers_lost,
+        expired=core.expired_before + _total(c.expired for c in connections),
+        reconnects=core.reconnects,
+        queued=core.queued(),
+        handlers_running=core.pool.busy(),
+        handlers_abandoned=core.end.abandoned,
+        backoff_level=core.flow.backoff.level,
+        backoff_for=0.0 if resume_at is None else max(0.0, resume_at - now),
+        starved=core.flow.is_starved(),
+        lookupds=core.discovery.health() if core.discovery is not None else {},
+        dropped=core.dropped,
+        unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
+        error=None if core.error is None else str(core.error) or type(core.error).__name__,
+    )
+
+
+def subscribed_stats(connection: Subscribed, ready: int, now: float) -> ConnectionStats:
+    """Return the state of a Reader's connection."""
+    counts = {
+        "ready": ready,
+        "in_flight": len(connection.in_flight),
+        "received": connection.received,
+        "finished": connection.finished,
+        "requeued": connection.requeued,
+        "expired": connection.expired,
+        "answers_lost": connection.answers_lost,
+    }
+    return connection_stats(connection, now, counts)
+
+
+def _total(counts: Iterable[int]) -> int:
+    return sum(counts)
