@@ -10,12 +10,15 @@ import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, printable
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address
+from gnsq_lite.policy import sequence as order
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -75,6 +78,30 @@ class PublishRequest:
     headers: Mapping[str, Any] | None = field(default=None)
 
 
+class Verdict(Enum):
+    """What to do after a nsqlookupd failed."""
+
+    RETRY = "ask it again at once"
+    RESTS = "go on to the next; it rests"
+    FORGOTTEN = "go on to the next; it is no longer one of the cluster"
+
+
+class Members(Protocol):
+    """Which nsqlookupds there are and which of them are to be asked; the dialect's own policy."""
+
+    def due(self) -> tuple[str, ...]:
+        """Return those to ask now."""
+
+    def found(self, addresses: Iterable[str]) -> tuple[str, ...]:
+        """Take what a nsqlookupd says about which there are; return the new ones."""
+
+    def succeeded(self, address: str) -> None:
+        """Take a good answer."""
+
+    def failed(self, address: str) -> Verdict:
+        """Take a bad one; return what to do with it."""
+
+
 class Dialect(Protocol):
     """What Reader and Writer ask of a flavour of NSQ."""
 
@@ -86,6 +113,12 @@ class Dialect(Protocol):
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the decoded JSON says, its ``data`` wrapper removed.  Raises HTTPResponseError."""
+
+    def fuller_path(self, topic: str, data: Any) -> str | None:
+        """Return what a nsqlookupd that answered *data* is to be asked for instead; None: it told all it can."""
+
+    def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
+        """Return the policy of which nsqlookupds to ask; None: those that are configured, all of them (YZ-1)."""
 
     # -- consuming
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
@@ -100,7 +133,7 @@ class Dialect(Protocol):
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
         """Return the most RDY that makes sense on this connection; None: no limit."""
 
-    def sequence(self, topic: str, endpoint: Endpoint) -> Any:
+    def sequence(self, topic: str, endpoint: Endpoint) -> order.Sequence | None:
         """Return the policy that keeps the messages of a connection in order; None: any order will do (YZ-6)."""
 
     def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
@@ -146,6 +179,14 @@ class PlainDialect:
         endpoints = tuple(producers(data, left_out))
         return Lookup(endpoints, left_out=tuple(left_out))
 
+    def fuller_path(self, topic: str, data: Any) -> str | None:
+        """An answer is all there is."""
+        return None
+
+    def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
+        """Those that are configured."""
+        return None
+
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
         """Nothing."""
         return {}
@@ -162,7 +203,7 @@ class PlainDialect:
         """No limit."""
         return None
 
-    def sequence(self, topic: str, endpoint: Endpoint) -> Any:
+    def sequence(self, topic: str, endpoint: Endpoint) -> order.Sequence | None:
         """Any order will do."""
         return None
 

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "message": BASE | {"options", "clock", "speed"},
     "wire": BASE | {"options", "speed", "packing"},
     "policy": BASE | {"options", "clock"},
-    "dialect": BASE | {"options", "message", "wire", "policy"},
+    "dialect": BASE | {"clock", "options", "message", "wire", "policy"},
     "dialects": BASE | {"dialect", "youzan"},
     "youzan": CORE | {"wire", "policy", "dialect"},
     "blocking_calls": set(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.subscribed import MessageOwner, Subscribed
@@ -11,6 +10,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.runtime import Loop
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.policy.sequence import Decision, Handle, Hold, Sequence
 
 
 class OrderedConnection(Subscribed):
@@ -23,22 +23,21 @@ class OrderedConnection(Subscribed):
         options: ConnectionOptions,
         owner: MessageOwner,
         clock: Clock,
-        sequence: Any,
+        sequence: Sequence,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
         self.fins = None  # each FIN moves the sequence on
-        #: The dialect's policy: arrived, finished, failed, release, handler_returned, expired, close, cut -> decisions.
-        self.sequence = sequence
+        self._sequence = sequence
 
     def take(self, messages: list[Message]) -> None:
         """Messages came; in the loop's thread."""
         for message in messages:
-            self.act(self.sequence.arrived(message))
+            self._act(self._sequence.arrived(message))
 
     def finish(self, message: Message) -> None:
         """Queue FIN; the next message may be handled."""
         super().finish(message)
-        self.loop.call_soon(lambda: self.act(self.sequence.finished(message)))
+        self.loop.call_soon(lambda: self._act(self._sequence.finished(message)))
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
@@ -48,32 +47,30 @@ class OrderedConnection(Subscribed):
     def _fail_in_order(self, message: Message, delay: float, backoff: bool) -> None:
         if backoff:
             self._messages_to.on_failure()
-        self.act(self.sequence.failed(message, delay))
+        self._act(self._sequence.failed(message, delay))
 
     def left_open(self, message: Message) -> None:
         """Its handler returned without an answer."""
-        self.loop.call_soon(lambda: self.act(self.sequence.handler_returned(message)))
+        self.loop.call_soon(lambda: self._act(self._sequence.handler_returned(message)))
 
     def skipped(self, message: Message) -> None:
         """Its time had passed before a handler began."""
-        self.loop.call_soon(lambda: self.act(self.sequence.expired(message)))
+        self.loop.call_soon(lambda: self._act(self._sequence.expired(message)))
 
     def give_back(self) -> None:
         """The Reader closes: what is held goes back now."""
-        self.act(self.sequence.close())
+        self._act(self._sequence.close())
 
     def cut(self) -> list[Message]:
         """The connection is gone: nothing more of it is handed out; return what waited in here."""
-        waiting: list[Message] = self.sequence.cut()
-        return waiting
+        return list(self._sequence.cut())
 
-    def act(self, decisions: Iterable[Any]) -> None:
+    def _act(self, decisions: Iterable[Decision]) -> None:
         """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""
         for decision in decisions:
-            what = type(decision).__name__
-            if what == "Handle":
+            if isinstance(decision, Handle):
                 self._messages_to.handle([decision.message])
-            elif what == "Hold":
+            elif isinstance(decision, Hold):
                 self._hold(decision.message, decision.seconds)
             else:
                 super().requeue(decision.message, 0.0, False)
@@ -83,6 +80,6 @@ class OrderedConnection(Subscribed):
 
         def release() -> None:
             timer.close()
-            self.act(self.sequence.release(message))
+            self._act(self._sequence.release(message))
 
         timer.start(release)

@@ -14,10 +14,10 @@ from typing import Any
 from gevent.event import Event
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, Lookup
+from gnsq_lite.dialect import Endpoint, Lookup, Members
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.addresses import mapped, without_credentials
-from gnsq_lite.net.lookupds import Fetch, Lookupds, Members
+from gnsq_lite.net.lookupds import Fetch, Lookupds
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng
@@ -67,10 +67,9 @@ class Discovery:
         fuller_path: Callable[[Any], str | None] | None = None,
     ) -> None:
         seeds = tuple(dict.fromkeys(lookupds))
-        make_members = getattr(dialect, "lookupd_members", None)  # plain NSQ has none
         members: Members | None = None
-        if make_members is not None:
-            members = make_members(tuple(without_credentials(seed) for seed in seeds), clock)
+        if dialect is not None:
+            members = dialect.lookupd_members(tuple(without_credentials(seed) for seed in seeds), clock)
         self._lookupds = Lookupds(seeds, options, fetch, members, fuller_path)
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0
@@ -94,7 +93,6 @@ class Discovery:
     ) -> Discovery:
         """Return the discovery of a Reader's topic, from its ConsumerSettings.  Raises OptionError."""
         dialect, topic = settings.dialect, settings.topic
-        fuller_path = getattr(dialect, "fuller_path", None)  # of one that finds out what it speaks
         return cls(
             settings.lookupds,
             path=dialect.lookup_path(topic, "read"),
@@ -108,7 +106,7 @@ class Discovery:
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
-            fuller_path=None if fuller_path is None else lambda data: fuller_path(topic, data),
+            fuller_path=lambda data: dialect.fuller_path(topic, data),
         )
 
     @classmethod

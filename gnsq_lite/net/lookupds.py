@@ -3,8 +3,9 @@
 Each question runs in a greenlet of its own, with a time limit for the whole answer; a nsqlookupd that has not answered
 the last question yet is not asked again.
 
-In a dialect that has :class:`Members`, nsqlookupds name each other, and those that fail rest for a while (YZ-1).  One
-that was named is asked in plain HTTP and gets no token; so where a configured address is https, none is asked for.
+Where the dialect has a policy of its own (:class:`~gnsq_lite.dialect.Members`), nsqlookupds name each other, and those
+that fail rest for a while (YZ-1).  One that was named is asked in plain HTTP and gets no token; so where a configured
+address is https, none is asked for.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import gevent
 
 from gnsq_lite.blocking_calls import call_cooperatively
+from gnsq_lite.dialect import Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
@@ -36,22 +38,6 @@ Done = Callable[[str, Any, NSQError | None], None]
 MAX_LISTED = 10_000
 #: No more nsqlookupds are asked, whatever they say of each other.
 MAX_LOOKUPDS = 100
-
-
-class Members(Protocol):
-    """Which nsqlookupds there are and which of them are to be asked; the dialect's own policy."""
-
-    def due(self) -> tuple[str, ...]:
-        """Return those to ask now."""
-
-    def found(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Take what a nsqlookupd says about which there are; return the new ones."""
-
-    def succeeded(self, address: str) -> None:
-        """Take a good answer."""
-
-    def failed(self, address: str) -> Any:
-        """Take a bad one; return RETRY, RESTS or FORGOTTEN of an enumeration: what to do with it."""
 
 
 class Lookupds:
@@ -133,7 +119,7 @@ class Lookupds:
             self._busy[address] = None
         if self._closed:
             return
-        if counts and self._follow(address, failure) == "RETRY":
+        if counts and self._follow(address, failure) is Verdict.RETRY:
             self.ask_one(address, path, parse, done)
             return
         try:
@@ -143,15 +129,15 @@ class Lookupds:
                 log, logging.ERROR, "the answer of nsqlookupd %s could not be acted upon", address, exc_info=error
             )
 
-    def _follow(self, address: str, failure: NSQError | None) -> str | None:
-        """Tell the policy what came; return the name of its verdict."""
+    def _follow(self, address: str, failure: NSQError | None) -> Verdict | None:
+        """Tell the policy what came; return its verdict on a failure."""
         if self._members is None:
             return None
         if failure is None:
             self._members.succeeded(address)
             return None
-        verdict = str(self._members.failed(address).name)
-        if verdict == "FORGOTTEN":
+        verdict = self._members.failed(address)
+        if verdict is Verdict.FORGOTTEN:
             log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, failure)
             del self._busy[address]
             client = self._clients.pop(address, None)

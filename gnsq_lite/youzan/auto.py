@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, PlainDialect, PublishRequest, Role
 from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
+from gnsq_lite.policy.sequence import Sequence as Sequencer
 from gnsq_lite.youzan.constants import VERSION_MARK
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.messages import Layout, message_factory
@@ -48,6 +50,9 @@ class AutoDialect:
         """Return what to ask a nsqlookupd for that answered a Reader so: one of Youzan's tells more; None: no more."""
         return self._youzan.lookup_path(topic, "read") if is_youzan_answer(data) else None
 
+    def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> None:
+        """Those that are configured."""
+
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the answer says, in the dialect it is in.  Raises HTTPResponseError."""
         if is_youzan_answer(data):
@@ -76,7 +81,7 @@ class AutoDialect:
         """As the dialect that was found."""
         return self._found.ready_limit(topic, endpoint)
 
-    def sequence(self, topic: str, endpoint: Endpoint) -> Any:
+    def sequence(self, topic: str, endpoint: Endpoint) -> Sequencer | None:
         """As the dialect that was found."""
         return self._found.sequence(topic, endpoint)
 

@@ -92,6 +92,10 @@ class YouzanDialect:
             return list(nsqds)
         return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
 
+    def fuller_path(self, topic: str, data: Any) -> str | None:
+        """An answer is all there is."""
+        return None
+
     def lookupds_path(self) -> str | None:
         """``/listlookup``: the other nsqlookupds of the cluster (YZ-1)."""
         return "/listlookup"

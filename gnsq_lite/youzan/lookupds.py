@@ -9,17 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 from gnsq_lite.clock import Clock
-
-
-class Verdict(Enum):
-    """What to do after a nsqlookupd failed."""
-
-    RETRY = "ask it again at once"
-    RESTS = "go on to the next; it rests"
-    FORGOTTEN = "go on to the next; it is no longer one of the cluster"
+from gnsq_lite.dialect import Verdict
 
 
 @dataclass(frozen=True, slots=True)

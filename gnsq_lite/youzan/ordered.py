@@ -15,10 +15,10 @@ The policy holds one connection's state.  It never yields; its caller sends the 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack
 
 #: What becomes of a message after max_attempts (YZ-13); moving it to the tail is dropping it after a publish.
 GiveUp = Literal["stop", "drop"]
@@ -31,31 +31,6 @@ class Delivery(Protocol):
 
     @property
     def deadline(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """Give the message to the handler."""
-
-    message: Delivery
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Keep the message for *seconds*, then ask :meth:`OrderedPartition.release`."""
-
-    message: Delivery
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class SendBack:
-    """Send REQ 0 for the message."""
-
-    message: Delivery
-
-
-Decision = Handle | Hold | SendBack
 
 
 class OrderedPartition:

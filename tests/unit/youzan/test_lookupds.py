@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.youzan.lookupds import LookupSet, Verdict
+from gnsq_lite.dialect import Verdict
+from gnsq_lite.youzan.lookupds import LookupSet
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.rule("YZ-1")

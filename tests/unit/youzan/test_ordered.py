@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.youzan.ordered import Handle, Hold, OrderedPartition, SendBack
+from gnsq_lite.policy.sequence import Handle, Hold, SendBack
+from gnsq_lite.youzan.ordered import OrderedPartition
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.rule("YZ-6")
