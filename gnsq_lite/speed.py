@@ -1,6 +1,29 @@
 """What is done once per message, in C where it was built, in Python elsewhere: the same either way.
 
-:mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.
+:mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.  What C and Python agree upon:
+
+A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Who
+deletes it answers, so there is one answer, whatever the threads.  ``know(Message, NEW)`` tells C the slots.
+
+``Runner.drain(queue)`` takes jobs from the left of the queue.  C handles a job by itself where it is a Message, or of
+a subclass, whose token is NEW and whose attempts are at most *most*; then it calls ``handler(message)``, and
+
+========================================  ==========================================================================
+the handler                               C does
+========================================  ==========================================================================
+returned, token NEW                       delete the token; ``connection.fins.add(message.id)``, or, where ``fins`` is
+                                          None, ``connection.finish(message)``
+returned, no token: it has answered       nothing
+returned, any other token                 ``settled(message)``
+returned a coroutine or a generator       close it, then as if TypeError had been raised
+returned False                            warn, then as for any other value
+raised                                    ``failed(message, error)``; what that raises leaves drain()
+========================================  ==========================================================================
+
+Every other job goes to ``run(job)``, which does all of it in Python, and is what :class:`PureRunner` calls for each job
+(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four).  After each job drain() returns where its turn is
+over; before each, where there is a surplus of workers.  ``Fins`` is the buffer of one connection's FINs: ``add`` in any
+thread, ``take`` in the loop's; ``wake`` is called once between two of them.
 """
 
 from __future__ import annotations

@@ -128,6 +128,10 @@ class Subscribed(Connection):
         """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
         self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
 
+    def touch(self, message: Message) -> None:
+        """Queue TOUCH; from any thread."""
+        self.send(commands.touch(message.id))
+
     # -- for an ordered one, which overrides these
 
     def take(self, messages: list[Message]) -> None:
@@ -147,9 +151,7 @@ class Subscribed(Connection):
         """The connection is gone: hand nothing more of it out; return what waited in here."""
         return []
 
-    def touch(self, message: Message) -> None:
-        """Queue TOUCH; from any thread."""
-        self.send(commands.touch(message.id))
+    # -- writing
 
     def _flush_soon(self) -> None:
         if not self._due:
@@ -166,7 +168,7 @@ class Subscribed(Connection):
             del self._reqs[:requeued]
         fins, finished = self._fins.take()
         data = data + fins if data else fins
-        if not self._is_writable():
+        if self._stream is None or self._stream.closed is not None:
             self.answers_lost += finished + requeued
             self._messages_to.on_answers_lost(finished + requeued)
             return

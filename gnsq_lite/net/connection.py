@@ -255,9 +255,6 @@ class Connection:
         del queue[:count]
         return data
 
-    def _is_writable(self) -> bool:
-        return self._stream is not None and self._stream.closed is None
-
     def _emit(self, data: bytes) -> None:
         stream = self._stream
         if stream is not None and stream.closed is None and data:
