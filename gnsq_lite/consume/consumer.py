@@ -278,7 +278,7 @@ class Consumer:
     def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
         """Hand what a read brought to the pool."""
         self.flow.received(connection.endpoint, len(messages))
-        if self.closing:
+        if self.end.begun:
             send_back(messages)
         else:
             connection.take(messages)
@@ -316,7 +316,7 @@ class Consumer:
         self.requeued += requeued
         self.flow.pace.answered(connection.endpoint, finished + requeued)
         self.flow.answered(connection.endpoint, finished + requeued + expired, success=finished > 0)
-        if self.closing:
+        if self.end.begun:
             self.end.look()
 
     def on_answers_lost(self, count: int) -> None:
