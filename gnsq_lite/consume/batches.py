@@ -44,7 +44,7 @@ class BatchFeeder:
             self._stop_timer()
         elif self._timer is None:
             self._timer = self._loop.hub.loop.timer(max(0.0, due - self._clock.now()))
-            self._timer.start(self._tick)
+            self._timer.start(self._tick, update=True)
 
     def _tick(self) -> None:
         self._stop_timer()

@@ -82,4 +82,4 @@ class OrderedConnection(Subscribed):
             timer.close()
             self._act(self._sequence.release(message))
 
-        timer.start(release)
+        timer.start(release, update=True)

@@ -28,7 +28,7 @@ class Alarm:
         self.stop()
         if at < NEVER:
             self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
-            self._timer.start(self._ring)
+            self._timer.start(self._ring, update=True)
 
     def stop(self) -> None:
         """Ring no more."""

@@ -204,7 +204,7 @@ class Routes:
         if topic.timer is not None or topic.discovery is None:
             return
         topic.timer = self._producer.loop.hub.loop.timer(min(max(0.0, pause), _LOOK_AGAIN))
-        topic.timer.start(lambda: self._ask(topic))
+        topic.timer.start(lambda: self._ask(topic), update=True)
 
     def _ask(self, topic: Topic) -> None:
         topic.timer.close()

@@ -338,7 +338,8 @@ class Parking:
             return True
         # There is always a timer: the inbox alone does not keep the hub from ending the wait with LoopExit.
         self._timer = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
-        self._timer.start(self._resume)
+        # The loop may not have run for a long time, and a timer counts from what it last took for now.
+        self._timer.start(self._resume, update=True)
         self._greenlet = getcurrent()
         try:
             self._loop.hub.switch()
