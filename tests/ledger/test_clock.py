@@ -152,7 +152,8 @@ PEOPLE = {
         "cli/demo.py",
         "cli/files.py",
     ),
-    *("broker/nsqd_http.py", "broker/nsqd.py", "broker/stats.py", "broker/youzan_cluster.py", "broker/topics.py"),
+    *("broker/nsqd_http.py", "broker/nsqd.py", "broker/stats.py", "broker/topics.py"),
+    *("broker/youzan.py", "broker/youzan_cluster.py"),
     "policy/producers.py",  # since when a nsqlookupd answers, or does not, in the statistics
 }
 WALL = re.compile(r"\btime\.time\(|\btime_ns\(|datetime\.(now|utcnow|today)\(|\.wall\(\)|\b(localtime|gmtime|ctime)\(")

@@ -18,7 +18,8 @@ class Timer:
         self.ring: Callable[[], None] | None = None
         self.open = True
 
-    def start(self, ring: Callable[[], None]) -> None:
+    def start(self, ring: Callable[[], None], *, update: bool) -> None:
+        assert update  # it counts from now, not from when the loop last looked
         self.ring = ring
 
     def stop(self) -> None:
