@@ -116,6 +116,9 @@ class Heard:
     def down(self, data: bytes) -> None:
         pass
 
+    def passed(self, count: int) -> None:
+        pass
+
 
 @pytest.mark.rule("YZ-9")
 def test_a_traced_publish_that_is_sent_again_keeps_its_trace_id(ways: Ways) -> None:
