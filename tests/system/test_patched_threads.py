@@ -49,7 +49,7 @@ while reader.stats().handlers_running:
     assert time.monotonic() < limit
     time.sleep(0.01)
 reader.close(5)
-assert reader._core.abandoned == 0
+assert reader.stats().handlers_abandoned == 0
 told = [each for each in records if each[2] is ValueError]
 assert len(told) == len(failures) >= 120 or batch, (len(told), len(failures))
 assert all(answered for answered, _ in failures)
