@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ssl
 import base64
 import contextlib
 import ssl
@@ -65,7 +66,8 @@ def _trust_what_comes(context: ssl.SSLContext) -> None:
                 context.load_verify_locations(file.name)  # the one way for what OpenSSL adds to a certificate
 
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    context._msg_callback = arrived  # type: ignore[attr-defined]
+    # Where C keeps it: in a monkey-patched process the property of ssl.SSLContext ends up at gevent's and sets nothing.
+    _ssl._SSLContext._msg_callback.__set__(context, arrived)  # type: ignore[attr-defined]
 
 
 def _first_certificate(message: bytes, *, has_context: bool) -> bytes:
