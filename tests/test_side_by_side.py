@@ -31,6 +31,14 @@ def test_files_are_found_once_in_files_and_directories() -> None:
     assert found == [here, here.parent / "fuzz" / "test_corpus.py"]
 
 
+def test_a_directory_whose_conftest_leaves_files_out_is_given_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(side_by_side.ROOT)
+    found = side_by_side.files(["tests"])
+    assert found.count(Path("tests/spark")) == 1
+    assert not any(Path("tests/spark") in path.parents for path in found)
+    assert all(side_by_side.size(path) > 0 for path in found)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -15,6 +15,7 @@ import pytest
 
 from gnsq_lite import Reader, Writer, errors
 from gnsq_lite.broker import Broker
+from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import Stub, stub
 from tests.system.test_reader import wait_for
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Message, Reader, Writer, errors
+from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import scripted
 from tests.system.test_reader import wait_for
 
