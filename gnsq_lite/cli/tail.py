@@ -104,7 +104,8 @@ def command(
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1}
+    # Nothing is given up: what is not printed goes back at once, and may come again many times before the end.
+    limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
     keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.of_reader(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
     serve(readers, drain=2.0, ended=done)
