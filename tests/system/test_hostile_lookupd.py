@@ -19,6 +19,9 @@ from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import Stub, stub
 from tests.system.test_reader import wait_for
 
+#: KiB: an answer that lists 100,000 nsqds, and they themselves, which are remembered as listed.
+MOST_GROWTH = 200 * 1024
+
 WARY: dict[str, Any] = {
     "connect_timeout": 0.5,
     "handshake_timeout": 0.8,
