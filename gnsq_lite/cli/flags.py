@@ -53,6 +53,20 @@ max_in_flight = option(
     section=CONNECTION,
     help="Messages here unanswered.",
 )
+
+
+def status_every(what: str) -> Callable[[Any], Any]:
+    """Return ``--status-every`` for a command that counts *what*, messages or calls."""
+    return option(
+        "--status-every",
+        type=click.IntRange(0),
+        default=250,
+        show_default=True,
+        section=OUTPUT,
+        help=f"Tell of times after so many {what}; 0: never.",
+    )
+
+
 consumer_opts = option(
     "--consumer-opt",
     "consumer_opts",

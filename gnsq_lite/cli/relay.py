@@ -12,7 +12,7 @@ import click
 
 from gnsq_lite import Message, Reader, Writer
 from gnsq_lite.cli import flags
-from gnsq_lite.cli.goflags import CONNECTION, OUTPUT, go_command, option
+from gnsq_lite.cli.goflags import CONNECTION, go_command, option
 from gnsq_lite.cli.hostpool import MODES, Pool, Timings
 from gnsq_lite.cli.jsonfilter import Filter
 from gnsq_lite.cli.output import errors
@@ -122,14 +122,7 @@ class Relay:
 @option("--whitelist-json-field", "keep", multiple=True, help="Keep only this field; may be repeated.")
 @flags.max_in_flight
 @option("--batch", type=click.IntRange(1), default=100, show_default=True, help="Messages of one MPUB at the most.")
-@option(
-    "--status-every",
-    type=click.IntRange(0),
-    default=250,
-    show_default=True,
-    section=OUTPUT,
-    help="Tell of times after so many messages; 0: never.",
-)
+@flags.status_every("messages")
 @flags.consumer_opts
 @flags.producer_opts
 @flags.security

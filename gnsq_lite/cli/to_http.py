@@ -10,7 +10,7 @@ import click
 from gnsq_lite import Reader
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import topic_names
-from gnsq_lite.cli.goflags import OUTPUT, Duration, go_command, option
+from gnsq_lite.cli.goflags import Duration, go_command, option
 from gnsq_lite.cli.hostpool import MODES, Pool, Timings
 from gnsq_lite.cli.output import errors
 from gnsq_lite.cli.serving import serve
@@ -42,14 +42,7 @@ from gnsq_lite.version import __version__
 @flags.consumer_opts
 @option("--max-attempts", type=click.IntRange(0), help="Give up after so many; 0, the default: never.")
 @option("--requeue-delay", type=Duration(), help="Before a failed call is made again.  [default: 5s]")
-@option(
-    "--status-every",
-    type=click.IntRange(0),
-    default=250,
-    show_default=True,
-    section=OUTPUT,
-    help="Tell of times after so many calls; 0: never.",
-)
+@flags.status_every("calls")
 @flags.security
 def command(
     nsqds: tuple[str, ...],
