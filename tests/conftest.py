@@ -41,7 +41,11 @@ def _need_real(lookupd: bool = False) -> None:
 
 
 def pytest_configure() -> None:
-    """Take SIGINT again where a shell started the run in the background and had it ignored: children inherit that."""
+    """Take SIGINT again where a shell started the run in the background and had it ignored: children inherit that.
+
+    Children run alike everywhere too: what ends without a flush would pass only where this is set.
+    """
+    os.environ.pop("PYTHONUNBUFFERED", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
