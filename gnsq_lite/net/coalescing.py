@@ -83,8 +83,9 @@ class Gathering(Publication):
             if publication is None:
                 data = commands.publish(self.topic, body)
                 publication = Publication(self._loop, self.topic, data, 1, self.timeout, self.deadline)
-                publication.retries = self.retries
                 self._apart[waiters.pop()] = publication
+            publication.retries = self.retries
+            publication.sent = publication.in_doubt = self.in_doubt
             apart.append(publication)
         self.members = []
         self.settle(error=error)

@@ -18,13 +18,13 @@ from gnsq_lite.errors import (
     UnexpectedFrame,
 )
 from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.answer_queue import AnswerQueue
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
-from gnsq_lite.wire.constants import OK
 
 if TYPE_CHECKING:
     from gnsq_lite.net.producer import Producer
@@ -49,7 +49,7 @@ class Peer:
         self.connection: Any = None
         #: The one that is tried or used.
         self.tried: Connection | None = None
-        self.pending: deque[Publication] = deque()
+        self.pending: AnswerQueue[Publication] = AnswerQueue()
         #: Routed publishes, which may go nowhere else, until the connection is there.
         self.waiting: deque[Publication] = deque()
         self.error: NSQError | None = None
@@ -77,17 +77,8 @@ class Peer:
 
     def on_response(self, connection: Connection, body: bytes) -> None:
         """An OK settles the oldest unanswered publish."""
-        if not self.pending:
-            raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
-        # An answer that nobody understands leaves the publish unanswered: the end of the connection settles it.
-        receipt = None if body == OK else self._receipt(self.pending[0], body)
+        receipt = self.pending.receipt(body, self.producer.settings.dialect.receipt)
         self.producer.succeed(self._answered(connection), receipt)
-
-    def _receipt(self, publication: Publication, body: bytes) -> Any:
-        """Return what an answer other than OK tells.  Raises ProtocolError."""
-        if publication.request is None:
-            raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
-        return self.producer.settings.dialect.receipt(publication.request, body)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A refusal that leaves the connection open settles the oldest unanswered publish."""
@@ -111,19 +102,15 @@ class Peer:
 
     def take_movable(self) -> list[Publication]:
         """Take away, in order, what another may have instead: what was not sent, and what may be sent again."""
-        again: list[Publication] = []
 
-        def moves(publication: Publication) -> bool:
-            return not publication.done() and self.producer.rotation.goes_elsewhere(publication, self)
+        def may_move(publication: Publication) -> bool:
+            return self.producer.rotation.goes_elsewhere(publication, self)
 
-        for place, publication in enumerate(self.pending):
-            if publication.retries > 0 and moves(publication):
-                publication.retries -= 1
-                self.pending[place] = publication.stand_in()
-                again.append(publication)
+        again = self.pending.take_repeatable(may_move)
         waiting, self.waiting = self.waiting, deque()
         for publication in waiting:
-            (again if moves(publication) else self.waiting).append(publication)
+            if not publication.done():
+                (again if may_move(publication) else self.waiting).append(publication)
         return again
 
     # -- life
@@ -183,28 +170,15 @@ class Peer:
         self.producer.parted(self)
 
     def _after_loss(self, error: NSQError) -> None:
-        """Settle or send again what the lost connection owed, in its order.
-
-        After an error frame nsqd has read nothing that came behind the publish it refused.
-        """
-        pending, self.pending = self.pending, deque()
+        """Settle or send again what the lost connection owed, in its order."""
+        loss = self.pending.lose(error)
         waiting, self.waiting = self.waiting, deque()
-        unread = isinstance(error, NsqdError)
-        again: list[Publication] = []
-        refused = pending.popleft() if unread and pending else None
-        for publication in pending:
-            if publication.done():
-                continue
-            if unread or publication.retries > 0:
-                publication.retries -= 0 if unread else 1
-                publication.sent = self.producer.is_in_doubt(publication)
-                again.append(publication)
-            else:
-                why = f"the connection was lost before the answer came, so the outcome is unknown: {error}"
-                self.producer.settle(publication, error=OutcomeUnknown(why))
-        self.producer.send_again([*again, *waiting])
-        if refused is not None and isinstance(error, NsqdError):
-            self.producer.refused(refused, error)
+        for publication in loss.unknown:
+            why = f"the connection was lost before the answer came, so the outcome is unknown: {error}"
+            self.producer.settle(publication, error=OutcomeUnknown(why))
+        self.producer.send_again([*loss.again, *waiting])
+        if loss.refused is not None and isinstance(error, NsqdError):
+            self.producer.refused(loss.refused, error)
 
     def close(self) -> None:
         """Disconnect; what was sent and not answered is of unknown outcome."""

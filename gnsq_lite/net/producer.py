@@ -226,10 +226,6 @@ class Producer:
         if not self.rotation.send_anyhow(publication):
             self.waiting.append(publication)
 
-    def is_in_doubt(self, publication: Publication) -> bool:
-        """Whether an earlier try, whose answer did not come, may have brought it to an nsqd."""
-        return publication.retries < self.settings.retries
-
     def send_to(self, endpoint: Endpoint, publication: Publication) -> None:
         """Send it to that endpoint, and to no other, once it is connected."""
         peer = self.peer(endpoint)

@@ -47,6 +47,7 @@ class Publication(Completion):
         "count",
         "data",
         "deadline",
+        "in_doubt",
         "last_error",
         "moves",
         "number",
@@ -84,7 +85,8 @@ class Publication(Completion):
         self.moves = 0
         self.again_at = 0.0
         self.last_error: NSQError | None = None
-        self.sent = False
+        #: Whether an nsqd may have it; and whether an earlier try, whose answer did not come, is why.
+        self.sent = self.in_doubt = False
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait and return the receipt: None from plain nsqd, a trace receipt from Youzan's where asked for.

@@ -139,7 +139,7 @@ class Routes:
         """nsqd refused it: look the topic up again at once and send it to the new leader, until its deadline."""
         topic = self._topic(publication.topic)
         if self._may_retry(topic, publication, error):
-            publication.sent = self._producer.is_in_doubt(publication)
+            publication.sent = publication.in_doubt
             self._put_back(topic, publication)
             self._look_again(topic, publication.again_at - self._producer.clock.now())
 

@@ -166,6 +166,23 @@ def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
     assert (bench.producer.published, bench.producer.failed) == (3, 1)
 
 
+@pytest.mark.rule("PUB-2")
+def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_goes_alone() -> None:
+    bench = Bench()
+    greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(bench.submit, b"2")]
+    end_turn()
+    batch = bench.wire.pending.pop()
+    batch.in_doubt = True  # an earlier connection was lost before the answer came
+    bench.producer.ready.clear()
+    bench.producer.refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
+    bench.clock.advance(5.0)
+    bench.producer._expire()
+    end_turn()
+    assert [type(each) for each in outcomes(greenlets[:1])] == [errors.PublishTimeout]
+    with pytest.raises(errors.PublishTimeout):
+        greenlets[1].value.result(0)
+
+
 def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
     bench = Bench()
     greenlets = bench.spawn(b"1", b"2")

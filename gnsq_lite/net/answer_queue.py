@@ -1,0 +1,106 @@
+"""The publishes of one connection that nsqd has not answered, and what becomes of each (PUB-2).
+
+nsqd answers in the order it reads: an answer is for the oldest.  No I/O and no loop here: whoever has the connection
+says what came of it, and gets back what that means for the publishes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.errors import NsqdError, NSQError, UnexpectedFrame
+from gnsq_lite.wire.constants import OK
+
+
+class Unanswered(Protocol):
+    """What the queue knows of a publish."""
+
+    #: How it was asked for, where that was more than a plain message or batch.
+    request: PublishRequest | None
+    #: How often it may still be sent again although its outcome is unknown.
+    retries: int
+    #: Whether an nsqd may have it; and whether an earlier try, whose answer did not come, is why.
+    sent: bool
+    in_doubt: bool
+
+    def done(self) -> bool:
+        """Whether it has its outcome, as after its deadline."""
+
+    def stand_in(self) -> Any:
+        """Return what takes its answer, should it come, when it is sent elsewhere."""
+
+
+P = TypeVar("P", bound=Unanswered)
+
+
+@dataclass(slots=True)
+class Loss(Generic[P]):
+    """What the end of a connection means for what it owed, each in order."""
+
+    #: The one that nsqd closed the connection for.
+    refused: P | None = None
+    #: To be sent again.
+    again: list[P] = field(default_factory=list)
+    #: nsqd may have read them.
+    unknown: list[P] = field(default_factory=list)
+
+
+class AnswerQueue(deque[P]):
+    """Unanswered publishes, the oldest first; one whose deadline has passed keeps its place."""
+
+    def receipt(self, body: bytes, read: Callable[[PublishRequest, bytes], Any]) -> Any:
+        """Return what the answer *body* tells the oldest; None for OK.  *read* reads any other.
+
+        Raises UnexpectedFrame, ProtocolError: nobody understands it, and the end of the connection settles the oldest.
+        """
+        if not self:
+            raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
+        if body == OK:
+            return None
+        request = self[0].request
+        if request is None:
+            raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
+        return read(request, body)
+
+    def lose(self, error: NSQError) -> Loss[P]:
+        """Empty the queue of a connection that ended with *error*.
+
+        An error frame answers the oldest, and nsqd has read nothing behind it.  After any other end nsqd may have read
+        everything: what has a try left is sent again, and the rest is of unknown outcome.
+        """
+        loss: Loss[P] = Loss()
+        unread = isinstance(error, NsqdError)
+        if unread and self:
+            loss.refused = self.popleft()
+        for publication in self:
+            if publication.done():
+                continue
+            if unread:
+                publication.sent = publication.in_doubt
+                loss.again.append(publication)
+            elif publication.retries > 0:
+                _spend_retry(publication)
+                loss.again.append(publication)
+            else:
+                loss.unknown.append(publication)
+        self.clear()
+        return loss
+
+    def take_repeatable(self, may_move: Callable[[P], bool]) -> list[P]:
+        """Take away, in order, what has a try left and *may_move*; stand-ins keep the places of their answers."""
+        taken: list[P] = []
+        for place, publication in enumerate(self):
+            if publication.retries > 0 and not publication.done() and may_move(publication):
+                _spend_retry(publication)
+                self[place] = publication.stand_in()
+                taken.append(publication)
+        return taken
+
+
+def _spend_retry(publication: Unanswered) -> None:
+    publication.retries -= 1
+    publication.sent = publication.in_doubt = True
