@@ -47,6 +47,7 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
+from gnsq_lite.wire.names import check_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -162,20 +163,14 @@ class Writer:
         plain = key is None and partition is None and trace_id is None and headers is None and not defer
         if plain and timeout is None and core is not None and not (core.routed or core.closing):
             # The most common way, made short.
+            if type(topic) is not str:
+                check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
-            return core.publish_plain(topic, body, self._own.publish_timeout)
-        return self.publish_nowait(
-            topic,
-            body,
-            defer=defer,
-            timeout=timeout,
-            key=key,
-            partition=partition,
-            trace_id=trace_id,
-            headers=headers,
-            _waits=True,
-        ).result()
+            return core.publish(topic, body, self._own.publish_timeout)
+        core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
+        core.carry(publication)
+        return publication.result()
 
     def publish_nowait(
         self,
@@ -188,7 +183,6 @@ class Writer:
         partition: int | None = None,
         trace_id: int | None = None,
         headers: Mapping[str, Any] | None = None,
-        _waits: bool = False,
     ) -> Publication:
         """Queue one message and return its :class:`Publication` at once.
 
@@ -197,31 +191,9 @@ class Writer:
         """
         if getpid() != self._pid:
             look_for_fork()
-        core = self._core
-        commands.publish_head(topic) if core is None else core.head(topic)  # a bad name opens nothing
-        if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
-            body = self._checked(body)
-        seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
-        if core is None or core.closing:
-            core = self._start(seconds)
-        plain = key is None and partition is None and trace_id is None and headers is None
-        if plain and not defer and not core.routed:
-            publication = core.plain(topic, body, seconds)
-        else:
-            request = PublishRequest(
-                topic=topic,
-                bodies=(body,),
-                defer=_positive(defer, "defer") if defer else 0.0,
-                key=_key(key),
-                partition=partition,
-                trace_id=trace_id,
-                headers=headers,
-            )
-            publication = self._requested(core, request, seconds, core.clock.now() + seconds)
-            publication.retries = self._own.retries
-        if not _waits:
-            core.backlog.reserve(publication, len(body))
-        self._submit(core, publication)
+        core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
+        core.backlog.reserve(publication, len(publication.bodies[0]))
+        core.carry(publication)
         return publication
 
     def multipublish(
@@ -242,27 +214,29 @@ class Writer:
 
         Raises as :meth:`publish`; of a batch that was split, each error speaks of one part alone: look at ``taken``.
         """
-        head = commands.multipublish_head(topic)
-        batch = commands.listed(bodies)
-        data = commands.multipublish_packed(head, batch, self._own.max_msg_size)
+        head, batch = commands.multipublish_head(topic), commands.listed(bodies)
+        packed = b""
+        if key is None and partition is None and not self._dialect.needs_route(""):
+            packed = commands.multipublish_packed(head, batch, self._own.max_msg_size)  # one pass checks and packs
+            size = len(packed) - len(head) - 4
+        else:
+            size = 4 + sum(4 + len(body) for body in commands.check_bodies(batch, self._own.max_msg_size))
         look_for_fork()
         core = self._core
         seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
         if core is None or core.closing:
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
-        extra = self._extra
-        whole = len(data) - len(head) - 4 + len(batch) * extra <= self._own.max_body_size
+        whole = size + len(batch) * self._extra <= self._own.max_body_size
         publications = []
-        for part in [batch] if whole else parts(batch, self._own.max_body_size, extra):
-            if core.routed or key is not None or partition is not None:
+        for part in [batch] if whole else parts(batch, self._own.max_body_size, self._extra):
+            publication = Publication(core.loop, topic, part, seconds, deadline, self._own.retries, batch=True)
+            if key is not None or partition is not None:
                 request = PublishRequest(topic=topic, bodies=part, batch=True, key=_key(key), partition=partition)
-                publication = self._requested(core, request, seconds, deadline)
-            else:
-                command = data if whole else head + commands.multipublish_body(part)
-                publication = Publication(core.loop, topic, command, len(part), seconds, deadline)
-            publication.retries = self._own.retries
-            self._submit(core, publication)
+                self._ask(core, publication, request)
+            elif whole:
+                publication.data = packed
+            core.carry(publication)
             publications.append(publication)
         return publications[0].result() if len(publications) == 1 else _wait_for_all(publications)
 
@@ -334,18 +308,47 @@ class Writer:
             raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from None
         return core
 
-    def _submit(self, core: Producer, publication: Publication) -> None:
-        loop = core.loop
-        if loop.is_here():
-            core.submit(publication)
-        else:
-            publication.hand_over(core)
+    def _checked_publication(
+        self,
+        topic: str,
+        body: bytes,
+        timeout: float | None,
+        defer: float,
+        key: str | bytes | None,
+        partition: int | None,
+        trace_id: int | None,
+        headers: Mapping[str, Any] | None,
+    ) -> tuple[Producer, Publication]:
+        """Return the publish of one message and the core that carries it out.  Raises what :meth:`publish` does."""
+        if type(topic) is not str:
+            check_topic(topic)
+        commands.PUBLISH_HEADS[topic]  # a bad name opens nothing
+        if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
+            body = self._checked(body)
+        core = self._core
+        seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        if core is None or core.closing:
+            core = self._start(seconds)
+        deadline = core.clock.now() + seconds
+        publication = Publication(core.loop, topic, (body,), seconds, deadline, self._own.retries)
+        if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
+            request = PublishRequest(
+                topic=topic,
+                bodies=(body,),
+                defer=_positive(defer, "defer") if defer else 0.0,
+                key=_key(key),
+                partition=partition,
+                trace_id=trace_id,
+                headers=headers,
+            )
+            self._ask(core, publication, request)
+        return core, publication
 
-    def _requested(self, core: Producer, request: PublishRequest, seconds: float, deadline: float) -> Publication:
-        data = b"" if core.routed else self._dialect.encode(request, NOWHERE, None)
-        publication = Publication(core.loop, request.topic, data, len(request.bodies), seconds, deadline)
+    def _ask(self, core: Producer, publication: Publication, request: PublishRequest) -> None:
+        """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
         publication.request = request
-        return publication
+        if not core.routed:
+            publication.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:
         """Return the bytes of a subclass of bytes, numpy's for one; raise for all else that came here."""

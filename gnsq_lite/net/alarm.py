@@ -30,6 +30,11 @@ class Alarm:
             self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
             self._timer.start(self._ring, update=True)
 
+    def cover(self, at: float) -> None:
+        """Ring at the latest then."""
+        if at < self.at:
+            self.set(at)
+
     def stop(self) -> None:
         """Ring no more."""
         timer, self._timer = self._timer, None

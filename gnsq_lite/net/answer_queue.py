@@ -52,6 +52,8 @@ class Loss(Generic[P]):
 class AnswerQueue(deque[P]):
     """Unanswered publishes, the oldest first; one whose deadline has passed keeps its place."""
 
+    __slots__ = ()
+
     def receipt(self, body: bytes, read: Callable[[PublishRequest, bytes], Any]) -> Any:
         """Return what the answer *body* tells the oldest; None for OK.  *read* reads any other.
 

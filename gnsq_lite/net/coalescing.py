@@ -1,13 +1,18 @@
 """Publishes of one turn of the loop to one topic, gathered into one MPUB; each keeps its own outcome.
 
-A greenlet of the loop's own thread that waits for its publish costs a body in a list and a switch: no object of its
-own, no callback, no timer.  All that wait for one MPUB are resumed in one callback of the loop.
+It is a queue in front of the way that every publish takes.  A greenlet of the loop's own thread that waits for its
+publish costs a body in a list and a switch: no object of its own, no callback, no timer.  All that wait for one MPUB
+are resumed in one callback of the loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from greenlet import getcurrent
+
+from gnsq_lite.clock import Clock
 from gnsq_lite.errors import BadBodyError, BadMessageError
 from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.runtime import Loop
@@ -20,12 +25,13 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publication):
     """An MPUB in the making: the publishes of one turn that have one topic and one timeout; a PUB if it is but one."""
 
-    __slots__ = ("_apart", "_head", "bodies", "failed", "members", "room", "waiters")
+    __slots__ = ("_apart", "failed", "members", "room", "waiters")
 
-    def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, most: int) -> None:
-        super().__init__(loop, topic, b"", 0, timeout, deadline)
-        self._head = commands.multipublish_head(topic)  # a bad name shows before anything is taken in
-        self.bodies: list[bytes] = []
+    bodies: list[bytes]
+
+    def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
+        commands.publish_head(topic)  # a bad name shows before anything is taken in
+        super().__init__(loop, topic, [], timeout, deadline, retries)
         #: Greenlets of the loop that wait for the outcome, in the order of their bodies; None where one gave up.
         self.waiters: list[Any] = []
         #: Publishes that somebody holds, of publish_nowait or of other threads, and the places of their bodies.
@@ -35,8 +41,9 @@ class Gathering(Publication):
         #: Bytes that one more body may have.
         self.room = most - 8
 
-    def add(self, publication: Publication, body: bytes) -> None:
+    def add(self, publication: Publication) -> None:
         """Take a publish in that somebody holds."""
+        body = publication.bodies[0]
         self.members.append((len(self.bodies), publication))
         self.bodies.append(body)
         self.room -= len(body) + 4
@@ -55,13 +62,9 @@ class Gathering(Publication):
         raise error.with_traceback(None)  # the same for all: none is to see how it came to the others
 
     def finish(self) -> None:
-        """Make the command's bytes: nothing is added any more."""
-        bodies = self.bodies
-        self.count = len(bodies)
-        if len(bodies) == 1:
-            self.data = commands.publish(self.topic, bodies[0])
-        else:
-            self.data = commands.multipublish_packed(self._head, bodies)
+        """Nothing is added any more."""
+        self.count = len(self.bodies)
+        self.batch = self.count > 1
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Settle each member, and resume whoever waits."""
@@ -81,8 +84,7 @@ class Gathering(Publication):
         for place, body in enumerate(self.bodies):
             publication = members.get(place)
             if publication is None:
-                data = commands.publish(self.topic, body)
-                publication = Publication(self._loop, self.topic, data, 1, self.timeout, self.deadline)
+                publication = Publication(self._loop, self.topic, (body,), self.timeout, self.deadline)
                 self._apart[waiters.pop()] = publication
             publication.retries = self.retries
             publication.sent = publication.in_doubt = self.in_doubt
@@ -90,3 +92,75 @@ class Gathering(Publication):
         self.members = []
         self.settle(error=error)
         return apart
+
+
+class Gathered:
+    """What this turn's publishes are gathered in; *send* gets each at the turn's end.  In the loop's thread.
+
+    Args:
+        most: Bytes of an MPUB.
+        watch: Called with the deadline of each.
+        publish_alone: Publishes for whoever is not of the loop's thread, and waits.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        clock: Clock,
+        *,
+        most: int,
+        retries: int,
+        send: Callable[[Publication], None],
+        watch: Callable[[float], None],
+        publish_alone: Callable[[str, bytes, float], Any],
+    ) -> None:
+        self._loop, self._clock, self._most, self._retries = loop, clock, most, retries
+        self._send, self._watch, self._publish_alone = send, watch, publish_alone
+        self._hub = loop.hub
+        #: All of them, in order, and the last one of each topic.
+        self.batches: list[Gathering] = []
+        self._open: dict[str, Gathering] = {}
+
+    def publish(self, topic: str, body: bytes, timeout: float) -> Any:
+        """Publish one message and wait; from any thread.  Raises InvalidName, the publish's error."""
+        greenlet = getcurrent()
+        if not (greenlet.parent is self._hub or greenlet is self._hub.parent):
+            return self._publish_alone(topic, body, timeout)
+        gathering, size = self._open.get(topic), len(body)
+        # What _gathering() asks first, without the call: most publishes join one that others opened.
+        if gathering is None or gathering.room < size or gathering.timeout != timeout:
+            gathering = self._gathering(topic, timeout, size)
+        gathering.bodies.append(body)
+        gathering.room -= size + 4
+        gathering.waiters.append(greenlet)
+        try:
+            self._loop.park(greenlet)
+        except BaseException:
+            gathering.give_up(greenlet)
+            raise
+        return gathering.raise_in(greenlet) if gathering.failed else None
+
+    def add(self, publication: Publication) -> None:
+        """Take in a plain publish of one message, that somebody holds."""
+        self._gathering(publication.topic, publication.timeout, len(publication.bodies[0])).add(publication)
+
+    def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
+        """Return the MPUB in the making that a body of *size* bytes goes into."""
+        gathering = self._open.get(topic)
+        if gathering is None or gathering.room < size or gathering.timeout != timeout:
+            deadline = self._clock.now() + timeout
+            gathering = Gathering(self._loop, topic, timeout, deadline, self._retries, self._most)
+            self._watch(deadline)
+            if not self.batches:
+                self._loop.soon(self.send)
+            self._open[topic] = gathering
+            self.batches.append(gathering)
+        return gathering
+
+    def send(self) -> None:
+        """Send what was gathered until now."""
+        batches, self.batches, self._open = self.batches, [], {}
+        for gathering in batches:
+            if not gathering.done():  # as it is when the Writer was closed meanwhile
+                gathering.finish()
+                self._send(gathering)

@@ -25,6 +25,7 @@ from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.wire.constants import OK
 
 if TYPE_CHECKING:
     from gnsq_lite.net.producer import Producer
@@ -66,18 +67,20 @@ class Peer:
         if not self.pending and self.producer.clock.now() - connection.read_at > STALE and connection.has_ended():
             self._gone()  # its greenlet will find out in a moment; the message need not be lost with it
             return False
+        command = publication.command()
         self.pending.append(publication)
         if len(self.pending) == MANY:
             connection.read_at_least(_AT_ONCE)
         publication.sent = True
-        connection.send(publication.data)
+        connection.send(command)
         return True
 
     # -- answers; the connection's owner
 
     def on_response(self, connection: Connection, body: bytes) -> None:
         """An OK settles the oldest unanswered publish."""
-        receipt = self.pending.receipt(body, self.producer.settings.dialect.receipt)
+        pending = self.pending
+        receipt = None if pending and body == OK else pending.receipt(body, self.producer.settings.dialect.receipt)
         self.producer.succeed(self._answered(connection), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:

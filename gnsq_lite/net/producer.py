@@ -21,7 +21,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.alarm import NEVER, Alarm
 from gnsq_lite.net.backlog import Backlog
-from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathering
+from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathered, Gathering
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.leaving import leave_at_exit, outcomes_left
 from gnsq_lite.net.peers import Peer
@@ -33,9 +33,6 @@ from gnsq_lite.net.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
-
-#: Topics whose PUB is kept ready.
-_MOST_HEADS = 10_000
 
 
 class Producer:
@@ -56,13 +53,23 @@ class Producer:
         self._turn = 0
         self._number = 0
         self._hub = loop.hub
-        self._heads: dict[str, bytes] = {}
         self._alarm = Alarm(loop, clock, self._expire)
         self._drained: list[Event] = []
         self.backlog = Backlog(settings.max_pending)
-        #: What this turn's publishes are gathered in: all of them, in order, and the last one of each topic.
-        self._gathered: list[Gathering] = []
-        self._open: dict[str, Gathering] = {}
+        self._gathered = Gathered(
+            loop,
+            clock,
+            most=settings.max_body_size,
+            retries=settings.retries,
+            send=self._dispatch,
+            watch=self._alarm.cover,
+            publish_alone=self._publish,
+        )
+        #: Publishes one message, whose body was checked, to whichever nsqd, and waits; of (topic, body, timeout), from
+        #: any thread.  Raises InvalidName before anything is sent, and the publish's own error.
+        self.publish: Callable[[str, bytes, float], Any] = (
+            self._gathered.publish if settings.coalesce else self._publish
+        )
         self._greenlets: list[Any] = []
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
@@ -143,67 +150,42 @@ class Producer:
 
     # -- publishing
 
-    def submit(self, publication: Publication) -> None:
-        """Send it now, or as soon as an nsqd can be reached."""
-        if self.closing:
-            self.settle(publication, error=ClosedError("the Writer was closed"))
-            return
-        if publication.deadline < self._alarm.at:
-            self._alarm.set(publication.deadline)
-        coalesces = self.settings.coalesce and not self.routed
-        if coalesces and publication.request is None and publication.data.startswith(b"PUB "):
-            body = publication.data[publication.data.index(b"\n") + 5 :]  # behind the topic and the size
-            self._gathering(publication.topic, publication.timeout, len(body)).add(publication, body)
-            return
-        if self._gathered:  # publishes keep the order they were made in
-            self._send_gathered()
-        self._dispatch(publication)
-
-    def head(self, topic: str) -> bytes:
-        """Return PUB's first line.  Raises InvalidName."""
-        head = self._heads.get(topic)
-        if head is None:
-            head = commands.publish_head(topic)
-            if len(self._heads) > _MOST_HEADS:
-                self._heads.clear()
-            self._heads[topic] = head
-        return head
-
-    def plain(self, topic: str, body: bytes, timeout: float) -> Publication:
-        """Return the publish of one message that any nsqd may take.  Raises InvalidName."""
-        data = b"%b%b%b" % (self._heads.get(topic) or self.head(topic), len(body).to_bytes(4, "big"), body)
-        publication = Publication(self.loop, topic, data, 1, timeout, self.clock.now() + timeout)
-        publication.retries = self.settings.retries
-        return publication
-
-    def publish_plain(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message, whose body was checked, to whichever nsqd, and wait; from any thread.
-
-        Raises InvalidName before anything is sent, and the publish's own error.
-        """
+    def _publish(self, topic: str, body: bytes, timeout: float) -> Any:
         greenlet = getcurrent()
         # A greenlet below the hub, or the thread's first one above it; else it is another thread's, or a nested one.
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
-        if here and self.settings.coalesce:
-            gathering, size = self._open.get(topic), len(body)
-            # What _gathering() asks first, without the call: most publishes join one that others opened.
-            if gathering is None or gathering.room < size or gathering.timeout != timeout:
-                gathering = self._gathering(topic, timeout, size)
-            gathering.bodies.append(body)
-            gathering.room -= size + 4
-            gathering.waiters.append(greenlet)
-            try:
-                self.loop.park(greenlet)
-            except BaseException:
-                gathering.give_up(greenlet)
-                raise
-            return gathering.raise_in(greenlet) if gathering.failed else None
-        publication = self.plain(topic, body, timeout)
+        commands.PUBLISH_HEADS[topic]  # a bad name is refused here
+        deadline = self.clock.now() + timeout
+        publication = Publication(self.loop, topic, (body,), timeout, deadline, self.settings.retries)
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)
         publication.hand_over(self)
         return publication.result()
+
+    def carry(self, publication: Publication) -> None:
+        """Send it, now or as soon as an nsqd can be reached; from any thread."""
+        if self.loop.is_here():
+            self.submit(publication)
+        else:
+            publication.hand_over(self)
+
+    def submit(self, publication: Publication) -> None:
+        """Carry it out, in the loop's thread."""
+        if self.closing:
+            self.settle(publication, error=ClosedError("the Writer was closed"))
+            return
+        if publication.deadline < self._alarm.at:
+            self._alarm.set(publication.deadline)
+        if self.settings.coalesce and not (publication.batch or publication.request is not None or self.routed):
+            self._gathered.add(publication)
+            return
+        if self._gathered.batches:  # publishes keep the order they were made in
+            self._gathered.send()
+        if self.routed:
+            self._dispatch(publication)
+        else:  # what that does, without the call
+            self._send(publication)
 
     def _dispatch(self, publication: Publication) -> None:
         if self.routed:
@@ -251,28 +233,6 @@ class Producer:
         else:
             self.settle(publication, error=error)
 
-    def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
-        """Return the MPUB in the making that a body of *size* bytes goes into."""
-        gathering = self._open.get(topic)
-        if gathering is None or gathering.room < size or gathering.timeout != timeout:
-            deadline = self.clock.now() + timeout
-            gathering = Gathering(self.loop, topic, timeout, deadline, self.settings.max_body_size)
-            gathering.retries = self.settings.retries
-            if deadline < self._alarm.at:
-                self._alarm.set(deadline)
-            if not self._gathered:
-                self.loop.soon(self._send_gathered)
-            self._open[topic] = gathering
-            self._gathered.append(gathering)
-        return gathering
-
-    def _send_gathered(self) -> None:
-        gathered, self._gathered, self._open = self._gathered, [], {}
-        for gathering in gathered:
-            if not gathering.done():  # as it is when the Writer was closed meanwhile
-                gathering.finish()
-                self._dispatch(gathering)
-
     # -- outcomes
 
     def succeed(self, publication: Publication, receipt: Any) -> None:
@@ -318,7 +278,7 @@ class Producer:
         """Every publish that may have no outcome yet."""
         yield from self.waiting
         yield from self.routes.waiting()
-        yield from self._gathered
+        yield from self._gathered.batches
         for peer in self.peers.values():
             yield from peer.pending
             yield from peer.waiting

@@ -12,6 +12,7 @@ from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.runtime import Completion, Loop
+from gnsq_lite.wire import commands
 
 #: Seconds beyond the deadline that the loop has to say what became of it: it knows more than who waits.
 GRACE = 0.1
@@ -43,6 +44,8 @@ class Publication(Completion):
         "_undecided",
         "_untaken",
         "again_at",
+        "batch",
+        "bodies",
         "cost",
         "count",
         "data",
@@ -58,7 +61,16 @@ class Publication(Completion):
         "topic",
     )
 
-    def __init__(self, loop: Loop, topic: str, data: bytes, count: int, timeout: float, deadline: float) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        topic: str,
+        bodies: Sequence[bytes],
+        timeout: float,
+        deadline: float,
+        retries: int = 0,
+        batch: bool = False,
+    ) -> None:
         self._done = False
         #: Who deletes it gives the outcome: one, in whatever thread.
         self._undecided = None
@@ -68,15 +80,15 @@ class Publication(Completion):
         self._wakers = []
         self._loop = loop
         self._greenlet: Any = None
-        self.topic = topic
-        #: The command's bytes; b"" until the dialect has chosen where it goes (``request`` is set then).
-        self.data = data
-        #: How many messages it is.
-        self.count = count
-        self.timeout = timeout
-        self.deadline = deadline
+        self.topic, self.bodies, self.batch = topic, bodies, batch
+        #: How it was asked for, where that was more than a plain message or batch, or where a leader takes it.
         self.request: PublishRequest | None = None
-        self.retries = 0
+        #: The command's bytes where they had to be made before it is written: to check it, or for the leader chosen.
+        self.data = b""
+        #: How many messages it is.
+        self.count = len(bodies)
+        self.timeout, self.deadline = timeout, deadline
+        self.retries = retries
         #: Bytes counted against max_pending; 0 where somebody waits.
         self.cost = 0
         #: Order among routed publishes, how many pauses its leader was looked for, when the last one ends, and what it
@@ -87,6 +99,19 @@ class Publication(Completion):
         self.last_error: NSQError | None = None
         #: Whether an nsqd may have it; and whether an earlier try, whose answer did not come, is why.
         self.sent = self.in_doubt = False
+
+    def asked(self) -> PublishRequest:
+        """Return what a dialect is to read."""
+        return self.request or PublishRequest(topic=self.topic, bodies=self.bodies, batch=self.batch)
+
+    def command(self) -> bytes:
+        """Return the bytes to write."""
+        if self.data:
+            return self.data
+        if self.batch:
+            return commands.multipublish_packed(commands.multipublish_head(self.topic), list(self.bodies))
+        body = self.bodies[0]
+        return b"%b%b%b" % (commands.PUBLISH_HEADS[self.topic], len(body).to_bytes(4, "big"), body)
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait and return the receipt: None from plain nsqd, a trace receipt from Youzan's where asked for.
@@ -142,7 +167,7 @@ class Publication(Completion):
 
     def stand_in(self) -> Publication:
         """Return what is left where it was sent, to take the answer that may still come, when it is sent elsewhere."""
-        other = Publication(self._loop, self.topic, b"", 0, self.timeout, self.deadline)
+        other = Publication(self._loop, self.topic, (), self.timeout, self.deadline)
         other.request, other._done = self.request, True
         return other
 

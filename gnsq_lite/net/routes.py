@@ -55,11 +55,8 @@ class Routes:
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
-        if publication.request is None:  # it was made before anybody knew that topics have leaders
-            publication.request = plain_request(publication.topic, publication.data)
         prepare = getattr(self._dialect, "prepare", None)
-        if prepare is not None:
-            publication.request = prepare(publication.request)
+        publication.request = publication.asked() if prepare is None else prepare(publication.asked())
         topic = self._topic(publication.topic)
         if topic.waiting or not topic.fresh:
             topic.waiting.append(publication)
@@ -255,16 +252,3 @@ def _insert(queue: deque[Publication], publication: Publication) -> None:
     while at and queue[at - 1].number > publication.number:
         at -= 1
     queue.insert(at, publication)
-
-
-def plain_request(topic: str, data: bytes) -> PublishRequest:
-    """Return what the bytes of a PUB or MPUB ask for, to be asked in another dialect."""
-    line, _, rest = data.partition(b"\n")
-    if line.startswith(b"PUB "):
-        return PublishRequest(topic=topic, bodies=(rest[4:],))
-    bodies, at = [], 8
-    while at < len(rest):
-        end = at + 4 + int.from_bytes(rest[at : at + 4], "big")
-        bodies.append(rest[at + 4 : end])
-        at = end
-    return PublishRequest(topic=topic, bodies=bodies, batch=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,26 @@ class Payload:
     topic: str
     count: int
     data: bytes
+
+
+class Bodies(Sequence[bytes]):
+    """The messages of a payload, read out of its bytes where a dialect lays batches out in another way."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+
+    def __len__(self) -> int:
+        return self._payload.count
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(bodies_of(self._payload.data))
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        return bodies_of(self._payload.data)[place]
 
 
 def checked_bodies(column: pa.Array, most: int, on_null: Literal["error", "skip"]) -> tuple[pa.Array, pa.Array | None]:

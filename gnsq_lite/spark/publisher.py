@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite import Writer
-from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import (
     InvalidBody,
     MpubFailedError,
@@ -24,7 +23,7 @@ from gnsq_lite.errors import (
     PubFailedError,
 )
 from gnsq_lite.net.publication import Publication
-from gnsq_lite.spark.mpub import Payload, bodies_of, checked_bodies, payloads
+from gnsq_lite.spark.mpub import Bodies, Payload, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
@@ -46,13 +45,10 @@ class PayloadWriter(Writer):
         if core is None or core.closing:
             core = self._start(timeout)
         deadline = core.clock.now() + timeout
-        if core.routed:
-            request = PublishRequest(topic=payload.topic, bodies=bodies_of(payload.data), batch=True)
-            publication = self._requested(core, request, timeout, deadline)
-        else:
-            data = commands.multipublish_head(payload.topic) + payload.data
-            publication = Publication(core.loop, payload.topic, data, payload.count, timeout, deadline)
-        self._submit(core, publication)
+        publication = Publication(core.loop, payload.topic, Bodies(payload), timeout, deadline, batch=True)
+        if not core.routed:
+            publication.data = commands.multipublish_head(payload.topic) + payload.data
+        core.carry(publication)
         return publication
 
 

@@ -72,9 +72,24 @@ def defer_publish(topic: str, body: bytes, delay_s: float, *, max_delay_s: float
     return b"DPUB %b %d\n" % (check_topic(topic), milliseconds) + _size(len(body)) + body
 
 
+class _PublishHeads(dict[str, bytes]):
+    def __missing__(self, topic: str) -> bytes:
+        if len(self) >= _MOST_HEADS:
+            self.clear()
+        head = self[topic] = b"PUB " + check_topic(topic) + b"\n"
+        return head
+
+
+#: Topics whose PUB is kept ready.
+_MOST_HEADS = 10_000
+
+#: PUB's first line, by topic; the size and the body follow.  Looking one up raises InvalidName.
+PUBLISH_HEADS: Final = _PublishHeads()
+
+
 def publish_head(topic: str) -> bytes:
     """Return PUB's first line; the size and the body follow.  Raises InvalidName."""
-    return b"PUB " + check_topic(topic) + b"\n"
+    return PUBLISH_HEADS[topic]
 
 
 def multipublish_head(topic: str) -> bytes:

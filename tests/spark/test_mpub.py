@@ -22,7 +22,7 @@ from gnsq_lite.errors import (
     OptionError,
     OutcomeUnknown,
 )
-from gnsq_lite.spark.mpub import Payload, bodies_of, checked_bodies, payloads
+from gnsq_lite.spark.mpub import Bodies, Payload, bodies_of, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions, parse
 from gnsq_lite.spark.progress import Marker, TaskKey, remove_markers
 from gnsq_lite.spark.publisher import Sink
@@ -57,6 +57,12 @@ def test_payloads_hold_all_bodies_in_order_within_the_limits(
     assert [body for payload in found for body in parsed(payload.data)] == bodies
     assert all(0 < payload.count <= most and len(payload.data) - 4 <= max(size, 48) for payload in found)
     assert [body for payload in found for body in bodies_of(payload.data)] == bodies
+
+
+def test_a_payload_is_read_as_messages_where_a_dialect_lays_them_out_otherwise() -> None:
+    (payload,) = payloads("t", pa.array([b"1", b"22", b"333"]), 10, 100)
+    bodies = Bodies(payload)
+    assert (len(bodies), list(bodies), bodies[1], bodies[1:]) == (3, [b"1", b"22", b"333"], b"22", [b"22", b"333"])
 
 
 def test_strings_are_sent_as_utf8() -> None:

@@ -80,6 +80,7 @@ def test_one_bad_publish_hurts_no_other(make_broker: MakeBroker, topic: str, coa
         ("", b"x", errors.InvalidName),
         ("t" * 65, b"x", errors.InvalidName),
         (b"t", b"x", errors.InvalidName),
+        (["t"], b"x", errors.InvalidName),
     ],
 )
 def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(

@@ -51,7 +51,7 @@ class Wire:
 
     @property
     def sent(self) -> list[bytes]:
-        return [publication.data for publication in self.pending]
+        return [publication.command() for publication in self.pending]
 
 
 class Bench:
@@ -76,12 +76,12 @@ class Bench:
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
-        return self.producer.publish_plain(topic, body, timeout)
+        return self.producer.publish(topic, body, timeout)
 
     def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publication:
         """What a Writer does for ``publish_nowait`` and for other threads."""
         deadline = self.clock.now() + timeout
-        publication = Publication(loop_here(), topic, commands.publish(topic, body), 1, timeout, deadline)
+        publication = Publication(loop_here(), topic, (body,), timeout, deadline)
         self.producer.submit(publication)
         return publication
 
@@ -164,6 +164,15 @@ def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
     assert outcomes(greenlets) == [error, greenlets[1].value, None]
     assert held.result(1) is None
     assert (bench.producer.published, bench.producer.failed) == (3, 1)
+
+
+@pytest.mark.parametrize("topic", ["a b", b"t"])
+def test_a_bad_name_is_refused_before_anything_is_taken_in(topic: Any) -> None:
+    bench = Bench()
+    with pytest.raises(errors.InvalidName):
+        bench.publish(b"1", topic=topic)
+    end_turn()
+    assert (bench.wire.sent, bench.producer.unsettled()) == ([], 0)
 
 
 @pytest.mark.rule("PUB-2")
@@ -280,11 +289,11 @@ def test_more_callers_than_are_resumed_at_once_are_all_resumed(coalesce: bool) -
 def test_what_is_not_coalesced_does_not_overtake_what_is() -> None:
     bench = Bench()
     first = bench.submit(b"1")
-    batch = Publication(loop_here(), "t", commands.multipublish("t", [b"2", b"3"]), 2, 5.0, bench.clock.now() + 5)
+    batch = Publication(loop_here(), "t", [b"2", b"3"], 5.0, bench.clock.now() + 5, batch=True)
     bench.producer.submit(batch)
     last = bench.submit(b"4")
     end_turn()
-    assert bench.wire.sent == [commands.publish("t", b"1"), batch.data, commands.publish("t", b"4")]
+    assert bench.wire.sent == [commands.publish("t", b"1"), batch.command(), commands.publish("t", b"4")]
     bench.answer()
     assert [each.result(0) for each in (first, batch, last)] == [None] * 3
 
@@ -293,7 +302,7 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
     bench = Bench()
     publications = []
     for _ in range(3):
-        publication = Publication(loop_here(), "t", commands.publish("t", b"x" * 10), 1, 5.0, bench.clock.now() + 5)
+        publication = Publication(loop_here(), "t", (b"x" * 10,), 5.0, bench.clock.now() + 5)
         bench.producer.backlog.reserve(publication, 10)
         bench.producer.submit(publication)
         publications.append(publication)
@@ -323,8 +332,8 @@ def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypat
     monkeypatch.setattr(bench.producer.settings.dialect, "needs_route", lambda topic: True)
     bench.producer._may_route()
     end_turn()
-    assert (bench.wire.sent, [each.data for each in routed]) == ([], [commands.multipublish("t", [b"1", b"2"])])
-    third = Publication(loop_here(), "t", commands.publish("t", b"3"), 1, 5.0, bench.clock.now() + 5)
+    assert (bench.wire.sent, [(each.asked().bodies, each.batch) for each in routed]) == ([], [([b"1", b"2"], True)])
+    third = Publication(loop_here(), "t", (b"3",), 5.0, bench.clock.now() + 5)
     bench.producer.submit(third)
     assert routed[-1] is third
     assert routed[0].number < third.number
@@ -334,7 +343,8 @@ def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypat
 
 def test_other_requests_are_never_gathered() -> None:
     bench = Bench()
-    deferred = Publication(loop_here(), "t", commands.defer_publish("t", b"1", 1.0), 1, 5.0, bench.clock.now() + 5)
+    deferred = Publication(loop_here(), "t", (b"1",), 5.0, bench.clock.now() + 5)
+    deferred.data = commands.defer_publish("t", b"1", 1.0)
     deferred.request = PublishRequest(topic="t", bodies=(b"1",), defer=1.0)
     bench.producer.submit(deferred)
     assert bench.wire.sent == [deferred.data]
@@ -402,9 +412,9 @@ def test_the_threads_first_greenlet_publishes_in_this_turn_too(coalesce: bool) -
 
 def test_a_deadline_set_while_others_expire_is_kept() -> None:
     bench = Bench(coalesce=False)
-    first = Publication(loop_here(), "t", commands.publish("t", b"x"), 1, 5.0, bench.clock.now() + 5)
-    last = Publication(loop_here(), "t", commands.publish("t", b"x"), 1, 60.0, bench.clock.now() + 60)
-    again = Publication(loop_here(), "t", commands.publish("t", b"x"), 1, 8.0, bench.clock.now() + 8)
+    first = Publication(loop_here(), "t", (b"x",), 5.0, bench.clock.now() + 5)
+    last = Publication(loop_here(), "t", (b"x",), 60.0, bench.clock.now() + 60)
+    again = Publication(loop_here(), "t", (b"x",), 8.0, bench.clock.now() + 8)
     for publication in (first, last):
         bench.producer.submit(publication)
     settle = bench.producer.settle

@@ -35,6 +35,11 @@ class Line:
         pass
 
 
+def publish_of(core: Any, body: bytes, timeout: float) -> Publication:
+    deadline = core.clock.now() + timeout
+    return Publication(core.loop, "t", (body,), timeout, deadline, retries=core.settings.retries)
+
+
 class Bench:
     """A Writer's core with so many peers, and its clock."""
 
@@ -71,7 +76,7 @@ class Bench:
         self.core.fail_hopeless()
 
     def publish(self, timeout: float = 5.0) -> Publication:
-        publication: Publication = self.core.plain("t", b"x", timeout)
+        publication: Publication = publish_of(self.core, b"x", timeout)
         self.core.submit(publication)
         return publication
 
@@ -158,7 +163,7 @@ def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_ou
     bench.answer(good)
     for _ in range(2):
         bench.core.rotation.look_again()
-    good.pending.appendleft(bench.core.plain("t", b"bad", 3.0))
+    good.pending.appendleft(publish_of(bench.core, b"bad", 3.0))
     bench.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
     bench.later(3.0)
     with pytest.raises(errors.PublishTimeout):  # the silent one may have it

@@ -45,7 +45,7 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
     core: Any = Producer(loop_here(), settings, clock)
     topic = core.routes._topics["t"] = Topic()
     topic.discovery = NoDiscovery()  # type: ignore[assignment]
-    publication = Publication(core.loop, "t", b"", 1, 86_400.0, clock.now() + 86_400.0)
+    publication = Publication(core.loop, "t", (b"x",), 86_400.0, clock.now() + 86_400.0)
     publication.request = PublishRequest(topic="t", bodies=(b"x",), key=b"k")
     core.submit(publication)
     try:

@@ -11,8 +11,6 @@ from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message
-from gnsq_lite.net.routes import plain_request
-from gnsq_lite.wire import commands
 from gnsq_lite.youzan.auto import AutoDialect, is_youzan_answer
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.messages import YouzanMessage
@@ -91,10 +89,3 @@ def test_what_only_youzan_can_do_is_refused_with_what_to_change(asked: dict[str,
     request = PublishRequest(topic="t", bodies=(b"x",), **asked)
     with pytest.raises(OptionError, match="dialect='youzan'"):
         AutoDialect().encode(request, AT, None)
-
-
-def test_a_plain_command_is_asked_for_again_in_the_other_dialect() -> None:
-    single = plain_request("t", commands.publish("t", b"a\nb"))
-    assert (single.bodies, single.batch) == ((b"a\nb",), False)
-    batch = plain_request("t", commands.multipublish("t", [b"a", b"bc\n"]))
-    assert (list(batch.bodies), batch.batch) == ([b"a", b"bc\n"], True)

@@ -1,0 +1,50 @@
+"""A publish until its bytes are written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+import pytest
+
+from gnsq_lite import Reader, Writer
+from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.runtime import loop_here
+from gnsq_lite.wire import commands
+
+
+def publication(bodies: Sequence[bytes], batch: bool = False) -> Publication:
+    return Publication(loop_here(), "t", bodies, 5.0, 5.0, batch=batch)
+
+
+@pytest.mark.rule("PUB-1")
+@pytest.mark.rule("YZ-14")
+@pytest.mark.parametrize(
+    ("bodies", "batch", "command"),
+    [
+        ((b"a\nb",), False, commands.publish("t", b"a\nb")),
+        ([b"a"], True, commands.multipublish("t", [b"a"])),
+        ((b"a", b"bc\n"), True, commands.multipublish("t", [b"a", b"bc\n"])),
+    ],
+)
+def test_it_is_bytes_for_any_nsqd_and_a_request_for_a_dialect(
+    bodies: Sequence[bytes], batch: bool, command: bytes
+) -> None:
+    publish = publication(bodies, batch)
+    assert (publish.command(), publish.data) == (command, b"")  # made when written, and not kept
+    assert publish.asked() == PublishRequest(topic="t", bodies=bodies, batch=batch)
+    assert publish.count == len(bodies)
+
+
+def test_bytes_that_were_made_to_check_it_or_for_its_leader_are_not_made_again() -> None:
+    publish = publication((b"x",))
+    publish.data = b"DPUB t 5\n\0\0\0\1x"
+    assert publish.command() is publish.data
+
+
+@pytest.mark.parametrize("of", [Reader, Writer])
+def test_what_is_public_takes_nothing_private(of: type) -> None:
+    methods = [method for name, method in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")]
+    assert methods
+    assert [name for method in methods for name in inspect.signature(method).parameters if name.startswith("_")] == []
