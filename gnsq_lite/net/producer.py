@@ -74,7 +74,16 @@ class Producer:
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
-        self.routes = Routes(self)
+        self.routes = Routes(
+            loop,
+            settings,
+            clock,
+            self.rng,
+            shunned=self.rotation.shunned,
+            send_to=self.send_to,
+            fail=lambda publication, error: self.settle(publication, error=error),
+            keep=self.keep,
+        )
         self._discovery: Discovery | None = None
         leave_at_exit(self)
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.publication import Publication
-
-if TYPE_CHECKING:
-    from gnsq_lite.net.producer import Producer
+from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.shunned import Shunned
 
 log = logging.getLogger("gnsq_lite.writer")
 
@@ -46,12 +48,32 @@ class Topic:
 
 
 class Routes:
-    """The routes of a Writer's topics.  In the loop's thread."""
+    """The routes of a Writer's topics.  In the loop's thread.
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-        self._dialect = producer.settings.dialect
+    Args:
+        shunned: Endpoints that are left out where another will do.
+        send_to: Sends a publish to an endpoint, and to no other.
+        fail: Settles a publish with an error.
+        keep: Takes each greenlet that is to be killed at the end.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: ProducerSettings,
+        clock: Clock,
+        rng: Rng,
+        *,
+        shunned: Shunned[Endpoint],
+        send_to: Callable[[Endpoint, Publication], None],
+        fail: Callable[[Publication, NSQError], None],
+        keep: Callable[[Any], None],
+    ) -> None:
+        self._loop, self._settings, self._clock, self._rng = loop, settings, clock, rng
+        self._shunned, self._send_to, self._fail, self._keep = shunned, send_to, fail, keep
+        self._dialect = settings.dialect
         self._topics: dict[str, Topic] = {}
+        self._ended = False
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
@@ -71,7 +93,7 @@ class Routes:
         return topic
 
     def _open(self, name: str, topic: Topic) -> None:
-        producer, settings = self._producer, self._producer.settings
+        settings = self._settings
         if not settings.lookupds:  # no nsqlookupd: the nsqds that were given lead all there is
             topic.lookup, topic.fresh = None, True
             return
@@ -80,14 +102,14 @@ class Routes:
             path=self._dialect.lookup_path(name, "write"),
             parse=lambda data: self._dialect.parse_lookup(name, "write", data),
             options=settings.lookup,
-            clock=producer.clock,
-            rng=producer.rng,
+            clock=self._clock,
+            rng=self._rng,
             on_lookup=lambda address, lookup: self._learned(topic, lookup),
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=self._dialect,
         )
-        producer.keep(producer.loop.spawn(f"route {name}", topic.discovery.run))
+        self._keep(self._loop.spawn(f"route {name}", topic.discovery.run))
 
     def _learned(self, topic: Topic, lookup: Lookup) -> None:
         if lookup.endpoints or topic.lookup is None:
@@ -115,7 +137,7 @@ class Routes:
 
     def _place(self, topic: Topic, publication: Publication) -> None:
         """Choose the leader and queue the command there."""
-        request, producer = publication.request, self._producer
+        request = publication.request
         if request is None:
             raise ValueError("a routed publish has a request")
         try:
@@ -124,11 +146,11 @@ class Routes:
         except NotSent as error:  # no leader now: look again, within the publish's own limits
             if self._may_retry(topic, publication, error):
                 _insert(topic.held, publication)
-                self._look_again(topic, publication.again_at - producer.clock.now())
+                self._look_again(topic, publication.again_at - self._clock.now())
         except NSQError as error:
-            producer.settle(publication, error=error)
+            self._fail(publication, error)
         else:
-            producer.send_to(endpoint, publication)
+            self._send_to(endpoint, publication)
 
     # -- leaders that moved
 
@@ -138,17 +160,17 @@ class Routes:
         if self._may_retry(topic, publication, error):
             publication.sent = publication.in_doubt
             self._put_back(topic, publication)
-            self._look_again(topic, publication.again_at - self._producer.clock.now())
+            self._look_again(topic, publication.again_at - self._clock.now())
 
     def _may_retry(self, topic: Topic, publication: Publication, error: NSQError) -> bool:
         """Whether to follow the leader once more; where not, the publish is settled."""
-        now = self._producer.clock.now()
+        now = self._clock.now()
         if now >= publication.again_at:
             moves = publication.moves = publication.moves + 1
             pause = min(_FIRST_PAUSE * 2.0 ** min(moves - 1, 16), _LONGEST_PAUSE)
             publication.again_at = now + (pause if moves > 1 else 0.0)
         if topic.discovery is None:
-            self._producer.settle(publication, error=error)
+            self._fail(publication, error)
             return False
         publication.last_error = error
         return True
@@ -177,7 +199,7 @@ class Routes:
             chosen = self._choose(topic, publication.request)
         except NSQError:
             return False
-        return chosen != endpoint and not self._producer.rotation.shunned.has(chosen)
+        return chosen != endpoint and not self._shunned.has(chosen)
 
     def refresh(self, endpoint: Endpoint) -> None:
         """Ask again for the topics that have a leader at *endpoint*, which is silent: it may have moved (YZ-18)."""
@@ -187,10 +209,9 @@ class Routes:
 
     def _choose(self, topic: Topic, request: PublishRequest) -> Endpoint:
         """Return the leader; where any will do, one that is not shunned, if there is one (PUB-4, YZ-5)."""
-        producer = self._producer
-        endpoints = producer.settings.endpoints if topic.lookup is None else topic.lookup.endpoints
+        endpoints = self._settings.endpoints if topic.lookup is None else topic.lookup.endpoints
         if not _is_bound(request):
-            endpoints = producer.rotation.shunned.best(endpoints)
+            endpoints = self._shunned.best(endpoints)
         return self._dialect.choose(request, tuple(endpoints), topic.lookup)
 
     def _put_back(self, topic: Topic, publication: Publication) -> None:
@@ -200,19 +221,19 @@ class Routes:
     def _look_again(self, topic: Topic, pause: float) -> None:
         if topic.timer is not None or topic.discovery is None:
             return
-        topic.timer = self._producer.loop.hub.loop.timer(min(max(0.0, pause), _LOOK_AGAIN))
+        topic.timer = self._loop.hub.loop.timer(min(max(0.0, pause), _LOOK_AGAIN))
         topic.timer.start(lambda: self._ask(topic), update=True)
 
     def _ask(self, topic: Topic) -> None:
         topic.timer.close()
         topic.timer = None
-        if topic.discovery is None or self._producer.ended:
+        if topic.discovery is None or self._ended:
             return
         topic.discovery.poke()
         if topic.waiting or topic.held:
             self._look_again(topic, _LOOK_AGAIN)
 
-    # -- the producer's view
+    # -- what waits, and the end
 
     def waiting(self) -> Iterable[Publication]:
         """Every publish that waits for a route."""
@@ -228,12 +249,14 @@ class Routes:
 
     def abandon(self) -> None:
         """In a forked child: look nothing up."""
+        self._ended = True
         for topic in self._topics.values():
             if topic.discovery is not None:
                 topic.discovery.abandon()
 
     def close(self) -> None:
         """Stop looking up."""
+        self._ended = True
         for topic in self._topics.values():
             if topic.discovery is not None:
                 topic.discovery.stop()
