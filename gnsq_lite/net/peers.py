@@ -15,7 +15,6 @@ from gnsq_lite.errors import (
     NsqdError,
     NSQError,
     OutcomeUnknown,
-    UnexpectedFrame,
 )
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.answer_queue import AnswerQueue
