@@ -15,7 +15,7 @@ from typing import Any
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message
-from gnsq_lite.net.native import native_ident
+from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.reader import log_give_up
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer

@@ -32,9 +32,9 @@ from gnsq_lite.keywords import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.native import is_patched, native_lock
-from gnsq_lite.net.process import forget_on_fork, io_loop
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import is_patched, native_lock
 from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely

@@ -31,13 +31,10 @@ from gnsq_lite.keywords import (
 )
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.native import native_lock
-from gnsq_lite.net.process import forget_on_fork, io_loop
-from gnsq_lite.net.producer import Producer
-from gnsq_lite.net.publication import GRACE, Publication
-from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.settings import AddressMap, ProducerSettings, check_connection, check_lookup
-from gnsq_lite.net.snapshot import writer_stats
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
 from gnsq_lite.options import (
     ConnectionOptions,
     DialectName,
@@ -45,6 +42,10 @@ from gnsq_lite.options import (
     WriterOptions,
     WriterReconnectOptions,
 )
+from gnsq_lite.publish.producer import Producer
+from gnsq_lite.publish.publication import GRACE, Publication
+from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.snapshot import writer_stats
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic

@@ -14,7 +14,9 @@ PACKAGE = ROOT / "gnsq_lite"
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
 BASE = {"errors", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
-CLIENT = CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "consume", "wire", "reader", "writer"}
+CLIENT = (
+    CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "consume", "publish", "wire", "reader", "writer"}
+)
 
 #: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
 ALLOWED: dict[str, set[str]] = {
@@ -38,8 +40,9 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"blocking_calls"} | BASE | {"options", "clock", "keywords", "wire.names"},
     "net": CORE | {"blocking_calls", "speed", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"speed", "wire", "policy", "dialect", "net"},
+    "publish": CORE | {"wire", "policy", "dialect", "http", "net"},
     "reader": CORE | {"wire", "policy", "dialect", "dialects", "http", "net", "consume"},
-    "writer": CORE | {"wire", "policy", "dialect", "dialects", "http", "net"},
+    "writer": CORE | {"wire", "policy", "dialect", "dialects", "http", "net", "publish"},
     "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
@@ -54,8 +57,8 @@ ALLOWED: dict[str, set[str]] = {
 
 #: Module of others -> the parts that may import it.
 OWNERS: dict[str, set[str]] = {
-    "gevent": {"net", "consume", "blocking_calls", "broker", "__main__"},
-    "greenlet": {"net", "consume", "blocking_calls", "broker"},
+    "gevent": {"net", "consume", "publish", "blocking_calls", "broker", "__main__"},
+    "greenlet": {"net", "consume", "publish", "blocking_calls", "broker"},
     "socket": {"net", "broker", "http", "spark", "cli", "supervise"},
     "select": {"net", "broker"},
     "ssl": {"net", "broker", "http", "options", "keywords"},
@@ -192,7 +195,7 @@ def _leads(below: dict[str, set[str]], start: str, end: str) -> bool:
 
 #: Circles that stand from before files were counted; the list can only become shorter.
 KNOWN_CIRCLES: list[list[str]] = [
-    ["net.peers", "net.producer", "net.rotation"],
+    ["publish.peers", "publish.producer", "publish.rotation"],
 ]
 
 
@@ -255,12 +258,14 @@ def test_the_table_has_no_cycle_and_the_wire_and_the_policies_are_blind_to_each_
         ("policy/rdy.py", "import random"),
         ("policy/rdy.py", "def f():\n    import gevent"),
         ("errors.py", "from gnsq_lite.options import OptionError"),
-        ("dialect.py", "from gnsq_lite.net import runtime"),
+        ("dialect.py", "from gnsq_lite.net import loop"),
         ("youzan/dialect.py", "from gnsq_lite.reader import Reader"),
         ("http/client.py", "import gevent"),
         ("http/client.py", "from gnsq_lite.wire.commands import pub"),
         ("net/stream.py", "from gnsq_lite.reader import Reader"),
         ("net/link.py", "from gnsq_lite.consume.subscribed import Subscribed"),
+        ("consume/consumer.py", "from gnsq_lite.publish.producer import Producer"),
+        ("publish/producer.py", "from gnsq_lite.consume.consumer import Consumer"),
         ("net/stream.py", "from gnsq_lite.youzan import dialect"),
         ("net/stream.py", "from gnsq_lite import Reader"),
         ("net/stream.py", "import urllib3"),

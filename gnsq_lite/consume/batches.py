@@ -8,7 +8,7 @@ from typing import Any
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.pools import Pool
 from gnsq_lite.message import Message
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.batch import Batcher
 
 

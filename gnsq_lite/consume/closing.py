@@ -16,7 +16,7 @@ from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.runtime import Completion, Loop
+from gnsq_lite.net.loop import Completion, Loop
 
 log = logging.getLogger("gnsq_lite.reader")
 

@@ -32,9 +32,9 @@ from gnsq_lite.errors import (
     PartitionStopped,
 )
 from gnsq_lite.message import Message
+from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.leaving import leave_at_exit
-from gnsq_lite.net.runtime import Completion, Loop
+from gnsq_lite.net.loop import Completion, Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.backoff import Phase

@@ -14,7 +14,7 @@ from typing import Any
 import gevent
 from greenlet import getcurrent, greenlet
 
-from gnsq_lite.net.runtime import SLICE, Loop, after_io, let_io
+from gnsq_lite.net.loop import SLICE, Loop, after_io, let_io
 from gnsq_lite.speed import TURN_OVER, Runner
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.subscribed import MessageOwner, Subscribed
 from gnsq_lite.message import Message
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, Sequence

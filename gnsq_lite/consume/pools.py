@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
 from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.native import is_patched
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.speed import Runner
 
 #: Handlers at once where the user does not say.

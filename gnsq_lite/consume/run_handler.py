@@ -15,7 +15,7 @@ from gnsq_lite.consume.in_flight import is_open
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import EXPIRED, NEW, Message, Requeue
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
 from gnsq_lite.speed import Runner

@@ -14,7 +14,7 @@ from gnsq_lite.consume.reading_limit import ReadingLimit
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions

@@ -14,7 +14,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.link import Again, Link
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Target
 
 log = logging.getLogger("gnsq_lite.reader")

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.net.native import native_lock, start_native_thread
-from gnsq_lite.net.process import enter_thread, leave_thread
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.io_thread import enter_thread, leave_thread
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import native_lock, start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 

@@ -66,7 +66,7 @@ def run_worker(
     The supervisor replaces it after about *max_messages*, and when it uses *max_memory* MiB.  Raises what
     :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
     """
-    from gnsq_lite.net.native import start_native_thread
+    from gnsq_lite.net.os_threads import start_native_thread
     from gnsq_lite.worker import running
     from gnsq_lite.worker.pages import WorkerPages
     from gnsq_lite.worker.reports import Reports, Wear

@@ -25,7 +25,7 @@ from gnsq_lite.errors import (
     error_for,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.runtime import SLICE, Loop, let_io
+from gnsq_lite.net.loop import SLICE, Loop, let_io
 from gnsq_lite.net.stream import Stream, connect
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints

@@ -17,7 +17,7 @@ from gevent.socket import getaddrinfo
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectError, ConnectTimeout
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.options import format_address
 
 _socket: Any = monkey.get_original("socket", "socket")

@@ -17,7 +17,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup, Members
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.addresses import mapped, without_credentials
-from gnsq_lite.net.lookupds import Fetch, Lookupds
+from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from os import getpid
 
-from gnsq_lite.net.native import native_ident, native_sleep
+from gnsq_lite.net.os_threads import native_ident, native_sleep
 
 #: Seconds between two looks whether another thread of the child is done.
 _LOOK = 0.001

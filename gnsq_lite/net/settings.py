@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.options import (
@@ -14,7 +13,6 @@ from gnsq_lite.options import (
     ConnectionOptions,
     HTTPOptions,
     LookupOptions,
-    ReconnectOptions,
     TLSOptions,
 )
 from gnsq_lite.wire.identify import build_identify
@@ -54,26 +52,3 @@ class Hooks:
     on_error: Callable[[NSQError], Any] | None = None
     on_failure: Callable[[Message, BaseException], Any] | None = None
     on_backoff: Callable[[float], Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
-    """A Writer's options, checked and split by the part they are for."""
-
-    dialect: Dialect
-    endpoints: Sequence[Endpoint]
-    lookupds: Sequence[str]
-    connection: ConnectionOptions
-    reconnect: ReconnectOptions
-    lookup: LookupOptions
-    #: Bytes of an MPUB at the most.
-    max_body_size: int
-    #: Bytes that publishes nobody waits for may have on their way.
-    max_pending: int
-    coalesce: bool
-    #: How often a publish of unknown outcome is sent again.
-    retries: int = 0
-    #: Errors that waiting does not mend, as long as nsqd was never reached.
-    misconfigured: tuple[type[NSQError], ...] = ()
-    address_map: AddressMap | None = None
-    allowed_addresses: Callable[[str, int], bool] | None = None

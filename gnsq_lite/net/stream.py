@@ -25,7 +25,7 @@ from gnsq_lite.errors import (
     TLSError,
 )
 from gnsq_lite.net.dialing import dial
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.options import TLSOptions, format_address
 
 #: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.

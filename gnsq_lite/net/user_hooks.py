@@ -19,9 +19,9 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NsqdError
-from gnsq_lite.net.native import is_patched
-from gnsq_lite.net.process import loop_of_handlers
-from gnsq_lite.net.runtime import Loop, loop_here
+from gnsq_lite.net.io_thread import loop_of_handlers
+from gnsq_lite.net.loop import Loop, loop_here
+from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import Hooks
 
 log = logging.getLogger("gnsq_lite.reader")

@@ -22,7 +22,7 @@ from gnsq_lite.errors import (
     OutcomeUnknown,
     PubFailedError,
 )
-from gnsq_lite.net.publication import Publication
+from gnsq_lite.publish.publication import Publication
 from gnsq_lite.spark.mpub import Bodies, Payload, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.wire import commands

@@ -13,7 +13,7 @@ from typing import Any
 
 from gevent import monkey
 
-from gnsq_lite.net.native import native_lock
+from gnsq_lite.net.os_threads import native_lock
 from tests.certs import Certificates
 from tests.proxy import Tap
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import BackoffOptions, Message, Reader, errors
-from gnsq_lite.net.native import is_patched, start_native_thread
+from gnsq_lite.net.os_threads import is_patched, start_native_thread
 from tests.conftest import MakeBroker
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, channel, reader_on, wait_for

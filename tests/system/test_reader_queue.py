@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from gnsq_lite import Message, Reader
-from gnsq_lite.net.native import native_lock
+from gnsq_lite.net.os_threads import native_lock
 from tests.conftest import MakeBroker
 from tests.proxy import Proxy
 from tests.servers import ServerHandle

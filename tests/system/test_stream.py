@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from gnsq_lite.errors import ConnectError, ConnectionLost, ConnectTimeout
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.stream import Stream, connect
 
 HEARTBEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"

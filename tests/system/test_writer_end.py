@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.net.producer import Producer
+from gnsq_lite.publish.producer import Producer
 from tests.servers import ServerHandle
 from tests.system.test_writer import QUICK, depth, wait_for
 

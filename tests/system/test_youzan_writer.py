@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.broker import Broker
-from gnsq_lite.net.native import native_lock
+from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
 from tests.proxy import Proxy

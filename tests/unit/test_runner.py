@@ -23,7 +23,7 @@ from gnsq_lite.consume import greenlet_pool, run_handler
 from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
 from gnsq_lite.consume.run_handler import make_batch_runner, make_runner
 from gnsq_lite.message import EXPIRED, Message, Requeue
-from gnsq_lite.net.runtime import loop_here
+from gnsq_lite.net.loop import loop_here
 from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, TURN_OVER, Fins, PureFins, PureRunner, Runner
 
 BOTH = pytest.mark.parametrize(("runner", "fins"), [(Runner, Fins), (PureRunner, PureFins)], ids=["fast", "pure"])

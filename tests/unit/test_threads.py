@@ -13,7 +13,7 @@ import pytest
 
 from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.native import native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_ident, native_lock, start_native_thread
 from gnsq_lite.speed import Runner
 
 #: Seconds after which a test gives up: far more than anything here takes.

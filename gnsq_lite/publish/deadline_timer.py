@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
 
 NEVER = float("inf")
 

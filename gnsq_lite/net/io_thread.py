@@ -21,8 +21,8 @@ from gevent._hub_local import get_hub_if_exists
 
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.net.forks import look_for_fork, on_fork
-from gnsq_lite.net.native import interpreter_exit, is_patched, native_ident, native_lock, start_native_thread
-from gnsq_lite.net.runtime import Loop, has_loop, loop_here
+from gnsq_lite.net.loop import Loop, has_loop, loop_here
+from gnsq_lite.net.os_threads import interpreter_exit, is_patched, native_ident, native_lock, start_native_thread
 
 _own: Loop | None = None
 _own_lock = native_lock()

@@ -17,17 +17,17 @@ from gnsq_lite.errors import (
     OutcomeUnknown,
 )
 from gnsq_lite.net.addresses import mapped
-from gnsq_lite.net.answer_queue import AnswerQueue
 from gnsq_lite.net.connection import Connection
-from gnsq_lite.net.publication import Publication
 from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.publish.answer_queue import AnswerQueue
+from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire.constants import OK
 
 if TYPE_CHECKING:
-    from gnsq_lite.net.producer import Producer
+    from gnsq_lite.publish.producer import Producer
 
 log = logging.getLogger("gnsq_lite.writer")
 

@@ -9,12 +9,12 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect
-from gnsq_lite.net.peers import Peer
-from gnsq_lite.net.producer import Producer
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import loop_here
-from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.publish.peers import Peer
+from gnsq_lite.publish.producer import Producer
+from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.writer import MISCONFIGURED
 from tests.fakes import FakeClock
 

@@ -14,8 +14,8 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import BadBodyError, BadMessageError
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
 
 #: What nsqd says to an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.

@@ -16,11 +16,11 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.shunned import Shunned
+from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.settings import ProducerSettings
 
 log = logging.getLogger("gnsq_lite.writer")
 

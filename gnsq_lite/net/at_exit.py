@@ -15,9 +15,8 @@ import gevent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.process import before_exit
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import Loop
+from gnsq_lite.net.io_thread import before_exit
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.net")
@@ -68,16 +67,6 @@ def _leave(cores: list[Leaves]) -> str:
         if not left or SYSTEM_CLOCK.now() > ends:
             return ", ".join(left)
         gevent.sleep(_LOOK)
-
-
-def outcomes_left(publications: list[Publication]) -> Callable[[], str]:
-    """Return what says how many messages of *publications* have no outcome."""
-
-    def left() -> str:
-        count = sum(each.count or 1 for each in publications if not each.done())
-        return f"publishes without an outcome: {count}" if count else ""
-
-    return left
 
 
 def forget_all() -> None:

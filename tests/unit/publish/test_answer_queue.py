@@ -8,7 +8,7 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.dialect import PublishRequest
-from gnsq_lite.net.answer_queue import AnswerQueue
+from gnsq_lite.publish.answer_queue import AnswerQueue
 
 pytestmark = pytest.mark.rule("PUB-2")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gnsq_lite.errors import BacklogFull
-from gnsq_lite.net.native import native_lock
-from gnsq_lite.net.publication import Publication
+from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.publish.publication import Publication
 
 
 class Backlog:

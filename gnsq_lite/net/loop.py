@@ -1,6 +1,6 @@
 """The loop that does the I/O, and how any thread or greenlet waits for it.
 
-A :class:`Loop` is a gevent hub with a thread-safe inbox; :func:`gnsq_lite.net.process.io_loop` chooses one.
+A :class:`Loop` is a gevent hub with a thread-safe inbox; :func:`gnsq_lite.net.io_thread.io_loop` chooses one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.native import interpreter_exit, native_ident, native_lock
+from gnsq_lite.net.os_threads import interpreter_exit, native_ident, native_lock
 
 log = logging.getLogger("gnsq_lite.net")
 

@@ -9,8 +9,8 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import PublishRequest
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import loop_here
+from gnsq_lite.net.loop import loop_here
+from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
 
 

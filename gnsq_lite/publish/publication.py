@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from greenlet import getcurrent
@@ -11,7 +11,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.runtime import Completion, Loop
+from gnsq_lite.net.loop import Completion, Loop
 from gnsq_lite.wire import commands
 
 #: Seconds beyond the deadline that the loop has to say what became of it: it knows more than who waits.
@@ -238,3 +238,13 @@ class Publication(Completion):
         if self._greenlet is not None:  # of the loop's, which waits for it too
             self._loop.resume_soon((self._greenlet,))
         self._carrier.count_failure(self, error)
+
+
+def outcomes_left(publications: list[Publication]) -> Callable[[], str]:
+    """Return what says how many messages of *publications* have no outcome."""
+
+    def left() -> str:
+        count = sum(each.count or 1 for each in publications if not each.done())
+        return f"publishes without an outcome: {count}" if count else ""
+
+    return left

@@ -16,11 +16,11 @@ from greenlet import greenlet
 
 from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
-from gnsq_lite.net.producer import Producer
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.runtime import loop_here
-from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.publish.producer import Producer
+from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQConnectionError, NSQError
-from gnsq_lite.net.publication import Publication
 from gnsq_lite.policy.shunned import Shunned
+from gnsq_lite.publish.publication import Publication
 
 if TYPE_CHECKING:
-    from gnsq_lite.net.peers import Peer
-    from gnsq_lite.net.producer import Producer
+    from gnsq_lite.publish.peers import Peer
+    from gnsq_lite.publish.producer import Producer
 
 
 class Rotation:

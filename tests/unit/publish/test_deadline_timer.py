@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gnsq_lite.net.alarm import NEVER, Alarm
+from gnsq_lite.publish.deadline_timer import NEVER, Alarm
 from tests.fakes import FakeClock
 
 

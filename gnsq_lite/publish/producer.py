@@ -19,17 +19,17 @@ from greenlet import getcurrent
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown
-from gnsq_lite.net.alarm import NEVER, Alarm
-from gnsq_lite.net.backlog import Backlog
-from gnsq_lite.net.coalescing import ONE_OF_MANY, Gathered, Gathering
+from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.leaving import leave_at_exit, outcomes_left
-from gnsq_lite.net.peers import Peer
-from gnsq_lite.net.publication import Publication
-from gnsq_lite.net.rotation import Rotation
-from gnsq_lite.net.routes import Routes
-from gnsq_lite.net.runtime import Loop
-from gnsq_lite.net.settings import ProducerSettings
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.publish.backlog import Backlog
+from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
+from gnsq_lite.publish.deadline_timer import NEVER, Alarm
+from gnsq_lite.publish.partition_leaders import Routes
+from gnsq_lite.publish.peers import Peer
+from gnsq_lite.publish.publication import Publication, outcomes_left
+from gnsq_lite.publish.rotation import Rotation
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0

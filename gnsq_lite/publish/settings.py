@@ -1,0 +1,34 @@
+"""What the core of a Writer is told: everything checked, nothing looked up any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.errors import NSQError
+from gnsq_lite.net.settings import AddressMap
+from gnsq_lite.options import ConnectionOptions, LookupOptions, ReconnectOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """A Writer's options, checked and split by the part they are for."""
+
+    dialect: Dialect
+    endpoints: Sequence[Endpoint]
+    lookupds: Sequence[str]
+    connection: ConnectionOptions
+    reconnect: ReconnectOptions
+    lookup: LookupOptions
+    #: Bytes of an MPUB at the most.
+    max_body_size: int
+    #: Bytes that publishes nobody waits for may have on their way.
+    max_pending: int
+    coalesce: bool
+    #: How often a publish of unknown outcome is sent again.
+    retries: int = 0
+    #: Errors that waiting does not mend, as long as nsqd was never reached.
+    misconfigured: tuple[type[NSQError], ...] = ()
+    address_map: AddressMap | None = None
+    allowed_addresses: Callable[[str, int], bool] | None = None
