@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 
 from gnsq_lite import accelerator, packing, speed
@@ -28,6 +31,13 @@ def test_another_word_is_refused() -> None:
         accelerator.wanted({"GNSQ_LITE_IMPL": "fast"})
 
 
+def test_without_the_gil_the_extensions_are_left_out_and_a_warning_says_so() -> None:
+    with pytest.warns(RuntimeWarning, match="not tested without the GIL"):
+        assert accelerator.wanted({}, has_gil=False) == "python"
+    with pytest.raises(ImportError, match="without the GIL"):
+        accelerator.wanted({"GNSQ_LITE_IMPL": "c"}, has_gil=False)
+
+
 def test_a_missing_extension_is_an_error_only_where_it_is_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ImportError("no _speed")
     monkeypatch.setattr(accelerator, "WANTED", "auto")
@@ -40,3 +50,21 @@ def test_a_missing_extension_is_an_error_only_where_it_is_demanded(monkeypatch: 
 def test_what_was_demanded_runs_here() -> None:
     if accelerator.WANTED != "auto":
         assert speed.is_accelerated is packing.is_accelerated is (accelerator.WANTED == "c")
+
+
+IN_ANOTHER_INTERPRETER = """
+from gnsq_lite import packing, speed
+assert packing.is_accelerated is speed.is_accelerated is {accelerated}
+assert packing.pack(b"MPUB t\\n", [b"a", b"bc"], 9) == packing.pure_pack(b"MPUB t\\n", [b"a", b"bc"], 9)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="Python 3.13 has the first interpreters that are to be had")
+def test_the_extensions_load_in_an_interpreter_with_a_gil_of_its_own() -> None:
+    interpreters = importlib.import_module("_interpreters")
+    number = interpreters.create("isolated")
+    try:
+        failed = interpreters.run_string(number, IN_ANOTHER_INTERPRETER.format(accelerated=speed.is_accelerated))
+    finally:
+        interpreters.destroy(number)
+    assert failed is None, failed.formatted
