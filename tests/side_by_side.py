@@ -1,8 +1,8 @@
-"""Runs test files side by side: most tests wait, so two processes take about half the time of one.
+"""Runs test files side by side: most tests wait, so two processes for each core take a fraction of the time of one.
 
 ::
 
-    python -m tests.side_by_side [--patched] [--processes 2] [PATH ...] [-- arguments of pytest]
+    python -m tests.side_by_side [--patched] [--processes N] [PATH ...] [-- arguments of pytest]
 
 The files are dealt out in bundles, the long ones first; each bundle is a pytest process of its own, monkey-patched from
 its first import where asked for (pytest-xdist's workers cannot be), and printed whole when it ends.  Exits with 1 where
@@ -12,6 +12,7 @@ one failed; its last line counts all.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 #: Directories whose conftest leaves files out; pytest asks it for files that it finds, not for those it is given.
 WHOLE = (Path("tests/spark"),)
 #: Bundles for each process: as one ends the next begins, so none is left with all the long ones.
-BUNDLES = 5
+BUNDLES = 6
 #: Seconds between two looks at the processes.
 LOOK = 0.1
 #: pytest's exit code where it found no test to run, as when all of a bundle are deselected.
@@ -101,11 +102,12 @@ def main(argv: Sequence[str]) -> int:
     own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     parser = argparse.ArgumentParser(prog="tests.side_by_side", description=__doc__)
     parser.add_argument("--patched", action="store_true")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("paths", nargs="*", default=["tests"])
     options = parser.parse_args(own)
     found = files(options.paths or ["tests"])
     dealt = bundles({path: size(path) for path in found}, options.processes * BUNDLES)
+    os.environ["GNSQ_TESTS_PATCHED"] = str(int(options.patched))  # tests/test_patched.py sees that it is so
     return run([command(bundle, options.patched, rest) for bundle in dealt], options.processes)
 
 

@@ -12,6 +12,7 @@ from tests.load import Result, main
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

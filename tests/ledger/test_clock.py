@@ -16,6 +16,8 @@ import pytest
 import gnsq_lite
 from tests.ledger import clock
 
+pytestmark = pytest.mark.slow
+
 #: Seconds a thing of one second may take on a busy machine; hours are what a mistake costs.
 LATEST = 20.0
 

@@ -12,6 +12,8 @@ from tests.ledger import book
 from tests.ledger.__main__ import main
 from tests.ledger.run import Setup
 
+pytestmark = pytest.mark.slow
+
 # Any ten would do: each run begins with publishes that are lost on their way (run.SURE), so that a Writer that took
 # a lost connection for an OK lost 10 to 120 messages of 300 in each of these seeds.
 SEEDS = range(1, 11)

@@ -10,6 +10,8 @@ import pytest
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import python
 
+pytestmark = pytest.mark.program
+
 BLOCKED = """
 import sys, threading, time
 from gnsq_lite import Reader, Writer, errors

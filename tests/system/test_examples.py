@@ -16,6 +16,8 @@ from gnsq_lite.broker import Broker
 from tests.programs import running, wait_for
 from tests.servers import Response, http_call
 
+pytestmark = pytest.mark.program
+
 
 @pytest.fixture
 def nsqd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:

@@ -9,6 +9,8 @@ import pytest
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import python
 
+pytestmark = pytest.mark.program
+
 ENDS = """
 import sys
 mode, pool, how, address, topic = sys.argv[1:]

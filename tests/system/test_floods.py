@@ -20,6 +20,8 @@ from tests.programs import ROOT
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import HEAD, OK, frame, read_command, shake_hands
 
+pytestmark = pytest.mark.slow
+
 #: Seconds each flood lasts, and what its victim may grow by, MiB.  It is the machine's speed that fills memory.
 SECONDS, GROWTH = 2.0, 50
 #: Seconds a publish elsewhere, or the answer to a heartbeat, may take meanwhile: 0.05 on a machine with nothing else.

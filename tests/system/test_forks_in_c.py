@@ -17,6 +17,8 @@ import pytest
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import LIMIT, python
 
+pytestmark = pytest.mark.program
+
 FORKS = """
 import os, sys
 how, address, topic = sys.argv[1:]

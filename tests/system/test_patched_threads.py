@@ -7,6 +7,8 @@ import pytest
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import python
 
+pytestmark = pytest.mark.program
+
 RAISES = """
 from gevent import monkey
 monkey.patch_all()

@@ -18,6 +18,8 @@ from gnsq_lite import Message, Reader, Writer
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, wait_for
 
+pytestmark = pytest.mark.program
+
 #: Seconds a process may take, on a busy machine.
 LIMIT = 40.0
 

@@ -11,6 +11,8 @@ import pytest
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import LIMIT, python
 
+pytestmark = pytest.mark.program
+
 FORKS = """
 import os, sys, threading, time
 from gnsq_lite import Writer

@@ -11,6 +11,8 @@ import pytest
 from tests.programs import running, wait_for
 from tests.servers import ServerHandle
 
+pytestmark = pytest.mark.program
+
 PROGRAM = """
 import sys, time
 if sys.argv[2] == "patched":

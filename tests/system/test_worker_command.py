@@ -19,6 +19,8 @@ from gnsq_lite.broker import Broker
 from tests.programs import Program, running, wait_for
 from tests.servers import ServerHandle, http_call
 
+pytestmark = pytest.mark.program
+
 APP = """
 import os, time
 from gnsq_lite import Worker

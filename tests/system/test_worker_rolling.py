@@ -20,6 +20,8 @@ from tests.programs import Program, running, wait_for
 from tests.servers import ServerHandle
 from tests.system.test_worker_command import APP, channel, get, is_alive, pages_at, pids, publish, worker
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def nsqd() -> Iterator[Broker]:
