@@ -28,16 +28,32 @@ if TYPE_CHECKING:
     from gnsq_lite import errors
     from gnsq_lite.message import Message, Requeue
     from gnsq_lite.options import BackoffOptions, TLSOptions
+    from gnsq_lite.publish.publication import Publication
     from gnsq_lite.reader import Reader
     from gnsq_lite.worker import Worker
     from gnsq_lite.writer import Writer
+    from gnsq_lite.youzan.messages import PublishReceipt
 
-__all__ = ["BackoffOptions", "Message", "Reader", "Requeue", "TLSOptions", "Worker", "Writer", "__version__", "errors"]
+__all__ = [
+    "BackoffOptions",
+    "Message",
+    "Publication",
+    "PublishReceipt",
+    "Reader",
+    "Requeue",
+    "TLSOptions",
+    "Worker",
+    "Writer",
+    "__version__",
+    "errors",
+]
 
 #: Name -> the module it is in.
 _HOMES = {
     "BackoffOptions": "gnsq_lite.options",
     "Message": "gnsq_lite.message",
+    "Publication": "gnsq_lite.publish.publication",
+    "PublishReceipt": "gnsq_lite.youzan.messages",
     "Reader": "gnsq_lite.reader",
     "Requeue": "gnsq_lite.message",
     "TLSOptions": "gnsq_lite.options",

@@ -20,7 +20,7 @@ from gnsq_lite.reader import log_give_up
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer
 
-GiveUp = Callable[[Message], Any]
+GiveUp = Callable[[Message], None]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[GivenUp]:
         yield GivenUp(**record)
 
 
-def to_topic(topic: str, writer: Writer) -> GiveUp:
+def to_topic(topic: str, writer: Writer[Any]) -> GiveUp:
     """Publish the body to a dead-letter *topic*; the message is finished once nsqd has said OK.
 
     Raises InvalidName.
@@ -116,7 +116,7 @@ def check_name(name: str) -> None:
         raise OptionError("on_give_up", name, "must be 'log', 'directory:PATH' or 'topic:NAME'")
 
 
-def by_name(name: str, writer: Callable[[], Writer]) -> GiveUp:
+def by_name(name: str, writer: Callable[[], Writer[Any]]) -> GiveUp:
     """Return the callback of a configuration's word: ``log``, ``directory:PATH`` or ``topic:NAME``.
 
     *writer* makes the Writer that ``topic:`` needs.  Raises OptionError, InvalidName.

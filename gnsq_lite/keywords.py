@@ -48,7 +48,7 @@ class ConnectionKeywords(TypedDict, total=False):
     handshake_timeout: float
     write_timeout: float
     max_frame_size: int
-    extra_identify: dict[str, Any]
+    extra_identify: Mapping[str, object]
 
 
 class LookupKeywords(TypedDict, total=False):
@@ -215,3 +215,22 @@ def with_environment(
     if environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES", "").strip(", \t\r\n"):
         return None, environ["NSQ_LOOKUPD_HTTP_ADDRESSES"]
     return environ.get("NSQD_TCP_ADDRESSES", "").strip(", \t\r\n") or "127.0.0.1:4150", None
+
+
+def positive_seconds(seconds: Any, name: str = "timeout") -> float:
+    """Return *seconds*; raise OptionError for none, endless ones, or no number."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
+        raise OptionError(name, seconds, "must be a number of seconds, more than 0 and below 1,000,000")
+    return float(seconds)
+
+
+def key_bytes(key: Any) -> bytes | None:
+    """Return a key of Youzan's as bytes.  Raises OptionError."""
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            raise OptionError("key", key, "must be text that can be written as UTF-8") from None
+    raise OptionError("key", key, "must be str or bytes")

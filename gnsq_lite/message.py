@@ -95,7 +95,7 @@ class Message:
     partition: int | None = None
     internal_id: int | None = None
     trace_id: int | None = None
-    headers: dict[str, Any] | None = None
+    headers: dict[str, object] | None = None
 
     def __init__(self, connection: Answers, timestamp_ns: int, attempts: int, id: bytes, body: bytes) -> None:
         self._connection = connection

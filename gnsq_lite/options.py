@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import between, check_ranges, documented
@@ -310,7 +310,7 @@ class ConnectionOptions:
     max_frame_size: int = between(
         DEFAULT_MAX_FRAME_SIZE, low=64, high=2**31 - 1, doc="bytes; a larger frame closes the connection (WIRE-4)"
     )
-    extra_identify: dict[str, Any] = field(
+    extra_identify: Mapping[str, object] = field(
         default_factory=dict, metadata={"doc": "further keys for IDENTIFY, such as Youzan's extend_support"}
     )
 
@@ -334,7 +334,7 @@ class ConnectionOptions:
             text = getattr(self, name)
             if not isinstance(text, str) and (text is not None or name == "user_agent"):
                 raise OptionError(name, text, "must be str")
-        if not isinstance(self.extra_identify, dict) or not all(isinstance(key, str) for key in self.extra_identify):
+        if not isinstance(self.extra_identify, Mapping) or not all(isinstance(key, str) for key in self.extra_identify):
             raise OptionError("extra_identify", self.extra_identify, "must be a dict with keys of str")
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Collection
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gnsq_lite.consume.closing import close_all, drain_on_signals
 from gnsq_lite.consume.consumer import Consumer
@@ -18,7 +18,7 @@ from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.snapshot import reader_stats
 from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.dialects import resolve
-from gnsq_lite.errors import ClosedError, OptionError
+from gnsq_lite.errors import ClosedError, NSQError, OptionError
 from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
     Addresses,
@@ -53,6 +53,7 @@ from gnsq_lite.wire.names import check_channel, check_topic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from gnsq_lite.arguments import InBatches, OneByOne, ReaderArguments
     from gnsq_lite.keywords import ReaderKeywords
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -111,11 +112,32 @@ class Reader:
         InvalidName, OptionError: before anything is opened.
     """
 
+    @overload
     def __init__(
         self,
         topic: str,
         channel: str,
-        handler: Callable[[Any], Any],
+        handler: OneByOne,
+        *,
+        batch_size: None = None,
+        **options: Unpack[ReaderArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        handler: InBatches,
+        *,
+        batch_size: int,
+        batch_wait: float | None = None,
+        **options: Unpack[ReaderArguments],
+    ) -> None: ...
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        handler: OneByOne | InBatches,
         *,
         nsqd_tcp_addresses: Addresses | None = None,
         lookupd_http_addresses: Addresses | None = None,
@@ -123,7 +145,7 @@ class Reader:
         concurrency: int | None = None,
         handler_pool: HandlerPool = "auto",
         backoff: BackoffOptions | bool | None = None,
-        on_give_up: Callable[[Message], Any] | None = None,
+        on_give_up: Callable[[Message], None] | None = None,
         batch_size: int | None = None,
         batch_wait: float | None = None,
         dialect: DialectName | Dialect = "auto",
@@ -134,11 +156,11 @@ class Reader:
         rdy_idle_timeout: float = 10.0,
         rdy_low_timeout: float = 30.0,
         handle_signals: bool = True,
-        on_connected: Callable[[str], Any] | None = None,
-        on_disconnected: Callable[[str, Any], Any] | None = None,
-        on_error: Callable[[Any], Any] | None = None,
-        on_failure: Callable[[Message, BaseException], Any] | None = None,
-        on_backoff: Callable[[float], Any] | None = None,
+        on_connected: Callable[[str], None] | None = None,
+        on_disconnected: Callable[[str, NSQError], None] | None = None,
+        on_error: Callable[[NSQError], None] | None = None,
+        on_failure: Callable[[Message, BaseException], None] | None = None,
+        on_backoff: Callable[[float], None] | None = None,
         **options: Unpack[ReaderKeywords],
     ) -> None:
         check_topic(topic)

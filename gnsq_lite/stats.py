@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gnsq_lite.dialect import Endpoint
+    from gnsq_lite.policy.producers import Health
+    from gnsq_lite.wire.identify import Negotiated
+    from gnsq_lite.wire.session import AuthReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +31,9 @@ class ConnectionStats:
     bytes_out: int
     last_read_ago: float
     #: What nsqd granted: version, TLS, compression, sample_rate, msg_timeout ... (NEG-3); None before the handshake.
-    negotiated: Any
+    negotiated: Negotiated | None
     #: The reply to AUTH: identity, identity_url, permission_count; None where none was needed (SEC-4).
-    auth: Any
+    auth: AuthReply | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,7 @@ class ReaderStats:
     backoff_for: float
     starved: bool
     #: Health of each nsqlookupd by its address.
-    lookupds: Mapping[str, Any]
+    lookupds: Mapping[str, Health[Endpoint]]
     #: Messages that waited for a handler when their connection was lost; nsqd sends them again.
     dropped: int = 0
     #: Why each nsqd that was asked and is not connected now is not, by ``host:port``, with the partition where named.

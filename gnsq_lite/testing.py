@@ -23,7 +23,7 @@ from gnsq_lite.message import Message, Requeue
 from gnsq_lite.wire.names import check_channel, check_topic
 
 #: ("finish",), ("touch",) or ("requeue", delay, backoff).
-Answer = tuple[Any, ...]
+Answer = tuple[str | float | bool | None, ...]
 
 _ids = itertools.count(1)
 
@@ -119,7 +119,7 @@ class _Outcomes:
         """It does not expire."""
 
 
-def deliver(handler: Callable[[Message], Any], message: RecordedMessage) -> Answer | None:
+def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Answer | None:
     """Call *handler* as a Reader does and return the answer nsqd would get; None: none yet (``enable_async``).
 
     What the handler raises is the message's failure, ("requeue", None, True), and is not raised here, unless it is no

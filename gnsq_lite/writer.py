@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from os import getpid
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.dialects import resolve
@@ -15,8 +14,6 @@ from gnsq_lite.errors import (
     CertificateError,
     ClosedError,
     NotSent,
-    NSQError,
-    OptionError,
     TLSNotGranted,
 )
 from gnsq_lite.keywords import (
@@ -24,7 +21,9 @@ from gnsq_lite.keywords import (
     Addresses,
     address_list,
     check_callables,
+    key_bytes,
     normalized_tls,
+    positive_seconds,
     split,
     url_list,
     with_environment,
@@ -43,7 +42,7 @@ from gnsq_lite.options import (
     WriterReconnectOptions,
 )
 from gnsq_lite.publish.producer import Producer
-from gnsq_lite.publish.publication import GRACE, Publication
+from gnsq_lite.publish.publication import GRACE, Outcome, Publication, wait_for_all
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.publish.snapshot import writer_stats
 from gnsq_lite.stats import WriterStats
@@ -53,13 +52,15 @@ from gnsq_lite.wire.names import check_topic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from gnsq_lite import arguments
     from gnsq_lite.keywords import WriterKeywords
+    from gnsq_lite.youzan.messages import PublishReceipt
 
 #: Errors that waiting does not mend: where nsqd was never reached, publishes fail with them at once.
 MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError)
 
 
-class Writer:
+class Writer(Generic[Outcome]):
     """Publishes to one nsqd or several; each publish returns when nsqd said OK, or raises.
 
     May be shared by threads and greenlets, monkey-patched or not, and works on in a forked child, with connections of
@@ -82,6 +83,20 @@ class Writer:
         OptionError: before anything is opened.
     """
 
+    @overload
+    def __init__(
+        self: Writer[None], nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[arguments.Untraced]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Writer[PublishReceipt], nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[arguments.Traced]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Writer[PublishReceipt | None],
+        nsqd_tcp_addresses: Addresses | None = None,
+        **options: Unpack[arguments.PerhapsTraced],
+    ) -> None: ...
     def __init__(
         self,
         nsqd_tcp_addresses: Addresses | None = None,
@@ -132,6 +147,10 @@ class Writer:
 
     # -- publishing
 
+    @overload
+    def publish(self, topic: str, body: bytes, **options: Unpack[arguments.Publish]) -> Outcome: ...
+    @overload
+    def publish(self, topic: str, body: bytes, **options: Unpack[arguments.TracedPublish]) -> PublishReceipt: ...
     def publish(
         self,
         topic: str,
@@ -142,8 +161,8 @@ class Writer:
         key: str | bytes | None = None,
         partition: int | None = None,
         trace_id: int | None = None,
-        headers: Mapping[str, Any] | None = None,
-    ) -> Any:
+        headers: Mapping[str, object] | None = None,
+    ) -> PublishReceipt | None:
         """Publish one message and return when nsqd has accepted it.
 
         Args:
@@ -151,7 +170,7 @@ class Writer:
             timeout: Seconds for connecting, writing and the answer together; None: the Writer's publish_timeout.
             key, partition, trace_id, headers: Youzan's NSQ.
         Returns:
-            None; from Youzan's NSQ, with a trace, the receipt.
+            None; with a trace (Youzan's NSQ), the :class:`~gnsq_lite.PublishReceipt`.
         Raises:
             InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: nothing was sent.
             NotSent: no nsqd could be reached in time; nothing was sent.
@@ -168,11 +187,17 @@ class Writer:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
-            return core.publish(topic, body, self._own.publish_timeout)
+            return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
         core.carry(publication)
-        return publication.result()
+        return publication.result()  # type: ignore[no-any-return]
 
+    @overload
+    def publish_nowait(self, topic: str, body: bytes, **options: Unpack[arguments.Publish]) -> Publication[Outcome]: ...
+    @overload
+    def publish_nowait(
+        self, topic: str, body: bytes, **options: Unpack[arguments.TracedPublish]
+    ) -> Publication[PublishReceipt]: ...
     def publish_nowait(
         self,
         topic: str,
@@ -183,8 +208,8 @@ class Writer:
         key: str | bytes | None = None,
         partition: int | None = None,
         trace_id: int | None = None,
-        headers: Mapping[str, Any] | None = None,
-    ) -> Publication:
+        headers: Mapping[str, object] | None = None,
+    ) -> Publication[Any]:
         """Queue one message and return its :class:`Publication` at once.
 
         Raises as :meth:`publish` for what is refused before anything is sent, and BacklogFull when *max_pending* bytes
@@ -205,7 +230,7 @@ class Writer:
         timeout: float | None = None,
         key: str | bytes | None = None,
         partition: int | None = None,
-    ) -> Any:
+    ) -> Outcome | None:
         """Publish a batch and return when nsqd has accepted all of it.
 
         One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
@@ -224,22 +249,22 @@ class Writer:
             size = 4 + sum(4 + len(body) for body in commands.check_bodies(batch, self._own.max_msg_size))
         look_for_fork()
         core = self._core
-        seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        seconds = self._own.publish_timeout if timeout is None else positive_seconds(timeout)
         if core is None or core.closing:
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
         whole = size + len(batch) * self._extra <= self._own.max_body_size
-        publications = []
+        publications: list[Publication[Any]] = []
         for part in [batch] if whole else parts(batch, self._own.max_body_size, self._extra):
             publication = Publication(core.loop, topic, part, seconds, deadline, self._own.retries, batch=True)
             if key is not None or partition is not None:
-                request = PublishRequest(topic=topic, bodies=part, batch=True, key=_key(key), partition=partition)
+                request = PublishRequest(topic=topic, bodies=part, batch=True, key=key_bytes(key), partition=partition)
                 self._ask(core, publication, request)
             elif whole:
                 publication.data = packed
             core.carry(publication)
             publications.append(publication)
-        return publications[0].result() if len(publications) == 1 else _wait_for_all(publications)
+        return wait_for_all(publications)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
@@ -278,7 +303,7 @@ class Writer:
         stats: WriterStats = core.loop.run(writer_stats, core, timeout=timeout)
         return stats
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Writer[Outcome]:
         return self
 
     def __exit__(
@@ -318,8 +343,8 @@ class Writer:
         key: str | bytes | None,
         partition: int | None,
         trace_id: int | None,
-        headers: Mapping[str, Any] | None,
-    ) -> tuple[Producer, Publication]:
+        headers: Mapping[str, object] | None,
+    ) -> tuple[Producer, Publication[Any]]:
         """Return the publish of one message and the core that carries it out.  Raises what :meth:`publish` does."""
         if type(topic) is not str:
             check_topic(topic)
@@ -327,7 +352,7 @@ class Writer:
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             body = self._checked(body)
         core = self._core
-        seconds = self._own.publish_timeout if timeout is None else _positive(timeout)
+        seconds = self._own.publish_timeout if timeout is None else positive_seconds(timeout)
         if core is None or core.closing:
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
@@ -336,8 +361,8 @@ class Writer:
             request = PublishRequest(
                 topic=topic,
                 bodies=(body,),
-                defer=_positive(defer, "defer") if defer else 0.0,
-                key=_key(key),
+                defer=positive_seconds(defer, "defer") if defer else 0.0,
+                key=key_bytes(key),
                 partition=partition,
                 trace_id=trace_id,
                 headers=headers,
@@ -383,37 +408,3 @@ def parts(bodies: list[bytes], most: int, extra: int) -> Iterable[list[bytes]]:
         part.append(body)
         size += extra + len(body)
     yield part
-
-
-def _wait_for_all(publications: list[Publication]) -> None:
-    """Wait for all parts of a batch; raise the error of the first that failed, with what nsqd took of all."""
-    failed: NSQError | None = None
-    taken = 0
-    for publication in publications:
-        try:
-            publication.result()
-        except NSQError as error:
-            failed = failed or error
-        else:
-            taken += publication.count
-    if failed is not None:
-        told = copy(failed)  # which others may be raising too
-        told.taken, told.total = taken, sum(publication.count for publication in publications)
-        raise told from failed.__cause__
-
-
-def _positive(seconds: Any, name: str = "timeout") -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
-        raise OptionError(name, seconds, "must be a number of seconds, more than 0 and below 1,000,000")
-    return float(seconds)
-
-
-def _key(key: Any) -> bytes | None:
-    if key is None or isinstance(key, bytes):
-        return key
-    if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError:
-            raise OptionError("key", key, "must be text that can be written as UTF-8") from None
-    raise OptionError("key", key, "must be str or bytes")

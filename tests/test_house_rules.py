@@ -72,7 +72,8 @@ def _methods(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]
 def _undocumented(tree: ast.Module, documented: frozenset[str]) -> Iterator[tuple[int, str]]:
     for node in tree.body:
         is_public = isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")
-        if is_public and ast.get_docstring(node) is None:
+        is_overload = any(getattr(one, "id", "") == "overload" for one in getattr(node, "decorator_list", ()))
+        if is_public and not is_overload and ast.get_docstring(node) is None:
             yield node.lineno, node.name
     for owner, method in _methods(tree):
         if ast.get_docstring(method) is None and method.name not in documented and not owner.bases:

@@ -14,9 +14,8 @@ PACKAGE = ROOT / "gnsq_lite"
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
 BASE = {"errors", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
-CLIENT = (
-    CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "consume", "publish", "wire", "reader", "writer"}
-)
+CLIENT = CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "consume", "publish", "wire"}
+CLIENT |= {"arguments", "reader", "writer"}
 
 #: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
 ALLOWED: dict[str, set[str]] = {
@@ -29,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "option_fields": BASE,
     "options": BASE | {"option_fields"},
     "keywords": BASE | {"options"},
-    "stats": BASE | {"options"},
+    "stats": BASE | {"options", "dialect", "policy.producers", "wire.identify", "wire.session"},
     "message": BASE | {"options", "clock", "speed"},
     "wire": BASE | {"options", "speed", "packing"},
     "policy": BASE | {"options", "clock"},
@@ -40,9 +39,11 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"blocking_calls"} | BASE | {"options", "clock", "keywords", "wire.names"},
     "net": CORE | {"blocking_calls", "speed", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"speed", "wire", "policy", "dialect", "net"},
-    "publish": CORE | {"wire", "policy", "dialect", "http", "net"},
-    "reader": CORE | {"wire", "policy", "dialect", "dialects", "http", "net", "consume"},
-    "writer": CORE | {"wire", "policy", "dialect", "dialects", "http", "net", "publish"},
+    "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
+    "arguments": CORE | {"dialect", "net.settings"},
+    "reader": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "consume"},
+    "writer": CORE
+    | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "publish", "youzan.messages"},
     "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
@@ -52,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "contrib": CLIENT | {"broker", "worker", "testing", "giveup", "supervise"},
     "cli": CLIENT | {"broker", "worker", "contrib", "spark", "giveup", "testing", "supervise"},
     "__main__": {"cli", "errors", "version"},
-    "__init__": CORE | {"reader", "writer", "worker", "giveup"},
+    "__init__": CORE | {"reader", "writer", "worker", "giveup", "publish.publication", "youzan.messages"},
 }
 
 #: Module of others -> the parts that may import it.

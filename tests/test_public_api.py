@@ -19,6 +19,8 @@ PACKAGE = Path(gnsq_lite.__file__).parent
 EXPORTED = {
     "BackoffOptions",
     "Message",
+    "Publication",
+    "PublishReceipt",
     "Reader",
     "Requeue",
     "TLSOptions",

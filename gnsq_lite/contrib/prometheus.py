@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from gnsq_lite.errors import ClosedError, MissingExtra
@@ -32,6 +32,12 @@ try:
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 except ModuleNotFoundError as missing:
     raise MissingExtra("gnsq_lite.contrib.prometheus", "prometheus", "prometheus-client") from missing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gnsq_lite.arguments import PerhapsTraced
+    from gnsq_lite.keywords import Addresses
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "TimedWriter", "page", "show"]
 
@@ -87,13 +93,13 @@ class Collector:
         writers: Writers by the name they have in the label ``writer``.
     """
 
-    def __init__(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
-        self._sources: list[Reader | Worker | Writer] = list(sources)
-        self._writers: dict[str, Writer] = dict(writers)
+    def __init__(self, *sources: Reader | Worker | Writer[Any], **writers: Writer[Any]) -> None:
+        self._sources: list[Reader | Worker | Writer[Any]] = list(sources)
+        self._writers: dict[str, Writer[Any]] = dict(writers)
         self._last: dict[Any, Any] = {}
         _collectors.add(self)
 
-    def add(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
+    def add(self, *sources: Reader | Worker | Writer[Any], **writers: Writer[Any]) -> None:
         """Show these too; one that is shown already is not shown twice."""
         self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
@@ -231,7 +237,7 @@ def _histogram(
     return known[name]
 
 
-class HandlerSeconds(Middleware):
+class HandlerSeconds(Middleware[Any]):
     """Times handlers: histogram ``gnsq_handler_seconds`` with topic, channel and outcome ("ok" or "failed").
 
     A few microseconds for each message; time that middleware further in takes is in it.
@@ -260,20 +266,28 @@ class HandlerSeconds(Middleware):
         return timed
 
 
-class TimedWriter(Writer):
+class TimedWriter(Writer[Any]):
     """A Writer that times ``publish`` and ``multipublish``: histogram ``gnsq_publish_seconds`` by topic, outcome."""
 
-    def __init__(self, *args: Any, registry: CollectorRegistry = REGISTRY, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        nsqd_tcp_addresses: Addresses | None = None,
+        *,
+        registry: CollectorRegistry = REGISTRY,
+        **options: Unpack[PerhapsTraced],
+    ) -> None:
+        super().__init__(nsqd_tcp_addresses, **options)
         self._histogram = _histogram(registry, *_PUBLISH_SECONDS, BUCKETS)
 
-    def publish(self, topic: str, body: bytes, **options: Any) -> Any:
-        """As :meth:`gnsq_lite.Writer.publish`."""
-        return self._timed(topic, super().publish, topic, body, **options)
+    if not TYPE_CHECKING:  # they are called as a Writer's, overloads included
 
-    def multipublish(self, topic: str, bodies: Iterable[bytes], **options: Any) -> Any:
-        """As :meth:`gnsq_lite.Writer.multipublish`."""
-        return self._timed(topic, super().multipublish, topic, bodies, **options)
+        def publish(self, topic: str, body: bytes, **options: Any) -> Any:
+            """As :meth:`gnsq_lite.Writer.publish`."""
+            return self._timed(topic, super().publish, topic, body, **options)
+
+        def multipublish(self, topic: str, bodies: Iterable[bytes], **options: Any) -> Any:
+            """As :meth:`gnsq_lite.Writer.multipublish`."""
+            return self._timed(topic, super().multipublish, topic, bodies, **options)
 
     def _timed(self, topic: str, call: Any, *args: Any, **options: Any) -> Any:
         began, outcome = time.perf_counter(), "failed"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 from greenlet import getcurrent
 
@@ -13,6 +14,18 @@ from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Completion, Loop
 from gnsq_lite.wire import commands
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from gnsq_lite.youzan.messages import PublishReceipt
+
+    #: What a publish returns: None, but for a Writer that traces.
+    Outcome = TypeVar("Outcome", bound="PublishReceipt | None", default=None, covariant=True)
+else:  # a default is no matter at run time, and Python has it since 3.13
+    from typing import TypeVar
+
+    Outcome = TypeVar("Outcome")
 
 #: Seconds beyond the deadline that the loop has to say what became of it: it knows more than who waits.
 GRACE = 0.1
@@ -30,7 +43,7 @@ class Carrier(Protocol):
         """It was settled with *error*; in the loop's thread."""
 
 
-class Publication(Completion):
+class Publication(Completion, Generic[Outcome]):
     """The outcome of ``publish_nowait``.
 
     ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
@@ -113,8 +126,8 @@ class Publication(Completion):
         body = self.bodies[0]
         return b"%b%b%b" % (commands.PUBLISH_HEADS[self.topic], len(body).to_bytes(4, "big"), body)
 
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait and return the receipt: None from plain nsqd, a trace receipt from Youzan's where asked for.
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
 
         Raises:
             NsqdError: nsqd refused it.
@@ -132,8 +145,8 @@ class Publication(Completion):
         if timeout is None and not self._done and loop.is_here():
             greenlet = getcurrent()
             if greenlet is not loop.hub:
-                return self.wait_in(greenlet)
-        return super().result(timeout)
+                return cast("Outcome", self.wait_in(greenlet))
+        return cast("Outcome", super().result(timeout))
 
     def wait_in(self, greenlet: Any) -> Any:
         """Wait in *greenlet*, the caller's own and of the loop's thread, for the outcome; return it or raise.
@@ -248,3 +261,26 @@ def outcomes_left(publications: list[Publication]) -> Callable[[], str]:
         return f"publishes without an outcome: {count}" if count else ""
 
     return left
+
+
+def wait_for_all(publications: list[Publication[Outcome]]) -> Outcome | None:
+    """Wait for all parts of a batch; raise the error of the first that failed, with what nsqd took of all.
+
+    A batch that was not split returns what its only part does.
+    """
+    if len(publications) == 1:
+        return publications[0].result()
+    failed: NSQError | None = None
+    taken = 0
+    for publication in publications:
+        try:
+            publication.result()
+        except NSQError as error:
+            failed = failed or error
+        else:
+            taken += publication.count
+    if failed is not None:
+        told = copy(failed)  # which others may be raising too
+        told.taken, told.total = taken, sum(publication.count for publication in publications)
+        raise told from failed.__cause__
+    return None

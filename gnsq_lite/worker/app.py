@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.giveup import by_name
+from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages
 from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
 from gnsq_lite.stats import ReaderStats
@@ -19,8 +20,16 @@ from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
 
-F = TypeVar("F", bound=Callable[..., Any])
-Call = Callable[[Any], Any]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+    from typing_extensions import Unpack
+
+    from gnsq_lite.arguments import Batch, HandlerArguments, One
+
+    #: What a handler gets, and so its middleware: a message, where nothing is said.
+    Given = WithDefault("Given", bound="Message | list[Message]", default=Message)
+else:
+    Given = TypeVar("Given")
 
 
 class Worker:
@@ -39,16 +48,21 @@ class Worker:
     Args:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker is told to stop.
-        defaults: Every keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own wins.
+        defaults: Every keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own wins.  A *batch_size*
+            belongs to the handler that takes lists: type checkers take it only there.
 
     Raises:
         OptionError: before anything is opened.
     """
 
     def __init__(
-        self, *, middleware: Iterable[Middleware] = (), drain_timeout: float = CLOSE_TIMEOUT, **defaults: Any
+        self,
+        *,
+        middleware: Iterable[Middleware[Any]] = (),
+        drain_timeout: float = CLOSE_TIMEOUT,
+        **defaults: Unpack[HandlerArguments],
     ) -> None:
-        self.middleware: list[Middleware] = list(middleware)
+        self.middleware: list[Middleware[Any]] = list(middleware)
         self.drain_timeout = drain_timeout
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
@@ -73,7 +87,7 @@ class Worker:
         """Whether it was told to stop, and how urgently."""
         return self._stages
 
-    def configure(self, **defaults: Any) -> None:
+    def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
         """Change defaults; a command line does it.  Raises OptionError, ClosedError when it has started."""
         self._not_started()
         check_give_up(defaults.get("on_give_up"))
@@ -81,7 +95,21 @@ class Worker:
         _checked("topic", "channel", print, Handler("topic", "channel", print).merged(changed))
         self.defaults = changed
 
-    def handler(self, topic: str, channel: str, **options: Any) -> Callable[[F], F]:
+    @overload
+    def handler(
+        self, topic: str, channel: str, *, batch_size: None = None, **options: Unpack[HandlerArguments]
+    ) -> Callable[[One], One]: ...
+    @overload
+    def handler(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        batch_size: int,
+        batch_wait: float | None = None,
+        **options: Unpack[HandlerArguments],
+    ) -> Callable[[Batch], Batch]: ...
+    def handler(self, topic: str, channel: str, **options: Any) -> Callable[[Batch], Batch] | Callable[[One], One]:
         """Feed the decorated function from a topic's channel.
 
         Args:
@@ -91,7 +119,7 @@ class Worker:
             OptionError, InvalidName: at once, so the traceback shows the decorator's line.
         """
 
-        def register(function: F) -> F:
+        def register(function: Any) -> Any:
             self.add(Handler(topic, channel, function, options))
             return function
 
@@ -231,21 +259,22 @@ def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -
     Reader(topic, channel, function, **options)
 
 
-class Middleware:
+class Middleware(Generic[Given]):
     """Base class: override the hooks you need; those you leave cost nothing.
 
-    *message* is what the handler gets: a :class:`~gnsq_lite.Message`, or a list of them where it has a *batch_size*.
+    *message* is what the handler gets: a :class:`~gnsq_lite.Message`, or a list of them where it has a *batch_size*; a
+    type checker is told of that by ``Middleware[list[Message]]``.
     The hooks run where the handler runs, and several at once where handlers do.  Middleware given first is outermost:
     its ``before`` runs first and its ``after`` or ``failed`` last.
     """
 
-    def before(self, message: Any) -> None:
+    def before(self, message: Given) -> None:
         """Runs before the handler.  What it raises is the message's failure; the handler is not called."""
 
-    def after(self, message: Any) -> None:
+    def after(self, message: Given) -> None:
         """Runs when the handler has returned.  What it raises is the message's failure."""
 
-    def failed(self, message: Any, error: BaseException) -> None:
+    def failed(self, message: Given, error: BaseException) -> None:
         """Runs when the handler, or middleware further in, raised; ``Requeue`` too.  *error* is raised on after it."""
 
     def started(self, worker: Worker) -> None:
@@ -254,13 +283,13 @@ class Middleware:
     def stopped(self, worker: Worker) -> None:
         """Runs once, after the last message, in each process."""
 
-    def wrap(self, call: Call, handler: Handler) -> Call:
+    def wrap(self, call: Callable[[Given], object], handler: Handler) -> Callable[[Given], object]:
         """Return what is called in place of *call*; override it to keep something from before to after."""
         before, after, failed = (self._overridden(name) for name in ("before", "after", "failed"))
         if before is after is failed is None:
             return call
 
-        def wrapped(message: Any) -> None:
+        def wrapped(message: Given) -> None:
             if before is not None:
                 before(message)
             try:
@@ -287,9 +316,9 @@ def _tell(failed: Callable[..., Any], message: Any, error: BaseException) -> Non
         log.exception("middleware failed while it was told of a failure")
 
 
-def wrapped(handler: Handler, middleware: Iterable[Middleware]) -> Call:
+def wrapped(handler: Handler, middleware: Iterable[Middleware[Any]]) -> Callable[[Any], Any]:
     """Return the handler's function within all *middleware*, the first one outermost."""
-    call = handler.function
+    call: Callable[[Any], Any] = handler.function
     for each in reversed(list(middleware)):
         call = each.wrap(call, handler)
     return call

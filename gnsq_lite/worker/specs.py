@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.giveup import GiveUp, check_name
+from gnsq_lite.giveup import check_name
 from gnsq_lite.keywords import ConnectionKeywords, LookupKeywords
+
+if TYPE_CHECKING:
+    from gnsq_lite.arguments import InBatches, OneByOne
 
 #: Reader options that mean the same to a Writer which is to reach the same nsqds.
 _SHARED = (
@@ -16,8 +19,6 @@ _SHARED = (
     | set(ConnectionKeywords.__annotations__)
     | set(LookupKeywords.__annotations__)
 ) - {"sample_rate", "msg_timeout"}
-
-OnGiveUp = str | GiveUp
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Handler:
 
     topic: str
     channel: str
-    function: Callable[[Any], Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    function: OneByOne | InBatches
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, overload
 
 from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules, import_string
@@ -11,12 +11,15 @@ from django.utils.module_loading import autodiscover_modules, import_string
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
 from gnsq_lite.worker import Handler, Middleware, Worker
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gnsq_lite.arguments import Batch, HandlerArguments, One
 
 _handlers: list[Handler] = []
 
 
-class CloseOldConnections(Middleware):
+class CloseOldConnections(Middleware[Any]):
     """Closes database connections that broke or are past CONN_MAX_AGE, as Django does around each request."""
 
     def before(self, message: Any) -> None:
@@ -32,13 +35,21 @@ class CloseOldConnections(Middleware):
         close_old_connections()
 
 
-def handler(topic: str, channel: str, **options: Any) -> Callable[[F], F]:
+@overload
+def handler(
+    topic: str, channel: str, *, batch_size: None = None, **options: Unpack[HandlerArguments]
+) -> Callable[[One], One]: ...
+@overload
+def handler(
+    topic: str, channel: str, *, batch_size: int, batch_wait: float | None = None, **options: Unpack[HandlerArguments]
+) -> Callable[[Batch], Batch]: ...
+def handler(topic: str, channel: str, **options: Any) -> Callable[[Batch], Batch] | Callable[[One], One]:
     """Have ``manage.py nsq_worker`` feed the decorated function; for an app's ``nsq.py``.
 
     As :meth:`gnsq_lite.Worker.handler`; what is wrong with *options* shows when the command starts.
     """
 
-    def register(function: F) -> F:
+    def register(function: Any) -> Any:
         _handlers.append(Handler(topic, channel, function, options))
         return function
 

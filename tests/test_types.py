@@ -1,0 +1,147 @@
+"""What mypy and pyright say to right and wrong uses of the public API, and that no part of it is typed Any."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+USES = ROOT / "tests/typed/uses.py"
+#: Of each module, the classes and functions that users call or override.
+TOUCHED = {
+    "reader.py": ("Reader", "log_give_up"),
+    "writer.py": ("Writer",),
+    "worker/app.py": ("Worker", "Middleware"),
+    "worker/specs.py": ("Handler",),
+    "message.py": ("Message", "Requeue"),
+    "stats.py": ("ConnectionStats", "ReaderStats", "WriterStats"),
+    "options.py": ("BackoffOptions", "TLSOptions"),
+    "giveup.py": ("to_log", "to_directory", "to_topic", "read"),
+    "testing.py": ("make_message", "deliver", "RecordedMessage"),
+    "youzan/messages.py": ("PublishReceipt",),
+}
+#: A type argument that says "of whatever kind", and what is no user's.
+OF_ANY_KIND = re.compile(r"\b(Middleware|Writer)\[Any\]")
+INNER = {"Handler.merged"}
+
+
+def marked(text: str) -> set[int]:
+    """Return the numbers of the lines that are to be refused."""
+    return {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")}
+
+
+def differences(refused: dict[int, str], text: str) -> list[str]:
+    """Return what a checker should have refused and did not, and the other way round."""
+    lines, wrong = text.splitlines(), marked(text)
+    missed = [f"{number}: not refused: {lines[number - 1]}" for number in sorted(wrong - set(refused))]
+    return missed + [f"{number}: refused: {refused[number]}" for number in sorted(set(refused) - wrong)]
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=280)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+def mypy(path: Path) -> dict[int, str]:
+    """Return the lines that mypy refuses, with what it says."""
+    output = run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(path)])
+    found = re.findall(rf"{path.name}:(\d+): error: (.*)", output)
+    return {int(number): text for number, text in found}
+
+
+def pyright(path: Path) -> dict[int, str]:
+    """The same of pyright, named by GNSQ_PYRIGHT or on PATH; basedpyright will do."""
+    name = os.environ.get("GNSQ_PYRIGHT") or shutil.which("pyright") or shutil.which("basedpyright")
+    if name is None:
+        pytest.skip("no pyright: put it on PATH or name it in GNSQ_PYRIGHT")
+    told = json.loads(run([name, "--outputjson", "--level", "error", "--pythonpath", sys.executable, str(path)]))
+    return {each["range"]["start"]["line"] + 1: each["message"] for each in told["generalDiagnostics"]}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
+def test_a_type_checker_refuses_each_wrong_use_and_no_right_one(checker: type) -> None:
+    text = USES.read_text(encoding="utf-8")
+    assert len(marked(text)) > 50
+    assert differences(checker(USES), text) == []
+
+
+def test_a_line_that_is_wrongly_marked_or_not_marked_is_found() -> None:
+    text = "right()\nwrong()  # wrong\n"
+    assert differences({2: "bad"}, text) == []
+    assert differences({}, text) == ["2: not refused: wrong()  # wrong"]
+    assert differences({1: "bad", 2: "bad"}, text) == ["1: refused: bad"]
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def annotations(tree: ast.Module, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (what, its types) of the public parts of classes and functions; of an overloaded one the overloads."""
+    for node in tree.body:
+        if isinstance(node, Function) and node.name in names:
+            yield node.name, _types(node)
+        elif isinstance(node, ast.ClassDef) and node.name in names:
+            overloaded = {part.name for part in node.body if isinstance(part, Function) and part.decorator_list}
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign):
+                    yield f"{node.name}.{ast.unparse(part.target)}", ast.unparse(part.annotation)
+                elif isinstance(part, Function) and _is_called(part, overloaded):
+                    yield f"{node.name}.{part.name}", _types(part)
+
+
+def _is_called(part: Function, overloaded: set[str]) -> bool:
+    is_public = part.name == "__init__" or not part.name.startswith("_")
+    return is_public and (bool(part.decorator_list) or part.name not in overloaded)
+
+
+def _types(function: Function) -> str:
+    given = function.args
+    each = [*given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    types = [argument.annotation for argument in each] + [function.returns]
+    return ", ".join(ast.unparse(one) for one in types if one is not None)
+
+
+def loose(source: str, names: tuple[str, ...]) -> list[str]:
+    """Return the public parts whose types have an Any."""
+    found = annotations(ast.parse(source), names)
+    return [f"{what}: {types}" for what, types in found if re.search(r"\bAny\b", OF_ANY_KIND.sub("", types))]
+
+
+def test_nothing_that_users_touch_is_typed_any() -> None:
+    found = []
+    for name, parts in TOUCHED.items():
+        source = (ROOT / "gnsq_lite" / name).read_text(encoding="utf-8")
+        assert {part for part in parts if f"class {part}" in source or f"def {part}(" in source} == set(parts)
+        found += [each for each in loose(source, parts) if each.partition(":")[0] not in INNER]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "class A:\n    def f(self, x: Any) -> int: ...",
+        "class A:\n    def f(self) -> dict[str, Any]: ...",
+        "class A:\n    x: Any",
+        "class A:\n    @overload\n    def f(self, **x: Any) -> int: ...\n    def f(self) -> int: ...",
+        "def A(x: Callable[[Any], None]): ...",
+    ],
+)
+def test_a_planted_any_is_found(planted: str) -> None:
+    assert loose(planted, ("A",))
+
+
+def test_what_only_runs_may_be_typed_any() -> None:
+    runs = "    def f(self, **x: Any) -> int: ..."
+    assert loose(f"class A:\n    @overload\n    def f(self) -> int: ...\n{runs}", ("A",)) == []
+    assert loose("class A:\n    def _f(self, x: Any): ...\n    def g(self, x: Middleware[Any]): ...", ("A",)) == []
