@@ -1,19 +1,30 @@
-"""Runs the Python blocks of an .rst file in order, in one namespace, against an embedded broker."""
+"""Runs the Python blocks of an .rst page as they are pasted: as programs of their own, against an embedded broker.
+
+A page is a list of programs.  A block begins a new one, unless it uses a name that only an earlier block has: then it
+continues the programs that have it, as in one interpreter.  A program that ends by serving (``reader.start()``,
+``worker.run()``) runs beside those below it, as in a second terminal; it gets SIGTERM when all is handled.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
+import signal
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from gnsq_lite import Reader, Worker
 from gnsq_lite.broker import Broker
+from tests.programs import Program, running, wait_for
 
 _BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n(?:\1 +:[^\n]*\n)*\n((?:\1   [^\n]*\n|\n)+)", re.M)
+#: Seconds a program may take, on a busy machine; each is done in one or two.
+LIMIT = 60.0
 
 
 def blocks(path: Path, language: str = "python") -> Iterator[tuple[int, str]]:
@@ -34,34 +45,129 @@ def local(source: str, broker: Broker) -> str:
     return re.sub(r"127\.0\.0\.1:(4150|4151|4161)\b", lambda known: here[known.group(1)], source)
 
 
-def run(path: Path, folder: Path) -> int:
-    """Run every Python block of *path*; return how many there were.  ``start()`` and ``run()`` do not block here.
+@dataclass
+class Source:
+    """One program of a page; its lines have the numbers that they have on the page."""
 
-    A failure names the file and its line.
+    line: int
+    text: str
+
+    @property
+    def serves(self) -> bool:
+        """Whether it goes on until it gets SIGTERM."""
+        return _serves(ast.parse(self.text))
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it is for pytest to run."""
+        return any(isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in _body(self.text))
+
+
+def _body(text: str) -> list[ast.stmt]:
+    return ast.parse(text).body
+
+
+def _serves(tree: ast.Module) -> bool:
+    for call in ast.walk(tree.body[-1]):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ("start", "run"):
+            return not call.args and not any(keyword.arg == "block" for keyword in call.keywords)
+    return False
+
+
+def names(text: str) -> tuple[set[str], set[str]]:
+    """Return the names that a block uses without having made them, and those it makes."""
+    made: set[str] = set()
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            made.add(node.name)
+        elif isinstance(node, ast.alias):
+            made.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.arg):
+            made.add(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            made.add(node.name)
+    return used - made - set(dir(builtins)), made
+
+
+def programs(path: Path) -> list[Source]:
+    """Return the programs of a page."""
+    found: list[Source] = []
+    for line, text in blocks(path):
+        wanted, _ = names(text)
+        made = {name: source for source in found for name in names(source.text)[1]}
+        above = [source for source in found if source in (made[name] for name in wanted & set(made))]
+        for source in above:
+            assert not source.serves, f"{path.name}:{line}: uses {sorted(wanted)} of a program that does not end"
+            found.remove(source)
+        found.append(_joined([*above, Source(line, "\n" * (line - 1) + text)]))
+    return found
+
+
+def _joined(parts: list[Source]) -> Source:
+    """Return the blocks of several programs as one, each line where it is on the page."""
+    lines: dict[int, str] = {}
+    for part in parts:
+        lines.update({at: line for at, line in enumerate(part.text.splitlines()) if line})
+    text = "\n".join(lines.get(at, "") for at in range(max(lines) + 1)) + "\n"
+    return Source(min(part.line for part in parts), text)
+
+
+def run(path: Path, folder: Path, before: str = "", env: Mapping[str, str] | None = None) -> int:
+    """Run every program of *path* in *folder*; return how many there were.
+
+    *before* is put in front of each, on its first line.  A failure shows what the program printed, with the page's
+    line.
     """
-    started: list[Reader] = []
-    start = Reader.start
-
-    def start_beside(reader: Reader, block: bool = True) -> None:
-        started.append(reader)
-        start(reader, block=False)
-
-    def run_beside(worker: Worker, **options: Any) -> int:
-        worker.start()
-        stack.callback(worker.close, 2.0)
-        return 0
-
-    count = 0
-    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    found = programs(path)
+    serving: list[Program] = []
     with ExitStack() as stack:
         broker = stack.enter_context(Broker())
-        stack.enter_context(mock.patch.object(Reader, "start", start_beside))
-        stack.enter_context(mock.patch.object(Worker, "run", run_beside))
-        stack.callback(lambda: [reader.close(timeout=2.0) for reader in started])
-        monkey = stack.enter_context(mock.patch.dict("os.environ", {"DOCS_FOLDER": str(folder)}))
-        assert monkey is not None
-        for line, source in blocks(path):
-            code = compile("\n" * (line - 1) + local(source, broker), str(path), "exec")
-            exec(code, namespace)
-            count += 1
-    return count
+        for source in found:
+            name = f"{path.stem}_line_{source.line}"
+            text = local(source.text, broker)
+            (folder / f"{name}.py").write_text(before + text, encoding="utf-8")
+            command = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if source.is_test else ["-W", "error"]
+            clients = _clients(broker)
+            program = stack.enter_context(running([*command, f"{name}.py"], folder, env=env, name=name))
+            if source.serves:
+                wait_for(partial(_is_up, program, broker, clients), LIMIT, f"{name} has no connection")
+                serving.append(program)
+            else:
+                assert program.ends(LIMIT) == 0, program.output
+        for program in serving:
+            wait_for(lambda: not _left(broker), LIMIT, "not all was handled")
+            program.signal(signal.SIGTERM)
+            assert program.ends(LIMIT) == 0, program.output
+            assert "Traceback" not in program.output, program.output
+    return len(found)
+
+
+def _channels(broker: Broker) -> list[dict[str, Any]]:
+    return [channel for topic in broker.node.stats()["topics"] for channel in topic["channels"]]
+
+
+def _clients(broker: Broker) -> int:
+    return sum(len(channel["clients"]) for channel in _channels(broker))
+
+
+def _left(broker: Broker) -> int:
+    """Return how many messages wait where somebody reads."""
+    waiting = [channel for channel in _channels(broker) if channel["clients"]]
+    return sum(c["in_flight_count"] + c["deferred_count"] + c["depth"] for c in waiting)
+
+
+def _is_up(program: Program, broker: Broker, clients: int) -> bool:
+    assert program.process.poll() is None, program.output
+    return _clients(broker) > clients and _catches_sigterm(program.process.pid)
+
+
+def _catches_sigterm(pid: int) -> bool:
+    """Whether that process has a handler for SIGTERM; True where the system does not say."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        return True
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status.read_text(encoding="ascii", errors="replace"), re.M)
+    return caught is not None and bool(int(caught.group(1), 16) >> (signal.SIGTERM - 1) & 1)

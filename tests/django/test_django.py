@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
+from tests import docblocks
 from tests.programs import Program, running, wait_for
 from tests.servers import http_call
 
@@ -181,23 +182,10 @@ def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:
         assert {line["process"] for line in lines} == {"main", "0"}
 
 
-DOCS = """
-import os, sys
-from pathlib import Path
-import django
-os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
-django.setup()
-from tests import docblocks
-count = docblocks.run(Path(sys.argv[1]), Path("."))
-print("blocks:", count)
-"""
-
-
-def test_every_python_block_of_the_page_runs(shop: Shop) -> None:
+def test_every_program_of_the_page_runs_as_pasted(shop: Shop) -> None:
     page = PROJECT.parent.parent.parent / "docs" / "django.rst"
-    with running(["-c", DOCS, str(page)], shop.folder, env=shop.env, name="docs") as program:
-        assert program.ends() == 0, program.output
-        assert int(program.output.rsplit("blocks: ", 1)[1]) >= 3
+    env = {**shop.env, "DJANGO_SETTINGS_MODULE": "settings"}
+    assert docblocks.run(page, shop.folder, before="import django; django.setup()", env=env) >= 3
 
 
 def test_an_app_that_exits_at_import_is_explained_once_and_is_exit_code_2(shop: Shop) -> None:
