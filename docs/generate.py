@@ -1,27 +1,64 @@
-"""Writes options.rst from the option dataclasses, so that it cannot drift.  ``python docs/generate.py``"""
+"""Writes the pages of the reference that come from the code, so that they cannot drift.
+
+``python docs/generate.py`` writes options.rst, which is committed; the build of the documentation writes the others.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gnsq_lite import options
+from gnsq_lite import Reader, Writer, options
+from gnsq_lite.net.settings import Hooks
+from gnsq_lite.worker import Middleware
+
+HERE = Path(__file__).parent
 
 KINDS: list[tuple[str, str, type[Any]]] = [
-    ("Connection", "Reader and Writer.", options.ConnectionOptions),
-    ("Discovery", "Reader and Writer.", options.LookupOptions),
-    ("Retries", "Reader.", options.RetryOptions),
-    ("Reconnection", "Reader.", options.ReconnectOptions),
+    ("Connection", "Keywords of Reader and Writer.", options.ConnectionOptions),
+    ("Discovery", "Keywords of Reader and Writer.", options.LookupOptions),
+    ("Retries", "Keywords of Reader.", options.RetryOptions),
+    ("Reconnection", "Keywords of Reader.", options.ReconnectOptions),
     ("Backoff", "``Reader(backoff=BackoffOptions(...))``.", options.BackoffOptions),
-    ("Publishing", "Writer.", options.WriterOptions),
-    ("Reconnection of a Writer", "Writer.", options.WriterReconnectOptions),
+    ("Publishing", "Keywords of Writer.", options.WriterOptions),
+    ("Reconnection of a Writer", "Keywords of Writer.", options.WriterReconnectOptions),
     ("TLS", "``tls=TLSOptions(...)``.", options.TLSOptions),
-    ("HTTP clients", "``NsqdClient`` and ``LookupdClient`` of ``gnsq_lite.http``.", options.HTTPOptions),
+    (
+        "HTTP clients",
+        "Keywords of ``NsqdClient`` and ``LookupdClient`` in ``gnsq_lite.http``.",
+        options.HTTPOptions,
+    ),
 ]
+#: The requirement that a docstring names, for maintainers; the pages leave it out.
+RULES = re.compile(r"\s*\((?:[A-Z]{2,7}-\d+(?:,? (?:to )?)?)+\)")
+
+
+def plain(text: str) -> str:
+    """Return a line of a docstring without the rules it names, as a line of a page."""
+    return RULES.sub("", text).replace("*", "\\*").replace("|", "\\|")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]], widths: str) -> list[str]:
+    """Return a table."""
+    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", ""]
+    for row in [head, *rows]:
+        lines += [f"   {'*' if at == 0 else ' '} - {cell}".rstrip() for at, cell in enumerate(row)]
+    return [*lines, ""]
+
+
+def title(text: str, under: str = "-") -> list[str]:
+    """Return a heading."""
+    return [text, under * len(text), ""]
+
+
+# -- options
 
 
 def shown(spec: dataclasses.Field[Any]) -> str:
@@ -30,36 +67,188 @@ def shown(spec: dataclasses.Field[Any]) -> str:
         return "{}"
     if spec.name == "user_agent":
         return "'gnsq_lite/VERSION'"
-    return repr(spec.default)
+    return amount(spec.default) if spec.metadata.get("unit") == "bytes" and spec.default else repr(spec.default)
+
+
+def amount(count: float) -> str:
+    """Return a number of bytes, or any other, as people write it."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size and count % size == 0:
+            return f"{count // size:.0f} {unit}"
+    return f"{count:,.0f}" if count == int(count) else f"{count:g}"
 
 
 def span(spec: dataclasses.Field[Any]) -> str:
     """Return a field's range."""
     low, high = spec.metadata.get("low"), spec.metadata.get("high")
-    return "" if low is None and high is None else f"{low:g} to {high:g}"
+    if spec.metadata.get("span") or low is None or high is None:
+        return str(spec.metadata.get("span", ""))
+    if spec.metadata["unit"] == "bytes":
+        high += high % 2  # 2**31 - 1 is read as 2 GiB
+        return f"{amount(low)} to {amount(high)}"
+    return f"{low:,g} to {high:,.0f}"
 
 
-def text() -> str:
-    """Return the page."""
+def arguments(kind: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield (names, text) of the ``Args:`` in a docstring."""
+    part = re.search(r"Args:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(kind) or "", re.S)
+    for found in re.finditer(r"^    (\w[\w, ]*): (.*(?:\n      +.*)*)", part.group(1) if part else "", re.M):
+        yield found.group(1), " ".join(found.group(2).split())
+
+
+def own(kind: type[Any]) -> list[str]:
+    """Return the table of a class's own arguments: those that are no field of an option class."""
+    parameters = inspect.signature(kind).parameters
+    rows = []
+    for names, text in arguments(kind):
+        known = [name for name in names.split(", ") if name in parameters and name != "options"]
+        if known:
+            defaults = dict.fromkeys(_default(parameters[name]) for name in known)
+            rows.append([", ".join(f"``{n}``" for n in known), ", ".join(filter(None, defaults)), _roles(text)])
+    return table(["name", "default", "meaning"], rows, "22 14 64")
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "required" if parameter.default is parameter.empty else f"``{parameter.default!r}``"
+
+
+def _roles(text: str) -> str:
+    text = re.sub(r":(?:class|meth|func|exc|attr):`~?(?:[\w.]+\.)?(\w+)`", r"``\1``", text)
+    return RULES.sub("", re.sub(r"(?<!\*)\*(\w+)\*", r"*\1*", text))
+
+
+def option_page() -> str:
+    """Return options.rst."""
     lines = [
-        "Options",
-        "=======",
+        *title("Options", "="),
+        "Every option, generated from the code.  Durations are seconds, as floats.  A value out of range raises",
+        "``OptionError`` when the object is made, before anything is opened.  A misspelt name raises it too, and the",
+        "error names the option that was probably meant.",
         "",
-        "Every option, generated from the dataclasses in ``gnsq_lite/options.py``.  Durations are seconds.  A value",
-        "out of range raises ``OptionError`` at construction.  What is in the signature of ``Reader`` and ``Writer``",
-        "is described in their docstrings.",
+        *title("Reader"),
+        "The topic, the channel and the handler are positional; all others are keywords.  The keywords of the sections",
+        "Connection, Discovery, Retries and Reconnection are taken as well.",
         "",
+        *own(Reader),
+        *title("Writer"),
+        "The keywords of Connection, Discovery, Publishing and Reconnection of a Writer are taken as well.",
+        "",
+        *own(Writer),
     ]
-    for title, where, kind in KINDS:
-        lines += [title, "-" * len(title), "", where, "", ".. list-table::", "   :header-rows: 1", ""]
-        lines += ["   * - name", "     - default", "     - range", "     - meaning"]
-        for spec in dataclasses.fields(kind):
-            meaning = str(spec.metadata.get("doc", "")).replace("*", "\\*")
-            cells = [f"``{spec.name}``", f"``{shown(spec)}``", span(spec), meaning]
-            lines += [f"   {'*' if at == 0 else ' '} - {cell}".rstrip() for at, cell in enumerate(cells)]
-        lines.append("")
+    for name, where, kind in KINDS:
+        rows = [
+            [f"``{f.name}``", f"``{shown(f)}``", f.metadata.get("unit", ""), span(f), plain(f.metadata.get("doc", ""))]
+            for f in dataclasses.fields(kind)
+        ]
+        lines += [
+            *title(name),
+            where,
+            "",
+            *table(["name", "default", "unit", "range", "meaning"], rows, "22 12 10 16 40"),
+        ]
     return "\n".join(lines)
 
 
+# -- hooks
+
+
+def hook_page() -> str:
+    """Return the page of hooks: what is called, with what, and when."""
+    lines = [*title("Hooks and callbacks", "=")]
+    lines += [
+        "Generated from the code.  A hook is a function that you give to ``Reader`` as a keyword.  It runs in the I/O",
+        "loop: it must not block.  What it raises is logged and changes nothing else.",
+        "",
+    ]
+    rows = [[f"``{f.name}({f.metadata['arguments']})``", _roles(f.metadata["doc"])] for f in dataclasses.fields(Hooks)]
+    lines += [*title("Hooks of a Reader"), *table(["hook", "called when"], rows, "40 60")]
+    rows = [[f"``{name}``", plain(" ".join(meaning.split()))] for name, meaning in _CALLBACKS]
+    lines += [*title("Callbacks that decide"), *table(["callback", "what it decides"], rows, "40 60")]
+    lines += [*title("Middleware of a Worker"), inspect.cleandoc(inspect.getdoc(Middleware) or ""), ""]
+    rows = []
+    for name, member in vars(Middleware).items():
+        if inspect.isfunction(member) and not name.startswith("_"):
+            called = ", ".join(list(inspect.signature(member).parameters)[1:])
+            rows.append([f"``{name}({called})``", _roles(" ".join((inspect.getdoc(member) or "").split()))])
+    return "\n".join([*lines, *table(["hook", "called when"], rows, "40 60")])
+
+
+_CALLBACKS = [
+    ("handler(message)", "Returns: FIN.  Raises: REQ and backoff.  Runs in the Reader's pool, so it may block there."),
+    ("on_give_up(message)", "Keeps a message that had more than max_attempts.  FIN follows when it returns, REQ when it"
+     " raises.  Runs where the handler runs."),
+    ("address_map(host, port)", "Returns the (host, port) to connect to in place of the announced one.  A dict of"
+     " hosts works too."),
+    ("allowed_addresses(host, port)", "Returns whether a discovered nsqd may be connected to."),
+    ("backoff strategy(level)", "Returns the seconds of the pause: BackoffOptions(strategy=...)."),
+]  # fmt: skip
+
+
+# -- the command line
+
+
+def command_page() -> str:
+    """Return the page of the commands."""
+    import click
+
+    from gnsq_lite.cli.app import main
+
+    context = click.Context(main, info_name="gnsq-lite", max_content_width=100, terminal_width=100)
+    lines = [*title("Command line", "=")]
+    lines += [
+        "Generated from the commands.  Flags take one dash or two, as Go's programs do, and durations are Go's",
+        "(``250ms``, ``1h30m``) or seconds.  :doc:`/tools` says what each command is for and how it differs from NSQ's",
+        "own utility.  Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted; :doc:`/worker` has its own.",
+        "",
+    ]
+    return "\n".join([*lines, *_commands(main, context, "-")])
+
+
+def _commands(group: Any, context: Any, under: str) -> Iterator[str]:
+    import click
+
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        inner = click.Context(command, info_name=name, parent=context, max_content_width=100)
+        yield from title(inner.command_path, under)
+        help_text = inspect.cleandoc(command.help or command.short_help or "")
+        yield from (_escaped(line) for line in help_text.replace("\b\n", "").splitlines())
+        yield ""
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner, "~")
+            continue
+        usage = " ".join(command.collect_usage_pieces(inner))
+        yield from [".. code-block:: text", "", f"   {inner.command_path} {usage}"]
+        if getattr(command, "example", ""):
+            yield f"   gnsq-lite {command.example}"
+        yield ""
+        sections: dict[str, list[list[str]]] = {}
+        for parameter in command.get_params(inner):
+            record = parameter.get_help_record(inner)
+            if record is not None and record[0].startswith("-") and parameter.name != "help":
+                rows = sections.setdefault(getattr(parameter, "section", "Options"), [])
+                rows.append([f"``{record[0]}``", _escaped(record[1])])
+        for section, rows in sections.items():
+            yield from table([section, ""], rows, "40 60")
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([*`|\\]|(?<=\w)_(?=\W|$))", r"\\\1", text)
+
+
+#: Page of the reference -> what makes it.
+PAGES = {"hooks.rst": hook_page, "commands.rst": command_page}
+
+
+def write(folder: Path) -> None:
+    """Write the pages that are not committed, where they have changed."""
+    folder.mkdir(exist_ok=True)
+    for name, make in PAGES.items():
+        path, made = folder / name, make() + "\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != made:
+            path.write_text(made, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    (Path(__file__).parent / "options.rst").write_text(text(), encoding="utf-8")
+    (HERE / "options.rst").write_text(option_page(), encoding="utf-8")
+    write(HERE / "generated")

@@ -8,20 +8,38 @@ from typing import Any
 from gnsq_lite.errors import OptionError
 
 
-def between(
-    default: Any,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    doc: str = "",
-) -> Any:
-    """Declare a field with a default, an inclusive range and a line of documentation."""
-    return dataclasses.field(default=default, metadata={"low": low, "high": high, "doc": doc})
+def between(default: Any, *, low: float, high: float, unit: str, doc: str, span: str = "") -> Any:
+    """Declare a field with a default, an inclusive range, a unit and a line of documentation.
+
+    *span* describes the range where *low* and *high* do not say all of it.
+    """
+    metadata = {"low": low, "high": high, "unit": unit, "span": span, "doc": doc}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def documented(default: Any, doc: str) -> Any:
-    """Declare a field that has no range."""
-    return dataclasses.field(default=default, metadata={"doc": doc})
+def duration(default: float | None, low: float, high: float, doc: str) -> Any:
+    """Declare a number of seconds."""
+    return between(default, low=low, high=high, unit="seconds", doc=doc)
+
+
+def size(default: int | None, low: int, high: int, doc: str, span: str = "") -> Any:
+    """Declare a number of bytes."""
+    return between(default, low=low, high=high, unit="bytes", doc=doc, span=span)
+
+
+def share(default: float, doc: str) -> Any:
+    """Declare a part of 1."""
+    return between(default, low=0.0, high=1.0, unit="share", doc=doc)
+
+
+def documented(default: Any, doc: str, *, unit: str = "", span: str = "") -> Any:
+    """Declare a field whose range, if it has one, is checked elsewhere; *span* describes it."""
+    return dataclasses.field(default=default, metadata={"unit": unit, "span": span, "doc": doc})
+
+
+def hook(arguments: str, doc: str) -> Any:
+    """Declare a callback that is None by default, with what it is called with and when."""
+    return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
 def check_ranges(options: Any) -> None:

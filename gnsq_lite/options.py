@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import between, check_ranges, documented
+from gnsq_lite.option_fields import between, check_ranges, documented, duration, share, size
 from gnsq_lite.version import __version__
 
 Compression = Literal["snappy", "deflate"]
@@ -30,8 +30,8 @@ DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
 class BackoffOptions:
     """When failing handlers slow a Reader down (BACK-1 to BACK-5).  Durations are seconds."""
 
-    unit: float = between(1.0, low=0.001, high=3600.0, doc="the pause at level n is unit * 2**(n-1)")
-    longest: float = between(120.0, low=0.0, high=86400.0, doc="no pause is longer; 0 turns backoff off")
+    unit: float = duration(1.0, 0.001, 3600.0, "the pause at level n is unit * 2**(n-1)")
+    longest: float = duration(120.0, 0.0, 86400.0, "longest pause; 0 turns backoff off")
     strategy: Literal["exponential", "full-jitter"] | Callable[[int], float] = documented(
         "exponential",
         "'exponential', 'full-jitter' (a random part of the exponential pause), or a function of the level that"
@@ -56,16 +56,14 @@ class RetryOptions:
     """When and how often a failed message is sent again (MSG-1, MSG-4, CFG-4)."""
 
     max_attempts: int = between(
-        5, low=0, high=65535, doc="a message with more attempts than this is given up; 0 = no limit"
+        5, low=0, high=65535, unit="attempts", doc="a message with more attempts than this is given up; 0: no limit"
     )
-    requeue_delay: float = between(
-        90.0, low=0.0, high=86400.0, doc="seconds nsqd holds a message back after its first failure"
+    requeue_delay: float = duration(90.0, 0.0, 86400.0, "how long nsqd holds a message back after its first failure")
+    requeue_growth: float = between(
+        1.0, low=0.0, high=100.0, unit="factor", doc="each further attempt adds this times requeue_delay"
     )
-    requeue_growth: float = between(1.0, low=0.0, high=100.0, doc="each further attempt adds growth * requeue_delay")
-    max_requeue_delay: float = between(900.0, low=0.0, high=86400.0, doc="no requeue delay is longer")
-    requeue_jitter: float = between(
-        0.0, low=0.0, high=1.0, doc="each delay is shortened by a random part, up to this share"
-    )
+    max_requeue_delay: float = duration(900.0, 0.0, 86400.0, "longest requeue delay")
+    requeue_jitter: float = share(0.0, "each delay is shortened at random by up to this share")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -79,11 +77,9 @@ class RetryOptions:
 class ReconnectOptions:
     """How a lost direct nsqd is tried again (CONN-3): first, 2 * first, 4 * first ... up to a cap."""
 
-    reconnect_delay: float = between(8.0, low=0.01, high=3600.0, doc="seconds before the first new attempt")
-    max_reconnect_delay: float = between(120.0, low=0.01, high=86400.0, doc="no delay is longer")
-    reconnect_jitter: float = between(
-        0.3, low=0.0, high=1.0, doc="each delay is changed at random by up to this share, either way"
-    )
+    reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first wait; it doubles with each attempt")
+    max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest wait between two attempts")
+    reconnect_jitter: float = share(0.3, "each wait is lengthened or shortened at random by up to this share")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -97,11 +93,9 @@ class ReconnectOptions:
 class WriterReconnectOptions:
     """How a Writer tries a lost nsqd again: first, 2 * first, 4 * first ... up to a cap (PUB-4)."""
 
-    reconnect_delay: float = between(0.1, low=0.01, high=3600.0, doc="seconds before the first new attempt")
-    max_reconnect_delay: float = between(5.0, low=0.01, high=86400.0, doc="no delay is longer")
-    reconnect_jitter: float = between(
-        0.3, low=0.0, high=1.0, doc="each delay is changed at random by up to this share, either way"
-    )
+    reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first wait; it doubles with each attempt")
+    max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest wait between two attempts")
+    reconnect_jitter: float = share(0.3, "each wait is lengthened or shortened at random by up to this share")
 
     def __post_init__(self) -> None:
         self.as_reconnect()
@@ -119,20 +113,27 @@ class WriterReconnectOptions:
 class WriterOptions:
     """How a Writer publishes (PUB-1 to PUB-4)."""
 
-    publish_timeout: float = between(
-        15.0, low=0.001, high=86400.0, doc="seconds a publish may take: connecting, writing and the answer together"
+    publish_timeout: float = duration(
+        15.0, 0.001, 86400.0, "time limit of a publish: connecting, writing and the answer together"
     )
     retries: int = between(
-        0, low=0, high=1000, doc="how often a publish whose outcome is unknown is sent again (it may then be double)"
+        0,
+        low=0,
+        high=1000,
+        unit="times",
+        doc="how often a publish of unknown outcome is sent again; the message may then be there twice",
     )
-    max_msg_size: int = between(
-        1024 * 1024, low=1, high=2**31 - 1, doc="bytes of one body; as nsqd's --max-msg-size; larger ones are refused"
+    max_msg_size: int = size(
+        1024 * 1024,
+        1,
+        2**31 - 1,
+        "largest body; as nsqd's --max-msg-size.  Larger ones are refused before anything is sent",
     )
-    max_body_size: int = between(
-        5 * 1024 * 1024, low=64, high=2**31 - 1, doc="bytes of one MPUB; as nsqd's --max-body-size; batches are split"
+    max_body_size: int = size(
+        5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB; as nsqd's --max-body-size.  Larger batches are split"
     )
-    max_pending: int = between(
-        64 * 1024 * 1024, low=1, high=2**40, doc="bytes that publish_nowait may have on their way"
+    max_pending: int = size(
+        64 * 1024 * 1024, 1, 2**40, "most that publish_nowait may have unanswered; beyond it BacklogFull is raised"
     )
 
     def __post_init__(self) -> None:
@@ -143,14 +144,10 @@ class WriterOptions:
 class LookupOptions:
     """How nsqlookupds are asked (DISC-1 to DISC-6, CFG-3)."""
 
-    lookupd_poll_interval: float = between(60.0, low=0.05, high=86400.0, doc="seconds between two polls")
-    lookupd_poll_jitter: float = between(
-        0.3, low=0.0, high=1.0, doc="each interval is lengthened at random by up to this share"
-    )
-    lookupd_timeout: float = between(5.0, low=0.05, high=600.0, doc="seconds one nsqlookupd may take to answer")
-    lookupd_max_body: int = between(
-        16 * 1024 * 1024, low=1024, high=1024**3, doc="bytes an answer may have at the most"
-    )
+    lookupd_poll_interval: float = duration(60.0, 0.05, 86400.0, "time between two polls of the nsqlookupds")
+    lookupd_poll_jitter: float = share(0.3, "each interval is lengthened at random by up to this share")
+    lookupd_timeout: float = duration(5.0, 0.05, 600.0, "time limit of one call to a nsqlookupd")
+    lookupd_max_body: int = size(16 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
     lookupd_tls: bool | TLSOptions | ssl.SSLContext | None = documented(
         None, "for https addresses: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
     )
@@ -171,7 +168,7 @@ class TLSOptions:
     key_file: str | None = documented(None, "PEM file of its key; None: the key is in cert_file")
     server_hostname: str | None = documented(None, "name to verify and to send as SNI; None: the host connected to")
     minimum_version: Literal["TLSv1.2", "TLSv1.3"] = documented("TLSv1.2", "lowest protocol version accepted")
-    verify: bool = documented(True, "False accepts any certificate: only for tests")
+    verify: bool = documented(True, "False accepts any certificate; for tests only")
 
     def __post_init__(self) -> None:
         if self.minimum_version not in ("TLSv1.2", "TLSv1.3"):
@@ -242,15 +239,21 @@ def _no_password() -> str:
 class HTTPOptions:
     """How an HTTP client calls nsqd or nsqlookupd.  Durations are seconds."""
 
-    http_timeout: float = between(
-        10.0, low=0.05, high=3600.0, doc="seconds one call may take, from connecting to the last byte, retries included"
+    http_timeout: float = duration(
+        10.0, 0.05, 3600.0, "time limit of a call, from connecting to the last byte, retries included"
     )
-    http_connect_timeout: float = between(5.0, low=0.01, high=600.0, doc="seconds for TCP and for TLS, each")
+    http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of TCP and of TLS, each")
     http_retries: int = between(
-        1, low=0, high=100, doc="further tries of a GET that found no server or lost its connection; never of others"
+        1,
+        low=0,
+        high=100,
+        unit="times",
+        doc="how often a GET that found no server, or lost its connection, is tried again; other calls never are",
     )
-    http_max_body: int = between(64 * 1024 * 1024, low=1024, high=1024**3, doc="bytes an answer may have at the most")
-    http_pool_size: int = between(4, low=1, high=1000, doc="idle connections kept for the next call")
+    http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
+    http_pool_size: int = between(
+        4, low=1, high=1000, unit="connections", doc="idle connections that are kept for the next call"
+    )
     tls: bool | TLSOptions | ssl.SSLContext | None = documented(
         None, "for https: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
     )
@@ -277,38 +280,49 @@ class ConnectionOptions:
     """What one connection asks of nsqd (NEG-1) and how long it waits."""
 
     tls: TLSOptions | ssl.SSLContext | None = documented(
-        None, "True or TLSOptions or an SSLContext: TLS, or fail; None: plain"
+        None, "True, TLSOptions or an SSLContext: TLS, or an error where nsqd offers none; None: no TLS"
     )
     compression: Compression | None = documented(None, "'snappy' or 'deflate'; None: none")
-    deflate_level: int = between(6, low=1, high=9, doc="DEFLATE level; nsqd caps it with its --max-deflate-level")
-    auth_secret: str | bytes | None = field(
-        default=None, repr=False, metadata={"doc": "secret sent with AUTH where nsqd requires it; never logged"}
+    deflate_level: int = between(
+        6, low=1, high=9, unit="level", doc="DEFLATE level; nsqd caps it with its --max-deflate-level"
     )
-    heartbeat_interval: float = between(30.0, low=1.0, high=3600.0, doc="seconds between nsqd's heartbeats")
-    output_buffer_size: int | None = between(
-        None, low=-1, high=1 << 30, doc="bytes nsqd buffers for this client; -1: none; None: nsqd's default"
+    auth_secret: str | bytes | None = field(
+        default=None, repr=False, metadata={"doc": "secret for AUTH, sent where nsqd requires it; never logged"}
+    )
+    heartbeat_interval: float = duration(30.0, 1.0, 3600.0, "time between nsqd's heartbeats")
+    output_buffer_size: int | None = size(
+        None,
+        -1,
+        1 << 30,
+        "nsqd's output buffer for this client; -1: none; None: nsqd's default",
+        span="-1 or 64 to 1 GiB",
     )
     output_buffer_timeout: float | None = documented(
-        0.025, "seconds nsqd may hold buffered messages; -1: until the buffer is full; None: nsqd's default (0.25)"
+        0.025,
+        "how long nsqd may hold messages in that buffer; -1: until it is full; None: nsqd's default (0.25)",
+        unit="seconds",
+        span="-1 or 0.001 to 3600",
     )
     sample_rate: int = between(
-        0, low=0, high=99, doc="percent of the messages to receive (nsqd sends one percent more); 0: all (SEC-5)"
+        0, low=0, high=99, unit="percent", doc="share of the messages to receive (nsqd sends one percent more); 0: all"
     )
-    msg_timeout: float | None = between(
-        None, low=1.0, high=86400.0, doc="seconds nsqd waits for an answer to a message; None: nsqd's default (60)"
+    msg_timeout: float | None = duration(
+        None, 1.0, 86400.0, "how long nsqd waits for an answer to a message; None: nsqd's default (60)"
     )
     client_id: str | None = documented(None, "name of this client in nsqd's stats; None: the host's short name")
     hostname: str | None = documented(None, "host name in nsqd's stats; None: this host's")
-    user_agent: str = documented(f"gnsq_lite/{__version__}", "as in HTTP")
+    user_agent: str = documented(f"gnsq_lite/{__version__}", "name and version of this client in nsqd's stats")
     topology_region: str | None = documented(None, "region of this client, for topology-aware consumption")
     topology_zone: str | None = documented(None, "zone of this client, for topology-aware consumption")
-    connect_timeout: float = between(5.0, low=0.01, high=600.0, doc="seconds for DNS and TCP")
-    handshake_timeout: float = between(
-        10.0, low=0.01, high=600.0, doc="seconds for IDENTIFY, TLS, compression, AUTH and SUB together (CONN-5)"
+    connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of DNS and TCP")
+    handshake_timeout: float = duration(
+        10.0, 0.01, 600.0, "time limit of IDENTIFY, TLS, compression, AUTH and SUB together"
     )
-    write_timeout: float = between(30.0, low=0.01, high=3600.0, doc="seconds nsqd may refuse to take bytes")
-    max_frame_size: int = between(
-        DEFAULT_MAX_FRAME_SIZE, low=64, high=2**31 - 1, doc="bytes; a larger frame closes the connection (WIRE-4)"
+    write_timeout: float = duration(
+        30.0, 0.01, 3600.0, "how long nsqd may accept no bytes before the connection is closed"
+    )
+    max_frame_size: int = size(
+        DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame; a larger one closes the connection"
     )
     extra_identify: Mapping[str, object] = field(
         default_factory=dict, metadata={"doc": "further keys for IDENTIFY, such as Youzan's extend_support"}

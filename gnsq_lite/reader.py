@@ -101,8 +101,8 @@ class Reader:
         dialect, partitions, ordered: Youzan's NSQ; see the docs.
         address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
         allowed_addresses: A function of (host, port) that says whether a found nsqd may be connected to.
-        rdy_idle_timeout, rdy_low_timeout: RDY-6; seconds after which a connection without, or with, messages gives
-            its turn to another when max_in_flight is smaller than the number of connections.
+        rdy_idle_timeout, rdy_low_timeout: Seconds after which a connection without, or with, messages gives
+            its turn to another when max_in_flight is smaller than the number of connections (RDY-6).
         handle_signals: Whether it drains when SIGTERM comes, where nobody handles it, while the main thread waits in
             ``start(block=True)`` or :meth:`join` of any Reader.
         on_connected, on_disconnected, on_error, on_failure, on_backoff: Hooks; they must not block.

@@ -8,6 +8,7 @@ from typing import Any
 
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.message import Message
+from gnsq_lite.option_fields import hook
 from gnsq_lite.options import (
     Address,
     ConnectionOptions,
@@ -47,8 +48,16 @@ def check_lookup(options: LookupOptions) -> None:
 class Hooks:
     """Callbacks of the user; each is called in the I/O loop and must not wait.  What one raises is logged."""
 
-    on_connected: Callable[[str], Any] | None = None
-    on_disconnected: Callable[[str, NSQError], Any] | None = None
-    on_error: Callable[[NSQError], Any] | None = None
-    on_failure: Callable[[Message, BaseException], Any] | None = None
-    on_backoff: Callable[[float], Any] | None = None
+    on_connected: Callable[[str], Any] | None = hook("address", "an nsqd is connected and subscribed")
+    on_disconnected: Callable[[str, NSQError], Any] | None = hook(
+        "address, error", "a connection was lost or could not be made; *error* says why"
+    )
+    on_error: Callable[[NSQError], Any] | None = hook(
+        "error", "a connection was lost, nsqd refused a late answer, or an ordered partition was stopped"
+    )
+    on_failure: Callable[[Message, BaseException], Any] | None = hook(
+        "message, error", "a handler raised *error* (not Requeue), or on_give_up did; the message has been requeued"
+    )
+    on_backoff: Callable[[float], Any] | None = hook(
+        "seconds", "backoff pauses the Reader for so many seconds; 0.0: backoff is over"
+    )
