@@ -79,7 +79,6 @@ class Consumer:
             settings,
             self.tries,
             self.hooks,
-            on_failure=self.flow.failed,
             stop_partition=self.stop_partition,
             on_exit=self.fail,
         )
@@ -342,6 +341,10 @@ class Consumer:
     def on_failure(self) -> None:
         """A message failed (BACK-1)."""
         self.flow.failed()
+
+    def on_rest(self, connection: Subscribed, resting: bool) -> None:
+        """A partition rests, alone, with a message that failed; or goes on."""
+        self.flow.rest(connection.endpoint, resting)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change it (RDY-8); the default concurrency follows."""

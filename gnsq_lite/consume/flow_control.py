@@ -102,6 +102,10 @@ class FlowControl:
         )
         self._apply(self.allocator.set_max_rdy_count(endpoint, size))
 
+    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+        """The partition's failed message waits for its delay, or for it no more: the others go on (YZ-6)."""
+        self._apply(self.allocator.rest(endpoint, resting))
+
     def failed(self) -> None:
         """A message failed (BACK-1)."""
         if self._settings.backoff.enabled:

@@ -1,4 +1,8 @@
-"""A connection whose messages are handled strictly in order (YZ-6)."""
+"""A connection whose messages are handled strictly in order (YZ-6).
+
+A failure pauses its partition and no other, as long as the failed message waits for its delay; that message, sent
+again, is the probe.  So the Reader's backoff has no part in it.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +46,10 @@ class OrderedConnection(Subscribed):
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
         wait = self._messages_to.requeue_delay(message, delay)
-        self.loop.call_soon(lambda: self._fail_in_order(message, wait, backoff))
+        self.loop.call_soon(lambda: self._act(self._sequence.failed(message, wait)))
 
-    def _fail_in_order(self, message: Message, delay: float, backoff: bool) -> None:
-        if backoff:
-            self._messages_to.on_failure()
-        self._act(self._sequence.failed(message, delay))
+    def slow_down(self) -> None:
+        """Its delay is the pause of its partition."""
 
     def left_open(self, message: Message) -> None:
         """Its handler returned without an answer."""
@@ -77,9 +79,12 @@ class OrderedConnection(Subscribed):
 
     def _hold(self, message: Message, seconds: float) -> None:
         timer = self.loop.hub.loop.timer(max(0.0, seconds))
+        self._messages_to.on_rest(self, True)
 
         def release() -> None:
             timer.close()
             self._act(self._sequence.release(message))
+            if self.is_open():
+                self._messages_to.on_rest(self, False)
 
         timer.start(release, update=True)

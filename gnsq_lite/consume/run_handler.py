@@ -168,7 +168,6 @@ class HandlerOutcomes:
     """Requeues, gives up, logs and tells.
 
     Args:
-        on_failure: Called in the loop when a message failed that is not requeued.
         stop_partition: Called in the loop with a message that ends its ordered partition (YZ-13).
         on_exit: Called in the loop with the SystemExit or KeyboardInterrupt that a handler raised.
     """
@@ -180,12 +179,11 @@ class HandlerOutcomes:
         tries: Tries,
         hooks: UserHooks,
         *,
-        on_failure: Callable[[], None],
         stop_partition: Callable[[Message], None],
         on_exit: Callable[[BaseException], None],
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
-        self._on_failure, self._stop_partition, self._on_exit = on_failure, stop_partition, on_exit
+        self._stop_partition, self._on_exit = stop_partition, on_exit
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
@@ -196,7 +194,7 @@ class HandlerOutcomes:
         for message in messages:
             if self._tries.is_over(message.attempts) and isinstance(error, Exception) and is_open(message):
                 if backoff:
-                    self._loop.call_soon(self._on_failure)
+                    self._loop.call_soon(message._connection.slow_down)
                 self.on_too_many_attempts(message)
                 continue
             try:

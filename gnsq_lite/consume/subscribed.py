@@ -46,6 +46,9 @@ class MessageOwner(Owner, Protocol):
     def on_failure(self) -> None:
         """A message failed: RDY 0, where that is called for, goes out before its REQ."""
 
+    def on_rest(self, connection: Subscribed, resting: bool) -> None:
+        """It keeps a failed message for a while, and gets no other; or it goes on."""
+
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the seconds nsqd shall hold it back.  Where handlers run."""
 
@@ -117,8 +120,12 @@ class Subscribed(Connection):
 
     def _fail(self, command: bytes) -> None:
         # The RDY 0 that a failure may call for goes out first: else nsqd sends the message again at once.
-        self._messages_to.on_failure()
+        self.slow_down()
         self._queue_requeue(command)
+
+    def slow_down(self) -> None:
+        """A message failed (BACK-1); in the loop's thread."""
+        self._messages_to.on_failure()
 
     def _queue_requeue(self, command: bytes) -> None:
         self._reqs.append(command)

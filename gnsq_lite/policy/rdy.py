@@ -29,6 +29,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
@@ -119,6 +120,28 @@ class ReadyAllocator:
         connection.limit = max(0, count)
         return self._evaluate(self._clock.now())
 
+    def rest(self, key: Key, resting: bool) -> list[SetReady]:
+        """Let a connection rest with the message it has, RDY 0 and free of charge; or have it go on, at once (YZ-6).
+
+        Others may have its RDY meanwhile; where RDY goes round, one of them yields when it goes on.  An unknown key is
+        ignored.
+        """
+        connection = self._connections.get(key)
+        if connection is None or connection.resting == resting:
+            return []
+        changes: list[SetReady] = []
+        if resting and connection.size:
+            connection.shrink(0, self._clock.now(), 0.0, changes)
+        connection.resting = resting
+        self._charged += connection.recharge()
+        self._round = [k for k in self._round if k != key] + ([] if resting else [key])  # the next one
+        changes += self._evaluate(self._clock.now())
+        holders = [c for c in self._connections.values() if c.size]
+        if not resting and self._turns and holders and not connection.size:
+            min(holders, key=lambda c: c.since).since = -math.inf
+            changes += self._evaluate(self._clock.now())
+        return changes
+
     def received(self, key: Key, count: int) -> list[SetReady]:
         """Take that *count* messages arrived.  O(1)."""
         connection = self._connections.get(key)
@@ -126,7 +149,7 @@ class ReadyAllocator:
             return []
         connection.take(count, self._clock.now())
         changes: list[SetReady] = []
-        if connection.in_flight > connection.charge:
+        if connection.in_flight > connection.charge and not connection.resting:
             self._charged += connection.recharge()
         if connection.counts_down:
             connection.refresh(changes)
@@ -247,7 +270,7 @@ class ReadyAllocator:
             if connection.held and now >= connection.held_until:
                 connection.held = 0
                 self._charged += connection.recharge()
-            if connection.limit:
+            if connection.limit and not connection.resting:
                 eligible.append(connection)
         self._next = None
         if self._mode is _Mode.FLOWING and self._max >= len(eligible):
@@ -306,7 +329,7 @@ class ReadyAllocator:
         what is in flight does not grow.
         """
         keep = {c: min(c.size, sizes.get(c, 0)) for c in self._connections.values()}
-        over = sum(max(size, c.in_flight) for c, size in keep.items()) - self._max
+        over = sum(max(size, c.in_flight) for c, size in keep.items() if not c.resting) - self._max
         if over > 0:
             for connection in sorted(keep, key=lambda c: c.in_flight - keep[c]):
                 unused = max(0, min(over, keep[connection] - connection.in_flight))

@@ -30,6 +30,7 @@ class Window:
         "key",
         "left",
         "limit",
+        "resting",
         "sent",
         "since",
         "size",
@@ -43,12 +44,13 @@ class Window:
         self.in_flight = 0
         self.held, self.held_until = 0, now  # messages that may still come under a RDY that was taken back
         self.charge = 0  # what it costs the budget
+        self.resting = False  # its message waits for a pause to end: it gets no RDY, and costs nothing
         self.greeted = False  # a RDY was sent, and RDY 1 first (RDY-1)
         self.since = self.active = now  # begin of its turn; last sign that it is not idle
 
     def recharge(self) -> int:
         """Bring the charge up to date; return by how much it changed."""
-        charge = max(self.size, self.in_flight, self.held)
+        charge = 0 if self.resting else max(self.size, self.in_flight, self.held)
         change = charge - self.charge
         self.charge = charge
         return change

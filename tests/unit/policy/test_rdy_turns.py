@@ -260,3 +260,69 @@ def test_those_who_came_during_a_round_are_served_in_random_order_too(clock: Fak
         assert changes[0].key == 1
         chosen.add(tuple(change.key for change in changes))
     assert len(chosen) == 5
+
+
+@pytest.mark.rule("YZ-6")
+def test_a_connection_that_rests_leaves_its_rdy_to_others_and_has_it_first_when_it_goes_on(clock: FakeClock) -> None:
+    allocator, first, second = two_for_one(clock)
+    allocator.received(first, 1)
+    changes = [*allocator.rest(first, True), *allocator.rest(first, True)]
+    assert [(c.key, c.count) for c in changes] == [(first, 0), (second, 1)]
+    assert allocator.rest(first, False) != []
+    allocator.answered(first, 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert (allocator.ready(first), allocator.ready(second)) == (1, 0)
+    clock.advance(IDLE)  # and then turns go on as before
+    allocator.tick()
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert (allocator.ready(first), allocator.ready(second)) == (0, 1)
+
+
+@pytest.mark.rule("YZ-6")
+def test_a_connection_that_goes_on_waits_for_the_message_of_the_one_that_yields(clock: FakeClock) -> None:
+    allocator, first, second = two_for_one(clock)
+    allocator.received(first, 1)
+    allocator.rest(first, True)
+    allocator.received(second, 1)
+    allocator.rest(first, False)
+    allocator.answered(first, 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert (allocator.ready(first), allocator.ready(second)) == (0, 0)
+    allocator.answered(second, 1)
+    assert allocator.ready(first) == 1
+
+
+@pytest.mark.rule("YZ-6")
+@pytest.mark.parametrize("seed", range(20))
+def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clock: FakeClock, seed: int) -> None:
+    allocator = ReadyAllocator(1, clock=clock, rng=random.Random(seed))
+    for key in range(5):
+        allocator.add(key, 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    allocator.received(0, 1)
+    allocator.rest(0, True)
+    clock.advance(1.0)
+    allocator.tick()
+    allocator.rest(0, False)  # its message counts until it is sent back: what another has is taken for that alone
+    allocator.answered(0, 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert [allocator.ready(key) for key in range(5)] == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.rule("YZ-6")
+def test_where_there_is_rdy_for_all_one_that_goes_on_has_it_at_once(clock: FakeClock) -> None:
+    allocator = ReadyAllocator(8, clock=clock, rng=random.Random(1))
+    for key in "ab":
+        allocator.add(key, 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    allocator.received("a", 1)
+    assert [(c.key, c.count) for c in allocator.rest("a", True)] == [("a", 0)]
+    assert allocator.total_charge == 1
+    assert [(c.key, c.count) for c in allocator.rest("a", False)] == [("a", 1)]
+    assert allocator.rest("gone", True) == []

@@ -1,0 +1,60 @@
+"""Backoff of ordered consumption: a partition of its own, on the embedded cluster and a real one."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader
+from gnsq_lite.youzan.dialect import YouzanDialect
+from tests.contract.test_youzan_cluster import Cluster, a_writer, cluster, subscribed, until
+
+__all__ = ["cluster"]
+
+pytestmark = [pytest.mark.rule("YZ-6"), pytest.mark.rule("BACK-1")]
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 8])
+def test_a_failed_message_pauses_its_partition_alone_and_is_handled_again_after_its_delay(
+    cluster: Cluster, max_in_flight: int
+) -> None:
+    topic = cluster.topic(4, orderedmulti="true")
+    pauses: list[float] = []
+    flowed: list[float] = []
+
+    def handle(message: Any) -> None:
+        now = time.monotonic()
+        if message.body == b"bad":
+            pauses.append(now)
+            if len(pauses) < 4:
+                raise ValueError("not yet")
+        else:
+            flowed.append(now)
+
+    reader = Reader(
+        topic,
+        "c",
+        handle,
+        lookupd_http_addresses=cluster.lookupd,
+        dialect=YouzanDialect(ordered=True),
+        max_in_flight=max_in_flight,
+        max_attempts=10,
+        requeue_delay=1.0,
+        requeue_growth=0.0,
+    )
+    with reader, a_writer(cluster) as writer:
+        subscribed(reader, 4)
+        writer.publish(topic, b"bad", partition=0)
+        until(lambda: pauses, 90.0)  # with one RDY for four partitions they take turns
+        began = time.monotonic()
+        for number in range(100):
+            writer.publish(topic, b"%d" % number, partition=1 + number % (1 if max_in_flight == 1 else 3))
+        until(lambda: len(pauses) == 4 and len(flowed) == 100, 90.0)
+        assert reader.stats().backoff_level == 0
+    between = [later - earlier for earlier, later in itertools.pairwise(pauses)]
+    assert all(0.95 <= seconds < 2.0 for seconds in between), between
+    if max_in_flight > 1:
+        assert max(flowed) - began < 5.0
