@@ -83,18 +83,26 @@ def until(done: Callable[[], bool], what: str) -> None:
 @contextmanager
 def youzan_cluster(folder: Path, nodes: int = 2) -> Iterator[str]:
     """Run a cluster of *nodes* nsqds and yield its nsqlookupd's HTTP address, once it knows them all."""
+    with youzan_nodes(folder, nodes) as (lookupd, _):
+        yield lookupd
+
+
+@contextmanager
+def youzan_nodes(folder: Path, nodes: int, *more: str) -> Iterator[tuple[str, dict[str, Node]]]:
+    """Likewise, with *more* arguments for each nsqd; the nsqds are yielded too, by their HTTP addresses."""
     found = programs()
     if found is None:
         raise servers.MissingServer("Youzan's nsqd, nsqlookupd or etcd")
     with ExitStack() as stack:
 
-        def start(name: str, program: str, health: str, http: str, *arguments: str) -> None:
+        def start(name: str, program: str, health: str, http: str, *arguments: str) -> Node:
             home = folder / name
             home.mkdir()
             given = [argument.replace("HOME", str(home)) for argument in arguments]
             node = Node(program, given, folder / f"{name}.log", http, health)
             stack.callback(node.stop)
             node.start()
+            return node
 
         etcd, peer = (f"127.0.0.1:{servers.free_port()}" for _ in range(2))
         own = [f"--listen-client-urls=http://{etcd}", f"--advertise-client-urls=http://{etcd}"]
@@ -113,11 +121,12 @@ def youzan_cluster(folder: Path, nodes: int = 2) -> Iterator[str]:
         lookupd, tcp = (f"127.0.0.1:{servers.free_port()}" for _ in range(2))
         own = [*member(lookupd), f"--tcp-address={tcp}", "--allow-write-with-nochannels=true"]
         start("nsqlookupd", found.nsqlookupd, "/ping", lookupd, *own)
+        nsqds: dict[str, Node] = {}
         for number in range(nodes):
             http, own_tcp = (f"127.0.0.1:{servers.free_port()}" for _ in range(2))
             own = [*member(http), f"--tcp-address={own_tcp}", f"--lookupd-tcp-address={tcp}", "--data-path=HOME"]
-            own.append(f"--worker-id={number}")
-            start(f"nsqd{number}", found.nsqd, "/ping", http, *own)
+            own += [f"--worker-id={number}", *more]
+            nsqds[http] = start(f"nsqd{number}", found.nsqd, "/ping", http, *own)
 
         def ask(path: str) -> Any:
             return servers.http_call(lookupd, "GET", path, accept="application/vnd.nsq; version=1.0").json()
@@ -126,4 +135,4 @@ def youzan_cluster(folder: Path, nodes: int = 2) -> Iterator[str]:
         # Until it is stable it moves no leader.  It looks once a minute, and not before there is a topic.
         servers.http_call(lookupd, "POST", "/topic/create?topic=first&partition_num=1&replicator=1")
         until(lambda: ask("/cluster/stats")["stable"], "the nsqlookupd says that its cluster is not stable")
-        yield lookupd
+        yield lookupd, nsqds

@@ -136,7 +136,7 @@ class Cluster:
     def _set_leader(self, seat: Seat, node: int | None) -> None:
         if seat.leader != node:
             seat.leader = node
-            for channel in seat.partition.channels.values():
+            for channel in list(seat.partition.channels.values()):
                 channel.change_leader()
 
     def _elect(self, seat: Seat) -> None:

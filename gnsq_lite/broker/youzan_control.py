@@ -95,6 +95,10 @@ class YouzanControl:
         bodies: list[bytes] = self._call(lambda: [m.body for m in self._seat(topic, partition).partition.log])
         return bodies
 
+    def trim(self, topic: str, partition: int, place: int) -> None:
+        """Remove a partition's messages before *place*, in bytes, as retention does.  Raises OptionError."""
+        self._call(lambda: self._seat(topic, partition).partition.trim(place))
+
     def depth(self, topic: str, partition: int, channel: str) -> int:
         """Return how many messages a channel has not finished on a partition.  Raises OptionError."""
 

@@ -168,6 +168,7 @@ def nsqd_app(nsqd: YouzanNsqd) -> YouzanApp:
     app.add("GET", "/ping", lambda request: "OK", plain=True)
     app.add("GET", "/info", lambda request: {"version": YOUZAN_VERSION, "ha_support": True, **nsqd.ports()})
     app.add("GET", "/stats", api.stats)
+    app.add("GET", "/message/get", api.get_message)
     app.add("POST", "/pub", api.publish)
     app.add("POST", "/channel/create", api.create_channel)
     app.add("POST", "/channel/delete", api.delete_channel)
@@ -219,6 +220,27 @@ class _NsqdApi:
         except ValueError as error:
             raise HTTPFailure(400, str(error)) from None
 
+    def get_message(self, request: Request) -> object:
+        kind, position = request.get("search_mode"), request.get("search_pos")
+        if kind not in ("count", "virtual_offset"):
+            raise HTTPFailure(400, "search mode should be one of id/count/virtual_offset")
+        if not position.isdigit():
+            raise HTTPFailure(400, f"strconv.ParseInt: parsing {gojson.encode(position).decode()}: invalid syntax")
+        found = self._seat(request).partition.numbered(kind, int(position))
+        if found is None:
+            raise HTTPFailure(500, "INTERNAL_ERROR")
+        number, message = found
+        return {
+            "id": int.from_bytes(message.id[:8], "big"),
+            "trace_id": int.from_bytes(message.id[8:], "big"),
+            "body": message.body.decode("utf-8", "replace"),
+            "timestamp": message.timestamp_ns,
+            "attempts": 0,
+            "offset": message.offset,
+            "queue_cnt_index": number,
+            "ext": (message.header or b"").decode("utf-8", "replace"),
+        }
+
     def stats(self, request: Request) -> object:
         wanted, cluster = request.get("topic"), self._nsqd.cluster
         shown = []
@@ -245,8 +267,9 @@ def _topic_stats(name: str, number: int, seat: Seat, leads: bool) -> dict[str, A
         for channel in partition.channels.values()
     ]
     kinds = {"is_leader": leads, "is_multi_ordered": partition.ordered, "is_ext": partition.ext}
-    counts = {"message_count": len(partition.log), "channels": channels}
-    return {"topic_name": name, "topic_partition": str(number), **kinds, **counts}
+    places = {"backend_start": partition.begin, "backend_depth": partition.end}
+    counts = {"message_count": partition.removed + len(partition.log), "channels": channels}
+    return {"topic_name": name, "topic_partition": str(number), **kinds, **places, **counts}
 
 
 def _no_meta() -> dict[str, Any]:

@@ -7,6 +7,7 @@ client that goes gives its messages back at once.  Source: nsqd/channel.go, nsqd
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.broker.channels import AnswerRefused, Channel, Shared
@@ -38,9 +39,11 @@ class PartitionMessage(Message):
 class PartitionChannel(Channel):
     """A channel of one partition."""
 
-    def __init__(self, topic_name: str, name: str, shared: Shared, *, ordered: bool) -> None:
+    def __init__(
+        self, topic_name: str, name: str, shared: Shared, *, ordered: bool, forget: Callable[[str], None]
+    ) -> None:
         super().__init__(topic_name, name, shared)
-        self.ordered = ordered
+        self.ordered, self._forget = ordered, forget
         self.by_internal: dict[bytes, bytes] = {}
 
     # -- out --------------------------------------------------------------------------------------------------------
@@ -91,10 +94,10 @@ class PartitionChannel(Channel):
     def _enqueue(self, message: Message) -> None:
         if message.attempts:  # it was read before: it stands before what was not
             self.queue.appendleft(message)
-            if self.clients:
-                self._shared.wake(self)
         else:
-            super()._enqueue(message)
+            self.queue.append(message)  # an ephemeral channel reads the same log, and drops nothing of it
+        if self.clients:
+            self._shared.wake(self)
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
@@ -103,9 +106,11 @@ class PartitionChannel(Channel):
         if self.clients.get(client.client_id) is not client:
             return False
         held = [message for message in self.in_flight.values() if message.client is client]
-        ephemeral = super().remove_client(client)
+        was_last = super().remove_client(client)
         self._give_back(held)
-        return ephemeral
+        if was_last:
+            self._forget(self.name)
+        return was_last
 
     def _give_back(self, held: list[Message]) -> None:
         for message in reversed(held):
@@ -126,6 +131,8 @@ class PartitionChannel(Channel):
         self.queue = deque(sorted(self.queue, key=lambda message: message.id[:8]))
         for message in self.queue:
             message.attempts = 0
+        if self.ephemeral:  # replicas know nothing of it
+            self._forget(self.name)
 
     def start_from(self, messages: list[PartitionMessage]) -> None:
         """Read *messages* next, and nothing of what was to be read."""
@@ -142,6 +149,8 @@ class Partition:
         self.log: list[PartitionMessage] = []
         self.channels: dict[str, PartitionChannel] = {}
         self.end = 0
+        #: Messages that retention has removed from the log's beginning.
+        self.removed = 0
         self._next = 1
         self._shared = shared
 
@@ -167,7 +176,9 @@ class Partition:
         """Return the channel, made at the log's end if need be."""
         found = self.channels.get(name)
         if found is None:
-            found = self.channels[name] = PartitionChannel(self.topic, name, self._shared, ordered=self.ordered)
+            found = self.channels[name] = PartitionChannel(
+                self.topic, name, self._shared, ordered=self.ordered, forget=self.delete_channel
+            )
         return found
 
     def delete_channel(self, name: str) -> None:
@@ -189,6 +200,24 @@ class Partition:
         if kind == "timestamp":
             return [message for message in self.log if message.timestamp_ns >= value * 1_000_000_000]
         return self.log[max(value - 1, 0) :]
+
+    @property
+    def begin(self) -> int:
+        """The place of the first message that is kept."""
+        return self.log[0].offset if self.log else self.end
+
+    def trim(self, place: int) -> None:
+        """Remove the messages before *place*; channels keep what they had not delivered."""
+        kept = [message for message in self.log if message.offset >= place]
+        self.removed += len(self.log) - len(kept)
+        self.log = kept
+
+    def numbered(self, kind: str, value: int) -> tuple[int, PartitionMessage] | None:
+        """Return (number, message) of the first one from a place, or a number, on; the first one ever has 1."""
+        for number, message in enumerate(self.log, self.removed + 1):
+            if (message.offset if kind == "virtual_offset" else number) >= value:
+                return number, message
+        return None
 
     def scan(self, now: float) -> None:
         """Requeue what has timed out and release what was deferred."""

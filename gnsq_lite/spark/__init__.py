@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gnsq_lite.spark.batch import drop_snapshot, snapshots
     from gnsq_lite.spark.launch import session
+    from gnsq_lite.spark.logsource import NsqLogDataSource
     from gnsq_lite.spark.source import NsqDataSource
 
-__all__ = ["NsqDataSource", "drop_snapshot", "session", "snapshots"]
+__all__ = ["NsqDataSource", "NsqLogDataSource", "drop_snapshot", "session", "snapshots"]
 
 _HOMES = {
     "NsqDataSource": "gnsq_lite.spark.source",
+    "NsqLogDataSource": "gnsq_lite.spark.logsource",
     "session": "gnsq_lite.spark.launch",
     "snapshots": "gnsq_lite.spark.batch",
     "drop_snapshot": "gnsq_lite.spark.batch",

@@ -15,7 +15,8 @@ DEFAULTS: Mapping[str, str] = {"spark.python.authenticate.socketTimeout": "90s"}
 
 
 def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mapping[str, str] | None = None) -> Any:
-    """Return the running SparkSession, or a new one made with *conf* and DEFAULTS, with ``format("nsq")`` registered.
+    """Return the running SparkSession, or a new one made with *conf* and DEFAULTS, with ``format("nsq")`` and
+    ``format("nsq_log")`` registered.
 
     Raises:
         MissingExtra, OldSpark, JavaMissing: with what to install.
@@ -23,6 +24,7 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
     require_pyspark()
     from pyspark.sql import SparkSession
 
+    from gnsq_lite.spark.logsource import NsqLogDataSource
     from gnsq_lite.spark.source import NsqDataSource
 
     spark = SparkSession.getActiveSession()
@@ -37,4 +39,5 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
     spark.dataSource.register(NsqDataSource)
+    spark.dataSource.register(NsqLogDataSource)
     return spark

@@ -78,13 +78,13 @@ def arrow_schema(include_youzan: bool = False) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, _, kind in columns(include_youzan)])
 
 
-def check_schema(fields: Iterable[tuple[str, str]], include_youzan: bool = False) -> None:
+def check_schema(fields: Iterable[tuple[str, str]], wanted: Sequence[tuple[str, str, pa.DataType]] = COLUMNS) -> None:
     """Raise OptionError where a ``.schema(...)`` of (name, Spark type) differs: Spark itself checks none at load."""
     given = [(name, kind.upper()) for name, kind in fields]
-    wanted = [(name, kind) for name, kind, _ in columns(include_youzan)]
-    if given != wanted:
+    if given != [(name, kind) for name, kind, _ in wanted]:
         shown = ", ".join(f"{name} {kind}" for name, kind in given)
-        why = f"format('nsq') has a schema of its own, leave .schema() away; it is: {ddl(include_youzan)}"
+        its_own = ", ".join(f"{name} {kind}" for name, kind, _ in wanted)
+        why = f"the source has a schema of its own, leave .schema() away; it is: {its_own}"
         raise OptionError("schema", shown, why)
 
 
@@ -98,7 +98,8 @@ def id_text(message_id: bytes) -> str:
     return message_id.decode("ascii") if is_text_id(message_id) else message_id.hex()
 
 
-def _signed(value: int | None) -> int | None:
+def signed(value: int | None) -> int | None:
+    """Return an unsigned 64-bit number as Spark has it: signed."""
     return value - (1 << 64) if value is not None and value >= 1 << 63 else value
 
 
@@ -144,7 +145,7 @@ def _youzan(messages: Sequence[Received]) -> list[pa.Array]:
     headers = [None if message.headers is None else json.dumps(message.headers) for message in messages]
     return [
         pa.array([message.partition for message in messages], pa.int32()),
-        pa.array([_signed(message.internal_id) for message in messages], pa.int64()),
-        pa.array([_signed(message.trace_id) for message in messages], pa.int64()),
+        pa.array([signed(message.internal_id) for message in messages], pa.int64()),
+        pa.array([signed(message.trace_id) for message in messages], pa.int64()),
         pa.array(headers, pa.string()),
     ]

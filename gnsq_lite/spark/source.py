@@ -83,7 +83,7 @@ class NsqDataSource(DataSource):
 
     def _checked(self, schema: Any) -> SourceOptions:
         options = parse(SourceOptions, self._raw)
-        columns.check_schema(_fields(schema), options.include_youzan)
+        columns.check_schema(_fields(schema), columns.columns(options.include_youzan))
         return options
 
     def __repr__(self) -> str:

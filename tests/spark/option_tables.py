@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gnsq_lite.spark.logoptions import LogOptions
 from gnsq_lite.spark.options import CommonOptions, SinkOptions, SourceOptions, camel
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.rst"
@@ -40,6 +41,7 @@ def page_with_tables() -> str:
             table("Source and sink", CommonOptions, set()),
             table("Source", SourceOptions, common),
             table("Sink", SinkOptions, common),
+            table("Logs (nsq_log)", LogOptions, set()),
         ]
     )
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

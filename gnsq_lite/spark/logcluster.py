@@ -1,0 +1,180 @@
+"""What a cluster of Youzan's NSQ says of a topic's logs: where their leaders are, where they begin and end.
+
+A log is a topic partition.  A place in it is a number of bytes since the topic was made; it stays what it is when
+retention removes the log's beginning, and when another replica leads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from gnsq_lite.errors import HTTPError, HTTPStatusError, NSQError
+from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.http.nodes import LookupResult, Node
+from gnsq_lite.http.stats import TopicStats
+from gnsq_lite.options import Address
+
+log = logging.getLogger("gnsq_lite.spark")
+
+_T = TypeVar("_T")
+
+
+class LogUnavailable(NSQError):
+    """A topic's logs cannot be asked for: no nsqlookupd or leader answers, or the topic is no cluster's."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A log's bytes that can be read, begin <= place < end, and how many messages it ever had."""
+
+    begin: int
+    end: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A message's place, its number (the log's first one ever has 1), and its publish time in nanoseconds."""
+
+    place: int
+    number: int
+    timestamp_ns: int
+
+
+@dataclass(frozen=True)
+class Leader:
+    """Who leads a partition, and how the topic is made."""
+
+    node: Node
+    ext: bool
+    ordered: bool
+    #: Whether only channels that were registered may be subscribed to.
+    registered_only: bool
+
+
+class Logs(Protocol):
+    """A topic's logs, as planning asks for them."""
+
+    def extents(self) -> dict[int, Extent]:
+        """Return the logs whose leaders answer."""
+
+    def count(self) -> int:
+        """Return how many partitions the topic has."""
+
+    def at(self, partition: int, place: int) -> Mark | None:
+        """Return the first message at or behind *place*; None: there is none."""
+
+    def numbered(self, partition: int, number: int) -> Mark | None:
+        """Return the message *number*; None: there is none."""
+
+
+class LogCluster:
+    """Asks nsqlookupd and the leaders.  Raises LogUnavailable where none answers."""
+
+    def __init__(self, lookupds: Sequence[str], topic: str, partitions: Iterable[int] = ()) -> None:
+        self._lookupds, self._topic, self._wanted = list(lookupds), topic, frozenset(partitions)
+        self._found: LookupResult | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_found": None}
+
+    def _lookup(self) -> LookupResult:
+        errors = []
+        for address in self._lookupds:
+            try:
+                found = LookupdClient(address).lookup(self._topic, access="r", metainfo=True)
+            except HTTPError as error:
+                errors.append(str(error))
+                continue
+            if found.meta is not None and found.meta.partition_num:
+                return found
+            errors.append(f"{address} knows of no topic {self._topic} of a cluster")
+        raise LogUnavailable("; ".join(errors))
+
+    def _known(self) -> LookupResult:
+        if self._found is None:
+            self._found = self._lookup()
+        return self._found
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        """Call *ask*, once more with fresh leaders where one that was known does not answer, or leads no more."""
+        try:
+            return ask()
+        except HTTPError:
+            self._found = None
+        try:
+            return ask()
+        except HTTPError as error:
+            self._found = None
+            raise LogUnavailable(str(error)) from error
+
+    def leader(self, partition: int) -> Leader | None:
+        """Return who leads the partition now; None: nobody."""
+        self._found = None
+        found = self._known()
+        node, meta = found.partitions.get(partition), found.meta
+        if node is None or meta is None:
+            return None
+        return Leader(node, meta.extend_support, meta.ordered, meta.disable_channel_auto_create)
+
+    def count(self) -> int:
+        """Return how many partitions the topic has."""
+        meta = self._known().meta
+        return 0 if meta is None else meta.partition_num
+
+    def wanted(self) -> list[int]:
+        """Return the partitions that are to be read."""
+        return [number for number in range(self.count()) if not self._wanted or number in self._wanted]
+
+    def extents(self) -> dict[int, Extent]:
+        """Return the logs whose leaders answer."""
+        self._found = None
+        found = self._known()
+        led: dict[Address, set[int]] = {}
+        for number in self.wanted():
+            if number in found.partitions:
+                led.setdefault(found.partitions[number].http_address, set()).add(number)
+        extents: dict[int, Extent] = {}
+        for address, numbers in led.items():
+            try:
+                stats = NsqdClient(address).stats(topic=self._topic, include_clients=False, leader_only=True)
+            except HTTPError as error:
+                log.warning("%s", error)
+                continue
+            for topic in stats.topics:
+                if topic.topic_name == self._topic and topic.topic_partition in numbers:
+                    extents[topic.topic_partition] = _extent(topic)
+        return dict(sorted(extents.items()))
+
+    def at(self, partition: int, place: int) -> Mark | None:
+        """Return the first message at or behind *place*; None: there is none."""
+        return self._asked(partial(self._search, partition, place, "virtual_offset"))
+
+    def numbered(self, partition: int, number: int) -> Mark | None:
+        """Return the message *number*; None: there is none."""
+        return self._asked(partial(self._search, partition, number, "count"))
+
+    def _search(self, partition: int, position: int, search: str) -> Mark | None:
+        node = self._known().partitions.get(partition)
+        if node is None:
+            self._found = None
+            raise LogUnavailable(f"partition {partition} of {self._topic} has no leader")
+        client = NsqdClient(node.http_address)
+        try:
+            found = client.get_message(self._topic, position, search=search, partition=partition)  # type: ignore[arg-type]
+        except HTTPStatusError as error:
+            if error.status in (400, 404, 500):  # 500: nsqd stumbles over the end of its log
+                return None
+            raise
+        return Mark(found.offset, found.queue_cnt_index, found.timestamp)
+
+
+def _extent(topic: TopicStats) -> Extent:
+    begin, end = topic.raw.get("backend_start"), topic.raw.get("backend_depth")
+    if not isinstance(begin, int) or not isinstance(end, int):
+        raise LogUnavailable(f"nsqd does not say where the log of {topic.topic_name} begins: it is none of Youzan's")
+    return Extent(begin, end, topic.message_count)

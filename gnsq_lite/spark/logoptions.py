@@ -1,0 +1,134 @@
+"""Options of ``format("nsq_log")``: those of Spark's Kafka source where it has the same, under the same names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_ranges
+from gnsq_lite.options import parse_address
+from gnsq_lite.spark.options import camel, opt
+from gnsq_lite.wire.names import check_channel, check_topic
+from gnsq_lite.youzan.commands import check_partition
+
+#: What stands for the log's two ends where a partition's offset is given, as Kafka's source has it.
+LATEST, EARLIEST = -1, -2
+
+_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where reading begins or ends: per partition an offset, or a time; *otherwise* where none is given.
+
+    Offsets are bytes into the partition's log, or LATEST, EARLIEST; times are milliseconds since 1970.
+    """
+
+    otherwise: int = LATEST
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    times: Mapping[int, int] = field(default_factory=dict)
+    time: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions:
+    """Options of a topic of Youzan's NSQ that is read as a log, batch and streaming."""
+
+    lookupd_http_addresses: tuple[str, ...] = opt(
+        (), "comma-separated host:port of the cluster's nsqlookupds; required"
+    )
+    topic: str = opt("", "topic to read; required")
+    partitions: tuple[int, ...] = opt((), "comma-separated topic partitions; none: all, and those that come later")
+    channel: str = opt("spark", "begins the names of the passing channels that tasks read through")
+    nsq: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, metadata={"doc": "connection options, given as nsq.NAME", "kind": ""}
+    )
+    starting_offsets: str = opt("", "earliest, latest, or JSON; batch: earliest, stream: latest unless given")
+    starting_timestamp: int | None = opt(None, "begin with the first message of this time, ms since 1970", low=0)
+    starting_offsets_by_timestamp: str = opt("", "JSON of a time, ms since 1970, for each partition")
+    ending_offsets: str = opt("latest", "batch: latest, or JSON")
+    ending_timestamp: int | None = opt(None, "batch: end before the first message of this time", low=0)
+    ending_offsets_by_timestamp: str = opt("", "batch: JSON of a time, ms since 1970, for each partition")
+    max_offsets_per_trigger: int | None = opt(None, "most messages of a micro-batch", low=1)
+    max_bytes_per_trigger: int | None = opt(None, "bytes of the log a micro-batch has, about", low=1, kind="bytes")
+    min_offsets_per_trigger: int | None = opt(None, "messages a micro-batch waits for", low=1)
+    max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
+    fail_on_data_loss: bool = opt(True, "end the query when messages are gone: retention was faster, topic made anew")
+    poll_timeout_ms: int = opt(120_000, "time a task waits for the next message of its range", low=100)
+    connect_timeout_ms: int = opt(60_000, "time a partition may be without a leader at the query's start", low=10)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.topic:
+            raise OptionError("topic", "", "is required")
+        check_topic(self.topic)
+        check_channel(self.channel[:20])
+        if len(self.channel) > 20 or "#" in self.channel:
+            raise OptionError("channel", self.channel, "must have at most 20 characters, and no '#'")
+        if not self.lookupd_http_addresses:
+            raise OptionError("lookupdHTTPAddresses", (), "is required: only a cluster's topics are logs")
+        for address in self.lookupd_http_addresses:
+            parse_address(address, default_port=4161, option="lookupdHTTPAddresses")
+        for partition in self.partitions:
+            check_partition(partition)
+        self.starting(batch=False)
+        self.ending()
+        if self.max_delay <= 0:
+            raise OptionError("maxTriggerDelay", self.max_trigger_delay, "must be more than nothing")
+
+    @property
+    def max_delay(self) -> float:
+        """maxTriggerDelay in seconds."""
+        found = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", self.max_trigger_delay.strip().lower())
+        if found is None:
+            raise OptionError("maxTriggerDelay", self.max_trigger_delay, "must be such as 500ms, 30s, 15m or 1h")
+        return int(found[1]) * _UNITS[found[2]]
+
+    def starting(self, *, batch: bool) -> Position:
+        """Return where to begin.  Raises OptionError."""
+        default = "earliest" if batch else "latest"
+        return self._position(
+            ("starting_offsets", self.starting_offsets or default),
+            self.starting_timestamp,
+            ("starting_offsets_by_timestamp", self.starting_offsets_by_timestamp),
+            {"earliest": EARLIEST, "latest": LATEST},
+        )
+
+    def ending(self) -> Position:
+        """Return where a batch ends.  Raises OptionError."""
+        return self._position(
+            ("ending_offsets", self.ending_offsets),
+            self.ending_timestamp,
+            ("ending_offsets_by_timestamp", self.ending_offsets_by_timestamp),
+            {"latest": LATEST},
+        )
+
+    def _position(
+        self, offsets: tuple[str, str], time: int | None, times: tuple[str, str], words: Mapping[str, int]
+    ) -> Position:
+        """The first that is given counts: a time for all, times, offsets; as in Kafka's source."""
+        name, text = offsets
+        word = words.get(text.strip().lower())
+        lowest = min(words.values())  # also what a partition has that the JSON does not name
+        if time is not None:
+            return Position(time=time)
+        if times[1]:
+            return Position(lowest, times=self._per_partition(*times, low=0))
+        if word is not None:
+            return Position(word)
+        return Position(lowest, self._per_partition(name, text, low=lowest))
+
+    def _per_partition(self, name: str, text: str, low: int) -> dict[int, int]:
+        shown = f'{{"{self.topic}": {{"0": 23}}}}'
+        try:
+            given = json.loads(text)[self.topic]
+            found = {int(partition): offset for partition, offset in given.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise OptionError(camel(name), text, f"must be JSON such as {shown}") from None
+        if any(isinstance(one, bool) or not isinstance(one, int) or not low <= one < 1 << 63 for one in found.values()):
+            raise OptionError(camel(name), text, f"must be JSON such as {shown}, of whole numbers from {low} on")
+        return found

@@ -1,0 +1,46 @@
+"""The columns of ``format("nsq_log")``: what is the same whenever, and from whichever replica, a log is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite.spark.schema import signed
+
+#: (column, Spark type, Arrow type); ``offset`` is the message's place, in bytes.
+LOG_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
+    ("topic", "STRING", pa.string()),
+    ("partition", "INT", pa.int32()),
+    ("offset", "BIGINT", pa.int64()),
+    ("timestamp", "TIMESTAMP", pa.timestamp("us", tz="UTC")),
+    ("id", "STRING", pa.string()),
+    ("internalId", "BIGINT", pa.int64()),
+    ("traceId", "BIGINT", pa.int64()),
+    ("ext", "STRING", pa.string()),
+    ("body", "BINARY", pa.binary()),
+)
+LOG_DDL = ", ".join(f"{name} {kind}" for name, kind, _ in LOG_COLUMNS)
+LOG_SCHEMA = pa.schema([pa.field(name, kind) for name, _, kind in LOG_COLUMNS])
+
+
+def to_log_batch(topic: str, partition: int, messages: Sequence[Any]) -> pa.RecordBatch:
+    """Return a partition's messages as one RecordBatch, in their order."""
+    count = len(messages)
+    headers = [None if message.headers is None else json.dumps(message.headers) for message in messages]
+    nanoseconds = pa.array([message.timestamp_ns for message in messages], pa.int64())
+    arrays = [
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        pa.array([message.queue_offset for message in messages], pa.int64()),
+        pc.divide(nanoseconds, 1000).view(LOG_SCHEMA.field("timestamp").type),
+        pa.array([message.id.hex() for message in messages], pa.string()),
+        pa.array([signed(message.internal_id) for message in messages], pa.int64()),
+        pa.array([signed(message.trace_id) for message in messages], pa.int64()),
+        pa.array(headers, pa.string()),
+        pa.array([message.body for message in messages], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=LOG_SCHEMA)

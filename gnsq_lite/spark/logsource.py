@@ -1,0 +1,266 @@
+"""``format("nsq_log")``: a topic of Youzan's NSQ, read as the log it is.
+
+No spool, and nothing is finished that somebody counts on: Spark's own offsets say what was read, and a batch that runs
+again reads the same bytes of the log again (PIPE-3).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.spark import schema as columns
+from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
+from gnsq_lite.spark.logcluster import Extent, LogCluster, LogUnavailable
+from gnsq_lite.spark.logoptions import LATEST, LogOptions, Position
+from gnsq_lite.spark.logplan import (
+    Places,
+    Range,
+    as_offset,
+    limited,
+    messages_waiting,
+    parse_places,
+    ranges,
+    resolved,
+)
+from gnsq_lite.spark.logschema import LOG_COLUMNS, LOG_DDL
+from gnsq_lite.spark.logtask import RangeTask, lost
+from gnsq_lite.spark.options import parse, redacted
+from gnsq_lite.spark.stream import ignore_sigterm
+
+log = logging.getLogger("gnsq_lite.spark")
+
+_AvailableNow: Any = available_now_mixin()
+
+
+class NsqLogDataSource(DataSource):
+    """A topic of a cluster of Youzan's NSQ as a log, batch and streaming.
+
+    Options: :class:`~gnsq_lite.spark.logoptions.LogOptions`.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._raw = dict(options.items())
+
+    @classmethod
+    def name(cls) -> str:
+        """Return ``"nsq_log"``."""
+        return "nsq_log"
+
+    def schema(self) -> str:
+        """Return the columns; checks the options, so a mistake shows at ``load()``."""
+        parse(LogOptions, self._raw)
+        return LOG_DDL
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Return the batch reader."""
+        return NsqLogBatchReader(self._checked(schema))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        """Return the streaming reader; it asks the cluster nothing until Spark wants an offset."""
+        return NsqLogStreamReader(self._checked(schema))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        """Refuse: ``format("nsq")`` publishes."""
+        raise OptionError("format", "nsq_log", "only reads: format('nsq') publishes, to Youzan's NSQ too")
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse: ``format("nsq")`` publishes."""
+        raise OptionError("format", "nsq_log", "only reads: format('nsq') publishes, to Youzan's NSQ too")
+
+    def _checked(self, schema: Any) -> LogOptions:
+        options = parse(LogOptions, self._raw)
+        given = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        columns.check_schema(given, LOG_COLUMNS)
+        return options
+
+    def __repr__(self) -> str:
+        return f"NsqLogDataSource({redacted(self._raw)})"
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """A task: one range of one topic partition."""
+
+    range: Range
+
+    def __repr__(self) -> str:
+        return f"LogPartition({self.range})"
+
+
+class _LogReader:
+    """What a batch and a stream share."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+        self._cluster = LogCluster(options.lookupd_http_addresses, options.topic, options.partitions)
+
+    def _whole(self) -> dict[int, Extent]:
+        """Return all logs that are wanted.  Raises LogUnavailable where one has no leader within connectTimeoutMs."""
+        options = self._options
+        deadline = time.monotonic() + options.connect_timeout_ms / 1000
+        while True:
+            missing: list[int] = []
+            try:
+                extents = self._cluster.extents()
+                missing = [number for number in self._cluster.wanted() if number not in extents]
+                trouble = f"partitions {missing} of {options.topic} have no leader"
+            except LogUnavailable as error:
+                extents, trouble = {}, str(error)
+            if extents and not missing:
+                return extents
+            if time.monotonic() >= deadline:
+                raise LogUnavailable(f"{trouble}, for {options.connect_timeout_ms / 1000:g} s")
+            time.sleep(0.2)
+
+    def _resolved(self, position: Position, extents: Mapping[int, Extent]) -> Places:
+        unknown = sorted((position.offsets.keys() | position.times.keys()) - extents.keys())
+        if unknown:
+            why = f"{self._options.topic} has partitions {sorted(extents)}, and none of {unknown}"
+            raise OptionError("startingOffsets, endingOffsets", unknown, why)
+        return resolved(position, extents, self._cluster)
+
+    def _planned(self, begins: Places, ends: Places, extents: Mapping[int, Extent]) -> list[InputPartition]:
+        """Return the tasks, having told of what is gone already."""
+        topic = self._options.topic
+        for partition, end in ends.items():
+            begin, extent = begins.get(partition, 0), extents.get(partition)
+            if extent is not None and begin < extent.begin and begin < end and partition in begins:
+                why = f"the log begins at {extent.begin} now"
+                lost(self._options, f"partition {partition} of {topic} lacks {begin}: {why}")
+                begins = {**begins, partition: min(extent.begin, end)}
+            elif extent is not None and partition not in begins:
+                begins = {**begins, partition: extent.begin}
+        return [LogPartition(one) for one in ranges(begins, ends)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows."""
+        if not isinstance(partition, LogPartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        return RangeTask(self._options, partition.range, self._cluster).rows()
+
+
+class NsqLogBatchReader(_LogReader, DataSourceReader):
+    """Reads from startingOffsets to endingOffsets, as they are when the first action runs."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks."""
+        extents = self._whole()
+        begins = self._resolved(self._options.starting(batch=True), extents)
+        ends = self._resolved(self._options.ending(), extents)
+        return self._planned(begins, ends, extents)
+
+
+class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
+    """Driver side: plans.  Task side: :meth:`read`."""
+
+    def __init__(self, options: LogOptions) -> None:
+        super().__init__(options)
+        self._last: Places | None = None
+        self._until: Places | None = None
+        self._waiting_since: float | None = None
+        limits = (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger)
+        if any(limits) and not supports_available_now():
+            why = "this PySpark does not tell a Python source where a batch begins, so limits need PySpark 4.2"
+            raise OptionError("maxOffsetsPerTrigger", limits, why)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where startingOffsets means."""
+        ignore_sigterm()
+        self._last = self._resolved(self._options.starting(batch=False), self._whole())
+        return as_offset(self._options.topic, self._last)
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """Return how far a batch from *start* may go; PySpark before 4.2 passes nothing."""
+        ignore_sigterm()
+        topic = self._options.topic
+        begins = parse_places(start, topic) if start is not None else self._last
+        extents = self._extents(begins)
+        ends = dict(begins or {})
+        ends.update({number: extent.end for number, extent in extents.items()})
+        if self._until is not None:
+            ends = {number: self._until[number] for number in ends if number in self._until}
+        if begins is not None:
+            self._tell_of_shorter(begins, ends)
+            ends = self._admitted(begins, ends, extents, limit)
+        self._last = ends
+        return as_offset(topic, ends)
+
+    def _extents(self, begins: Places | None) -> dict[int, Extent]:
+        """Return the logs that can be had; without a start all must be, for what lacks would begin at its log's."""
+        if begins is None:
+            return self._whole()
+        try:
+            extents = self._cluster.extents()
+        except LogUnavailable as error:  # a stream waits for its cluster
+            log.warning("%s", error)
+            return {}
+        missing = sorted(begins.keys() - extents.keys())
+        if missing:
+            log.warning("partitions %s of %s have no leader now", missing, self._options.topic)
+        return extents
+
+    def _tell_of_shorter(self, begins: Places, ends: Places) -> None:
+        shorter = {number: end for number, end in ends.items() if end < begins.get(number, 0)}
+        if not shorter:
+            return
+        why = f"the logs of {self._options.topic} end at {shorter}, before the checkpoint's {begins}"
+        lost(self._options, f"{why}: the topic was made anew, or a replica that had fallen behind leads")
+
+    def _admitted(self, begins: Places, ends: Places, extents: Mapping[int, Extent], limit: Any) -> Places:
+        """Return *ends* within the limits; *begins* where too little waits."""
+        options = self._options
+        at_least = options.min_offsets_per_trigger
+        if at_least is not None and self._until is None and any(ends[n] > begins.get(n, 0) for n in ends):
+            now = time.monotonic()
+            self._waiting_since = now if self._waiting_since is None else self._waiting_since
+            late = now - self._waiting_since >= options.max_delay
+            if not late and messages_waiting(begins, extents, self._cluster) < at_least:
+                return dict(begins)
+            self._waiting_since = None
+        rows = [one for one in (options.max_offsets_per_trigger, getattr(limit, "max_rows", None)) if one is not None]
+        size = [one for one in (options.max_bytes_per_trigger, getattr(limit, "max_bytes", None)) if one is not None]
+        if not rows and not size:
+            return ends
+        known = {n: begins.get(n, extents[n].begin if n in extents else 0) for n in ends}
+        return limited(known, ends, min(rows, default=None), min(size, default=None), self._cluster)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the logs end, for the query's progress."""
+        try:
+            extents = self._cluster.extents()
+        except LogUnavailable:
+            return None
+        return as_offset(self._options.topic, {**(self._last or {}), **{n: e.end for n, e in extents.items()}})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end: that of the logs now."""
+        self._until = self._resolved(Position(LATEST), self._whole())
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch, one for a topic partition."""
+        ignore_sigterm()
+        begins, ends = parse_places(start, self._options.topic), parse_places(end, self._options.topic)
+        self._last = ends
+        return self._planned(begins, ends, self._extents(begins))
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: the log keeps what its retention says."""
+
+    def stop(self) -> None:
+        """Do nothing: nothing is open."""

@@ -1,0 +1,424 @@
+"""A topic of Youzan's NSQ read as a log: plans, replays, retention, leaders that go; no Spark session."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer
+from gnsq_lite.broker import Broker
+from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.spark.logcluster import Extent, Leader, LogUnavailable, Mark
+from gnsq_lite.spark.logoptions import LogOptions
+from gnsq_lite.spark.logplan import Range, as_offset, limited, parse_places, ranges, resolved
+from gnsq_lite.spark.logsource import NsqLogBatchReader, NsqLogStreamReader
+from gnsq_lite.spark.logtask import MOST_WAITING, RangeTask
+from gnsq_lite.spark.options import parse
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError
+
+#: Bytes that a body of 10 takes in the embedded broker's log.
+SIZE = 40
+
+
+def options(**more: str) -> LogOptions:
+    return parse(LogOptions, {"topic": "t", "lookupdHTTPAddresses": "127.0.0.1:1", **more})
+
+
+class FakeLogs:
+    """Logs of messages of ten bytes each, published every second."""
+
+    def __init__(self, **counts: int) -> None:
+        self.counts = {int(name[1:]): count for name, count in counts.items()}
+        self.begin = 0
+
+    def extents(self) -> dict[int, Extent]:
+        return {p: Extent(self.begin, 10 * count, count) for p, count in self.counts.items()}
+
+    def _mark(self, partition: int, index: int) -> Mark | None:
+        return Mark(10 * index, index + 1, index * 1_000_000_000) if index < self.counts[partition] else None
+
+    def at(self, partition: int, place: int) -> Mark | None:
+        return self._mark(partition, -(-max(place, self.begin) // 10))
+
+    def numbered(self, partition: int, number: int) -> Mark | None:
+        return self._mark(partition, number - 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "places"),
+    [
+        ({}, {0: 100, 1: 50}),
+        ({"startingOffsets": "earliest"}, {0: 20, 1: 20}),
+        ({"startingOffsets": "Latest"}, {0: 100, 1: 50}),
+        ({"startingOffsets": '{"t": {"0": 70, "1": -1}}'}, {0: 70, 1: 50}),
+        ({"startingOffsets": '{"t": {"0": 71}}'}, {0: 80, 1: 20}),
+        ({"startingOffsets": '{"t": {"0": 3, "1": 99}}'}, {0: 3, 1: 99}),
+        ({"startingTimestamp": "3500"}, {0: 40, 1: 40}),
+        ({"startingTimestamp": "4000"}, {0: 40, 1: 40}),
+        ({"startingTimestamp": "0"}, {0: 20, 1: 20}),
+        ({"startingTimestamp": "7000"}, {0: 70, 1: 50}),
+        ({"startingOffsetsByTimestamp": '{"t": {"1": 3000}}', "startingOffsets": "latest"}, {0: 20, 1: 30}),
+    ],
+)
+def test_starting_offsets_mean_places(given: dict[str, str], places: dict[int, int]) -> None:
+    logs = FakeLogs(p0=10, p1=5)
+    logs.begin = 20
+    assert resolved(options(**given).starting(batch=False), logs.extents(), logs) == places
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingOffsets", "newest"),
+        ("startingOffsets", '{"other": {"0": 1}}'),
+        ("startingOffsets", '{"t": {"0": -3}}'),
+        ("startingOffsets", '{"t": {"x": 1}}'),
+        ("startingOffsets", '{"t": {"0": true}}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"t": {"0": -2}}'),
+        ("startingOffsetsByTimestamp", '{"t": {"0": "now"}}'),
+        ("maxTriggerDelay", "soon"),
+        ("maxTriggerDelay", "0s"),
+        ("partition", "999"),
+        ("channel", "a#ephemeral"),
+        ("spoolDir", "/tmp/x"),
+        ("nsqdTCPAddresses", "127.0.0.1:4150"),
+    ],
+)
+def test_a_bad_option_is_refused_at_load(name: str, text: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        options(**{"partitions" if name == "partition" else name: text})
+
+
+def test_topic_and_lookupds_are_required() -> None:
+    for lacking in ("topic", "lookupdHTTPAddresses"):
+        with pytest.raises(OptionError, match=lacking):
+            options(**{lacking: ""})
+
+
+def test_limits_are_shared_out_by_what_waits_and_end_between_messages() -> None:
+    logs = FakeLogs(p0=90, p1=10, p2=5)
+    ends = {0: 900, 1: 100, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 50}, ends, 10, None, logs) == {0: 90, 1: 10, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 50}, ends, None, 100, logs) == {0: 90, 1: 10, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 50}, ends, None, 1, logs) == {0: 10, 1: 10, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 50}, ends, 1, 1, logs) == {0: 10, 1: 10, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 0}, ends, 1000, 5000, logs) == ends
+
+
+def test_an_offset_is_as_kafkas_and_another_topics_is_refused() -> None:
+    assert json.dumps(as_offset("t", {10: 1, 2: 3})) == '{"t": {"2": 3, "10": 1}}'
+    assert parse_places({"t": {"2": 3, "10": 1}}, "t") == {2: 3, 10: 1}
+    for raw in ({"u": {"0": 1}}, {"t": {"0": 1}, "u": {}}, {"v": 1, "seg": 3}):
+        with pytest.raises(SpoolError):
+            parse_places(raw, "t")
+    assert ranges({0: 5, 1: 7}, {0: 9, 1: 7, 2: 4}) == [Range(0, 5, 9), Range(2, 0, 4)]
+
+
+# -- a task, without a network ----------------------------------------------------------------------------------------
+
+
+class Held:
+    """A message of a log."""
+
+    headers = None
+    internal_id = trace_id = 0
+
+    def __init__(self, place: int, size: int = 10) -> None:
+        self.queue_offset, self.raw_size, self.body = place, size, b"%d" % place
+        self.id, self.timestamp_ns = b"\0" * 16, place
+
+
+class FakePassage:
+    """Delivers what it was made with."""
+
+    def __init__(self, places: list[int], lost: str = "gone") -> None:
+        from collections import deque
+        from threading import Event
+
+        self.arrived = deque(Held(place) for place in places)
+        self.fresh, self.lost, self.is_open = Event(), lost, False
+
+    def open(self) -> None:
+        self.is_open = True
+
+    def relieve(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class FakeCluster(FakeLogs):
+    """Its clock goes on by a second a call."""
+
+    now_ = 0.0
+    node: Any = None
+
+    def leader(self, partition: int) -> Leader:
+        return Leader(self.node, ext=False, ordered=False, registered_only=False)
+
+    def now(self) -> float:
+        self.now_ += 1.0
+        return self.now_
+
+
+def task(cluster: FakeCluster, wanted: Range, *passages: list[int], **more: str) -> tuple[RangeTask, list[int]]:
+    begins: list[int] = []
+    left = [FakePassage(places) for places in passages]
+
+    def opened(options: Any, leader: Any, partition: int, begin: int, end: int) -> FakePassage:
+        begins.append(begin)
+        return left.pop(0) if left else FakePassage([])
+
+    clock: Any = cluster
+    logs: Any = cluster
+    return RangeTask(options(**more), wanted, logs, opened, clock, lambda seconds: None), begins  # type: ignore[arg-type]
+
+
+def places_of(one: RangeTask) -> list[int]:
+    return [place for batch in one.rows() for place in batch.column("offset").to_pylist()]
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_range_is_complete_in_order_and_once_whatever_comes() -> None:
+    cluster = FakeCluster(p0=10)
+    one, begins = task(cluster, Range(0, 20, 80), [10, 30, 20, 20], [40, 60, 90, 40], [60, 50, 70, 80])
+    assert places_of(one) == [20, 30, 40, 50, 60, 70]
+    assert begins == [20, 40, 50]
+
+
+def test_what_retention_removed_ends_the_query_or_is_gone_without() -> None:
+    cluster = FakeCluster(p0=10)
+    cluster.begin = 40
+    one, _ = task(cluster, Range(0, 20, 80), [40, 50])
+    with pytest.raises(DataLoss, match="begins at 40"):
+        places_of(one)
+    one, begins = task(cluster, Range(0, 20, 80), [40, 50], [40, 50, 60, 70], failOnDataLoss="false")
+    assert places_of(one) == [40, 50, 60, 70]
+    assert begins == [20, 40]
+
+
+def test_a_gap_amid_the_log_is_told_of_only_where_nsqd_has_nothing_there() -> None:
+    cluster = FakeCluster(p0=10)
+    one, begins = task(cluster, Range(0, 20, 50), [20, 40], [30, 40])  # under way, or another's
+    assert (places_of(one), begins) == ([20, 30, 40], [20, 30])
+
+    class Holed(FakeCluster):
+        def at(self, partition: int, place: int) -> Mark | None:
+            return super().at(partition, 40 if place == 30 else place)
+
+    one, _ = task(Holed(p0=10), Range(0, 20, 50), [20, 40])
+    with pytest.raises(DataLoss, match="next message is at 40"):
+        places_of(one)
+    one, _ = task(Holed(p0=10), Range(0, 20, 50), [20, 40], [40], failOnDataLoss="false")
+    assert places_of(one) == [20, 40]
+
+
+def test_a_log_that_ends_too_early_is_waited_for_and_then_told_of() -> None:
+    one, begins = task(FakeCluster(p0=4), Range(0, 20, 50), [20, 30])
+    with pytest.raises(DataLoss, match="ends at 40, before 50"):
+        places_of(one)
+    assert len(begins) > 10  # 120 s of its clock
+    one, _ = task(FakeCluster(p0=4), Range(0, 20, 50), [20, 30], failOnDataLoss="false")
+    assert places_of(one) == [20, 30]
+
+
+def test_a_message_that_does_not_come_is_no_loss() -> None:
+    one, _ = task(FakeCluster(p0=10), Range(0, 20, 50), [20], pollTimeoutMs="3000")
+    with pytest.raises(LogUnavailable, match=r"no message at 30 within 3 s .gone."):
+        places_of(one)
+
+
+# -- on the embedded cluster ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[Broker]:
+    with Broker(youzan=True, nsqds=2) as broker:
+        yield broker
+
+
+def source(cluster: Broker, topic: str, **more: str) -> LogOptions:
+    return parse(LogOptions, {"topic": topic, "lookupdHTTPAddresses": cluster.lookupd_http_address, **more})
+
+
+def publish(cluster: Broker, topic: str, partition: int, first: int, count: int) -> None:
+    with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
+        for at in range(first, first + count, 500):
+            bodies = [b"%d:%08d" % (partition, n) for n in range(at, min(at + 500, first + count))]
+            writer.multipublish(topic, bodies, partition=partition)
+
+
+def rows(reader: Any, partitions: Any) -> list[list[dict[str, Any]]]:
+    return [[row for batch in reader.read(p) for row in batch.to_pylist()] for p in partitions]
+
+
+def bodies(found: list[list[dict[str, Any]]]) -> list[list[bytes]]:
+    return [[bytes(row["body"]) for row in task] for task in found]
+
+
+def wanted(partition: int, count: int, first: int = 0) -> list[bytes]:
+    return [b"%d:%08d" % (partition, n) for n in range(first, first + count)]
+
+
+@pytest.mark.rule("PIPE-3")
+@pytest.mark.parametrize("kind", [{}, {"ordered": True}, {"ext": True}], ids=["plain", "ordered", "ext"])
+def test_what_was_published_before_anybody_read_is_read_twice_alike(cluster: Broker, kind: dict[str, bool]) -> None:
+    count = 200 if kind.get("ordered") else 6000  # an ordered one gives out a message at a time
+    cluster.youzan.create_topic("clicks", 2, **kind)
+    for partition in (0, 1):
+        publish(cluster, "clicks", partition, 0, count)
+    found = []
+    for _ in range(2):
+        reader = NsqLogBatchReader(source(cluster, "clicks"))
+        found.append(rows(reader, reader.partitions()))
+    assert found[0] == found[1]
+    assert bodies(found[0]) == [wanted(0, count), wanted(1, count)]
+    until(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
+
+
+def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def streamed(reader: NsqLogStreamReader, offset: dict[str, Any], batches: int) -> tuple[list[Any], dict[str, Any]]:
+    """Run micro-batches as Spark does."""
+    found = []
+    for _ in range(batches):
+        end = reader.latestOffset(offset, None)
+        if end == offset:
+            break
+        found.append((offset, end, rows(reader, reader.partitions(offset, end))))
+        offset = end
+    return found, offset
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 2)
+    publish(cluster, "clicks", 0, 0, 300)
+    publish(cluster, "clicks", 1, 0, 100)
+    reader = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest", maxOffsetsPerTrigger="40"))
+    found, offset = streamed(reader, reader.initialOffset(), 100)
+    assert [[len(task) for task in tasks] for _, _, tasks in found] == [[30, 10]] * 10
+    assert offset == {"clicks": {"0": 300 * SIZE, "1": 100 * SIZE}} == reader.reportLatestOffset()
+    publish(cluster, "clicks", 1, 100, 5)
+    again = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))
+    more, _ = streamed(again, offset, 3)
+    assert [bodies(tasks) for _, _, tasks in more] == [[wanted(1, 5, 100)]]
+    for start, end, tasks in found:
+        assert rows(again, again.partitions(start, end)) == tasks
+
+
+def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 1)
+    publish(cluster, "clicks", 0, 0, 50)
+    reader = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest", maxOffsetsPerTrigger="20"))
+    offset = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    publish(cluster, "clicks", 0, 50, 50)
+    found, _ = streamed(reader, offset, 100)
+    assert [bodies(tasks)[0] for _, _, tasks in found] == [wanted(0, 20), wanted(0, 20, 20), wanted(0, 10, 40)]
+
+
+def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 1)
+    more = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
+    reader = NsqLogStreamReader(source(cluster, "clicks", maxTriggerDelay="1h", **more))
+    offset = reader.initialOffset()
+    publish(cluster, "clicks", 0, 0, 9)
+    assert reader.latestOffset(offset, None) == offset
+    publish(cluster, "clicks", 0, 9, 1)
+    assert reader.latestOffset(offset, None) == {"clicks": {"0": 10 * SIZE}}
+    impatient = NsqLogStreamReader(source(cluster, "clicks", maxTriggerDelay="50ms", **more))
+    offset = {"clicks": {"0": 8 * SIZE}}
+    assert impatient.latestOffset(offset, None) == offset
+    until(lambda: impatient.latestOffset(offset, None) == {"clicks": {"0": 10 * SIZE}})
+
+
+def test_retention_that_was_faster_ends_the_query_or_is_told_of(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 1)
+    publish(cluster, "clicks", 0, 0, 100)
+    reader = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, None)
+    planned = reader.partitions(begin, end)
+    cluster.youzan.trim("clicks", 0, 30 * SIZE)
+    with pytest.raises(DataLoss, match="begins at 1200"):
+        reader.partitions(begin, end)
+    with pytest.raises(DataLoss, match="begins at 1200"):
+        rows(reader, planned)  # between the plan and the task
+    lenient = NsqLogStreamReader(source(cluster, "clicks", failOnDataLoss="false"))
+    for partitions in (planned, lenient.partitions(begin, end)):
+        assert bodies(rows(lenient, partitions)) == [wanted(0, 70, 30)]
+    batch = NsqLogBatchReader(source(cluster, "clicks"))
+    assert bodies(rows(batch, batch.partitions())) == [wanted(0, 70, 30)]
+
+
+def test_a_topic_made_anew_under_a_checkpoint_is_a_loss(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 1)
+    publish(cluster, "clicks", 0, 0, 3)
+    offset = {"clicks": {"0": 50 * SIZE}}
+    reader = NsqLogStreamReader(source(cluster, "clicks"))
+    with pytest.raises(DataLoss, match="made anew"):
+        reader.latestOffset(offset, None)
+    lenient = NsqLogStreamReader(source(cluster, "clicks", failOnDataLoss="false"))
+    end = lenient.latestOffset(offset, None)
+    assert (end, lenient.partitions(offset, end)) == ({"clicks": {"0": 3 * SIZE}}, [])
+
+
+@pytest.mark.rule("YZ-12")
+def test_a_leader_that_moves_or_dies_amid_a_task_costs_nothing(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 1, replicas=2)
+    count = 3 * MOST_WAITING
+    publish(cluster, "clicks", 0, 0, count)
+    reader = NsqLogBatchReader(source(cluster, "clicks"))
+    (partition,) = reader.partitions()
+    seen: list[bytes] = []
+    for number, batch in enumerate(reader.read(partition)):
+        seen += batch.column("body").to_pylist()
+        if number == 3:
+            cluster.youzan.move_leader("clicks", 0, 1 - (cluster.youzan.leader("clicks", 0) or 0))
+    assert seen == wanted(0, count)
+
+
+def test_a_partition_without_a_leader_waits_in_a_stream_and_fails_a_batch(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 2)
+    for partition in (0, 1):
+        publish(cluster, "clicks", partition, 0, 10)
+    reader = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))
+    offset = reader.initialOffset()
+    cluster.nodes[cluster.youzan.leader("clicks", 1) or 0].kill()
+    assert reader.latestOffset(offset, None) == {"clicks": {"0": 10 * SIZE, "1": 0}}
+    batch = NsqLogBatchReader(source(cluster, "clicks", connectTimeoutMs="100"))
+    with pytest.raises(LogUnavailable, match=r"partitions \[1\] of clicks have no leader"):
+        batch.partitions()
+
+
+def test_a_topic_that_only_takes_registered_channels_is_read_through_one(cluster: Broker) -> None:
+    cluster.youzan.create_topic("clicks", 1, disable_channel_auto_create=True)
+    publish(cluster, "clicks", 0, 0, 100)
+    reader = NsqLogBatchReader(source(cluster, "clicks", pollTimeoutMs="500"))
+    with pytest.raises(NSQError, match="CHANNEL_NOT_FOUND"):
+        rows(reader, reader.partitions())
+    cluster.youzan.create_channel("clicks", "spark")
+    for _ in range(2):
+        assert bodies(rows(reader, reader.partitions())) == [wanted(0, 100)]
+
+
+def test_a_topic_nobody_knows_is_told_of(cluster: Broker) -> None:
+    for reader in (NsqLogBatchReader(source(cluster, "nobody", connectTimeoutMs="50")),):
+        with pytest.raises(LogUnavailable, match="knows of no topic nobody"):
+            reader.partitions()
+    reader = NsqLogBatchReader(source(cluster, "nobody", startingOffsets='{"nobody": {"7": 1}}'))
+    cluster.youzan.create_topic("nobody", 2)
+    with pytest.raises(OptionError, match=r"none of \[7\]"):
+        reader.partitions()
