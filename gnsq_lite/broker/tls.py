@@ -23,6 +23,8 @@ _HANDSHAKE, _CERTIFICATE = 22, b"\x0b"
 #: OpenSSL's X509_AUX that trusts a certificate for clientAuth, whatever it says of its purpose.
 _FOR_CLIENTS = bytes.fromhex("300c300a06082b06010505070302")
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
+#: OpenSSL's SSL_OP_NO_TX_ and SSL_OP_NO_RX_CERTIFICATE_COMPRESSION, from 3.2 on.
+_NO_COMPRESSED_CERTIFICATES = 3 << 32
 #: Bytes in the first record; each is longer by as many, until so many bytes are sent (crypto/tls/conn.go of Go).
 _FIRST_RECORD, _LONGEST_RECORD, _SMALL_RECORDS = 1187, 1 << 14, 1 << 17
 
@@ -38,6 +40,8 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
     context.load_cert_chain(options.tls_cert, options.tls_key)
     context.set_ciphers("@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL")  # Go's; it takes short keys too
     context.minimum_version = _VERSIONS[options.tls_min_version]
+    if ssl.OPENSSL_VERSION_INFO >= (3, 2):
+        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go knows none, and _trust_what_comes() reads them
     context.num_tickets = 0  # Go sends its ticket within the handshake, and nothing between that and its answer
     if options.tls_client_auth_policy:
         context.verify_mode = ssl.CERT_REQUIRED
