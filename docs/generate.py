@@ -25,6 +25,7 @@ KINDS: list[tuple[str, str, type[Any]]] = [
     ("Connection", "Keywords of Reader and Writer.", options.ConnectionOptions),
     ("Discovery", "Keywords of Reader and Writer.", options.LookupOptions),
     ("Retries", "Keywords of Reader.", options.RetryOptions),
+    ("Handlers", "Keywords of Reader; see :doc:`handlers`.", options.HandlerOptions),
     ("Reconnection", "Keywords of Reader.", options.ReconnectOptions),
     ("Backoff", "``Reader(backoff=BackoffOptions(...))``.", options.BackoffOptions),
     ("Publishing", "Keywords of Writer.", options.WriterOptions),

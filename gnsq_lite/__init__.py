@@ -26,7 +26,7 @@ from gnsq_lite.version import __version__
 
 if TYPE_CHECKING:
     from gnsq_lite import errors
-    from gnsq_lite.message import Message, Requeue
+    from gnsq_lite.message import Message, Requeue, TimeLimitExceeded
     from gnsq_lite.options import BackoffOptions, TLSOptions
     from gnsq_lite.publish.publication import Publication
     from gnsq_lite.reader import Reader
@@ -42,6 +42,7 @@ __all__ = [
     "Reader",
     "Requeue",
     "TLSOptions",
+    "TimeLimitExceeded",
     "Worker",
     "Writer",
     "__version__",
@@ -57,6 +58,7 @@ _HOMES = {
     "Reader": "gnsq_lite.reader",
     "Requeue": "gnsq_lite.message",
     "TLSOptions": "gnsq_lite.options",
+    "TimeLimitExceeded": "gnsq_lite.message",
     "Worker": "gnsq_lite.worker",
     "Writer": "gnsq_lite.writer",
 }

@@ -47,6 +47,7 @@ class SharedArguments(ReaderKeywords, total=False):
     on_error: Callable[[NSQError], None] | None
     on_failure: Callable[[Message, BaseException], None] | None
     on_backoff: Callable[[float], None] | None
+    on_slow: Callable[[Message, float], None] | None
 
 
 class ReaderArguments(SharedArguments, total=False):

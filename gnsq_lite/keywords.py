@@ -70,6 +70,8 @@ class ReaderKeywords(ConnectionKeywords, LookupKeywords, total=False):
     requeue_growth: float
     max_requeue_delay: float
     requeue_jitter: float
+    time_limit: float | None
+    soft_time_limit: float | None
     reconnect_delay: float
     max_reconnect_delay: float
     reconnect_jitter: float

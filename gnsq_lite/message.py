@@ -35,6 +35,20 @@ class Requeue(Exception):
         self.delay, self.backoff = checked_delay(delay), backoff
 
 
+class TimeLimitExceeded(BaseException):
+    """Raised in a handler that has run for its ``time_limit``; no Exception, so that ``except Exception`` lets it pass.
+
+    Its message goes back to nsqd, or is given up, as after any failure.  *seconds* is the limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"the handler has run for its time limit, {self.seconds:g} s"
+
+
 def checked_delay(delay: float | None) -> float | None:
     """Return *delay*; raise OptionError for a negative or endless one, or no number (WIRE-8)."""
     if delay is not None and not (isinstance(delay, (int, float)) and 0 <= delay < float("inf")):

@@ -74,6 +74,20 @@ class RetryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HandlerOptions:
+    """What a Reader's handler may take."""
+
+    time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run; then its message goes back")
+    soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long until a running handler is warned of")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        soft, hard = self.soft_time_limit, self.time_limit
+        if soft is not None and hard is not None and soft > hard:
+            raise OptionError("soft_time_limit", soft, f"is above time_limit ({hard})")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
     """How a lost direct nsqd is tried again (CONN-3): first, 2 * first, 4 * first ... up to a cap."""
 

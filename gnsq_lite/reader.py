@@ -42,6 +42,7 @@ from gnsq_lite.options import (
     BackoffOptions,
     ConnectionOptions,
     DialectName,
+    HandlerOptions,
     HandlerPool,
     LookupOptions,
     ReconnectOptions,
@@ -105,8 +106,8 @@ class Reader:
             its turn to another when max_in_flight is smaller than the number of connections (RDY-6).
         handle_signals: Whether it drains when SIGTERM comes, where nobody handles it, while the main thread waits in
             ``start(block=True)`` or :meth:`join` of any Reader.
-        on_connected, on_disconnected, on_error, on_failure, on_backoff: Hooks; they must not block.
-        options: Every field of ConnectionOptions, RetryOptions, ReconnectOptions and LookupOptions.
+        on_connected, on_disconnected, on_error, on_failure, on_backoff, on_slow: Hooks; they must not block.
+        options: Every field of ConnectionOptions, HandlerOptions, RetryOptions, ReconnectOptions and LookupOptions.
 
     Raises:
         InvalidName, OptionError: before anything is opened.
@@ -161,6 +162,7 @@ class Reader:
         on_error: Callable[[NSQError], None] | None = None,
         on_failure: Callable[[Message, BaseException], None] | None = None,
         on_backoff: Callable[[float], None] | None = None,
+        on_slow: Callable[[Message, float], None] | None = None,
         **options: Unpack[ReaderKeywords],
     ) -> None:
         check_topic(topic)
@@ -168,13 +170,13 @@ class Reader:
         if not callable(handler):
             raise OptionError("handler", handler, "must be callable with one argument, the message")
         check_runs("handler", handler)
-        hooks = Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff)
+        hooks = Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff, on_slow)
         check_callables(on_give_up=on_give_up, address_map=address_map, allowed_addresses=allowed_addresses)
         check_callables(**{field.name: getattr(hooks, field.name) for field in dataclasses.fields(hooks)})
         known: dict[str, Any] = dict(options)
         known["tls"] = normalized_tls(known.get("tls"))
-        connection, retry, reconnect, lookup = split(
-            known, Reader, ConnectionOptions, RetryOptions, ReconnectOptions, LookupOptions
+        connection, limits, retry, reconnect, lookup = split(
+            known, Reader, ConnectionOptions, HandlerOptions, RetryOptions, ReconnectOptions, LookupOptions
         )
         check_connection(connection)
         check_lookup(lookup)
@@ -198,6 +200,7 @@ class Reader:
             rdy_idle_timeout=_seconds("rdy_idle_timeout", rdy_idle_timeout),
             rdy_low_timeout=_seconds("rdy_low_timeout", rdy_low_timeout),
             connection=connection,
+            limits=limits,
             retry=retry,
             backoff=_backoff(backoff),
             reconnect=reconnect,

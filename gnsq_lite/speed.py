@@ -5,8 +5,9 @@
 A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Who
 deletes it answers, so there is one answer, whatever the threads.  ``know(Message, NEW)`` tells C the slots.
 
-``Runner.drain(queue)`` takes jobs from the left of the queue.  C handles a job by itself where it is a Message, or of
-a subclass, whose token is NEW and whose attempts are at most *most*; then it calls ``handler(message)``, and
+``Runner.drain(queue, seat)`` takes jobs from the left of the queue, and shows in ``seat[1]``, if there is a seat, the
+one it is at.  C handles a job by itself where it is a Message, or of a subclass, whose token is NEW and whose attempts
+are at most *most*; then it calls ``handler(message)``, and
 
 ========================================  ==========================================================================
 the handler                               C does
@@ -150,20 +151,27 @@ class PureRunner:
         """Let drain() return *seconds* from now, after the job that runs then; without this it never does."""
         self._turn_ends = time.monotonic() + seconds
 
-    def drain(self, queue: Any, /) -> int:
-        """Handle the jobs of *queue*, a deque, one after the other; return why it stopped."""
+    def drain(self, queue: Any, seat: list[Any] | None = None, /) -> int:
+        """Handle the jobs of *queue*, a deque, one after the other; return why it stopped.
+
+        *seat* is the caller's list of itself and what it is at, None between two drains: others may look.
+        """
         run, monotonic = self.run, time.monotonic
-        while queue:
-            if self.surplus > 0:
-                return SURPLUS
-            try:
-                job = queue.popleft()
-            except IndexError:
-                break  # another thread took it
-            run(job)
-            if monotonic() > self._turn_ends:
-                return TURN_OVER
-        return QUEUE_EMPTY
+        seat = [None, None] if seat is None else seat
+        try:
+            while queue:
+                if self.surplus > 0:
+                    return SURPLUS
+                try:
+                    job = seat[1] = queue.popleft()
+                except IndexError:
+                    break  # another thread took it
+                run(job)
+                if monotonic() > self._turn_ends:
+                    return TURN_OVER
+            return QUEUE_EMPTY
+        finally:
+            seat[1] = None
 
 
 scan, skip_answered, know, is_accelerated = pure_scan, pure_skip_answered, pure_know, False

@@ -68,6 +68,10 @@ class ReaderStats:
     lookupds: Mapping[str, Health[Endpoint]]
     #: Messages that waited for a handler when their connection was lost; nsqd sends them again.
     dropped: int = 0
+    #: Seconds for which the handler that has run longest has run, to about a second; 0.0: none runs.
+    oldest_handler: float = 0.0
+    #: Handlers that run on beyond their ``time_limit``; others have taken their places.
+    handlers_overdue: int = 0
     #: Why each nsqd that was asked and is not connected now is not, by ``host:port``, with the partition where named.
     unavailable: Mapping[str, str] = field(default_factory=dict)
     #: What ended it, where not ``close()``; ``join()`` raises it.

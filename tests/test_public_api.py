@@ -24,6 +24,7 @@ EXPORTED = {
     "Reader",
     "Requeue",
     "TLSOptions",
+    "TimeLimitExceeded",
     "Worker",
     "Writer",
     "__version__",

@@ -23,6 +23,7 @@ from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_ru
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.consume.subscription import Subscription
+from gnsq_lite.consume.time_limits import TimeLimits
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     ClosedError,
@@ -69,11 +70,8 @@ class Consumer:
         self.ended = Completion()
         self.connections: dict[Endpoint, Subscribed] = {}
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
-        self.flow = FlowControl(
-            settings, clock, self.rng, self._send_ready, on_backoff=partial(self.hooks.call, "on_backoff")
-        )
+        self.flow = FlowControl(settings, clock, self.rng, self._send_ready, partial(self.hooks.call, "on_backoff"))
         self.tries = Tries(settings.retry.max_attempts)
-        make = make_batch_runner if settings.batch_size else make_runner
         self.outcomes = HandlerOutcomes(
             loop,
             settings,
@@ -82,10 +80,12 @@ class Consumer:
             stop_partition=self.stop_partition,
             on_exit=self.fail,
         )
+        make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self._concurrency_given = settings.concurrency is not None
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
+        self.limits = TimeLimits(loop, settings, clock, self.pool, self._concurrency, self.outcomes, self.hooks)
         self.batches: BatchFeeder | None = None
         if settings.batch_size:
             batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
@@ -103,7 +103,7 @@ class Consumer:
             self.ended,
             connections=self.connections.values,
             take_queued=self._take_queued,
-            busy=self.pool.busy,
+            busy=self.limits.busy,
             stop_discovery=self._stop_discovery,
             end=self._end,
         )
@@ -128,6 +128,7 @@ class Consumer:
         settings = self.settings
         self.discovery = Discovery.for_reader(settings, self.rng, self.clock, self._found, self._forgotten)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
+        self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:
@@ -195,7 +196,8 @@ class Consumer:
             if late:
                 self._on_late(connection, late)
         self._drop_cut()
-        return not self.queued() and self.pool.busy() < self._concurrency
+        self.limits.look()
+        return not self.queued() and self.limits.busy() < self._concurrency
 
     def _drop_cut(self) -> None:
         """Take what waits of connections that are gone, though their greenlet has not noticed: it runs a handler."""
@@ -351,7 +353,7 @@ class Consumer:
         self.flow.set_max_in_flight(count)
         if not self._concurrency_given:
             self._concurrency = default_concurrency(self.settings.pool, count)
-            self.pool.set_concurrency(self._concurrency)
+            self.limits.set_concurrency(self._concurrency)
 
     def queued(self) -> int:
         """Messages that wait for a handler."""

@@ -25,6 +25,8 @@ class GreenletPool:
         self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
         self._queue: deque[Any] = deque()
         self._idle: list[Any] = []
+        #: Each worker and what it is at.
+        self.seats: list[list[Any]] = []
         #: Workers whose turn was over before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._workers = 0
@@ -72,9 +74,11 @@ class GreenletPool:
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
         me, hub = getcurrent(), self._loop.hub
+        seat = [me, None]
+        self.seats.append(seat)
         try:
             while True:
-                if runner.drain(queue) == TURN_OVER:
+                if runner.drain(queue, seat) == TURN_OVER:
                     self._gave_way.append(me)
                     self._pump_later()
                     hub.switch()
@@ -86,6 +90,7 @@ class GreenletPool:
         except BaseException as error:
             self._on_exit(error)
         finally:
+            self.seats.remove(seat)
             self._workers -= 1
             self._count()
             if queue:
@@ -134,6 +139,7 @@ class InlinePool:
         self._queue: deque[Any] = deque()
         self._busy = 0
         self._closed = False
+        self.seats: list[list[Any]] = []
 
     def submit(self, jobs: list[Any]) -> None:
         """Run *jobs* now, one after the other."""
@@ -142,11 +148,12 @@ class InlinePool:
         if self._busy:
             return  # a handler that gave way: it takes these when it is done
         self._busy = 1
+        self.seats = [[getcurrent(), None]]
         try:
             while queue:
                 try:
                     self._runner.begin_turn(SLICE)
-                    why = self._runner.drain(queue)
+                    why = self._runner.drain(queue, self.seats[0])
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
                     return  # the Reader ends, and sends back what is queued
@@ -159,6 +166,7 @@ class InlinePool:
                         let_io(gevent.get_hub())
         finally:
             self._busy = 0
+            self.seats = []
 
     def take_queued(self) -> list[Any]:
         """Remove and return what was not begun."""

@@ -19,6 +19,9 @@ DEFAULT_THREADS = 8
 class Pool(Protocol):
     """Runs jobs: messages, or lists of them."""
 
+    #: Each worker, a greenlet or a thread's ident, and the job it is at, or None.
+    seats: list[list[Any]]
+
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs*; in the loop's thread; never waits."""
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from gnsq_lite.consume.in_flight import is_open
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.errors import AlreadyAnswered
-from gnsq_lite.message import EXPIRED, NEW, Message, Requeue
+from gnsq_lite.message import EXPIRED, NEW, Message, Requeue, TimeLimitExceeded
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
@@ -192,7 +192,8 @@ class HandlerOutcomes:
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
         for message in messages:
-            if self._tries.is_over(message.attempts) and isinstance(error, Exception) and is_open(message):
+            counts = isinstance(error, (Exception, TimeLimitExceeded))
+            if counts and self._tries.is_over(message.attempts) and is_open(message):
                 if backoff:
                     self._loop.call_soon(message._connection.slow_down)
                 self.on_too_many_attempts(message)
@@ -266,6 +267,8 @@ class HandlerOutcomes:
 
     def on_exit(self, error: BaseException) -> None:
         """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
+        if isinstance(error, TimeLimitExceeded):
+            return  # told of as any failure
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self._loop.call_soon(lambda: self._on_exit(error))
         else:

@@ -9,7 +9,14 @@ from typing import Any, Literal
 from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import AddressMap, Hooks
-from gnsq_lite.options import BackoffOptions, ConnectionOptions, LookupOptions, ReconnectOptions, RetryOptions
+from gnsq_lite.options import (
+    BackoffOptions,
+    ConnectionOptions,
+    HandlerOptions,
+    LookupOptions,
+    ReconnectOptions,
+    RetryOptions,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,7 @@ class ConsumerSettings:
     rdy_idle_timeout: float
     rdy_low_timeout: float
     connection: ConnectionOptions
+    limits: HandlerOptions
     retry: RetryOptions
     backoff: BackoffOptions
     reconnect: ReconnectOptions

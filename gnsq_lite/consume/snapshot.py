@@ -40,6 +40,8 @@ def reader_stats(core: Consumer) -> ReaderStats:
         starved=core.flow.is_starved(),
         lookupds=core.discovery.health() if core.discovery is not None else {},
         dropped=core.dropped,
+        oldest_handler=core.limits.look(),
+        handlers_overdue=core.limits.overdue,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
         error=None if core.error is None else str(core.error) or type(core.error).__name__,
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_ident, native_lock, start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 
@@ -31,6 +31,8 @@ class ThreadPool:
         self._lock = native_lock()
         #: Locks of the threads that wait; the one that ran last is the last.
         self._idle: list[Any] = []
+        #: Each thread and what it is at.
+        self.seats: list[list[Any]] = []
         self._workers = 0
         #: A thread was woken, or started, and has not looked at the queue yet.
         self._waking = False
@@ -84,15 +86,17 @@ class ThreadPool:
         parked = native_lock()
         parked.acquire()
         failure: BaseException | None = None
+        seat = [native_ident(), None]
+        self.seats.append(seat)
         enter_thread(self._loop)
         try:
             while True:
                 self._wake_next()
-                runner.drain(queue)
+                runner.drain(queue, seat)
                 while not self._park(parked):
                     if self._closed or self._workers > self._concurrency:
                         return
-                    runner.drain(queue)
+                    runner.drain(queue, seat)
                 parked.acquire()
         except BaseException as error:
             failure = error
@@ -100,6 +104,7 @@ class ThreadPool:
             with self._lock:
                 self._workers -= 1
                 self._count()
+                self.seats.remove(seat)
             if failure is not None:
                 self._on_exit(failure)  # nor does it count as a running handler any more
             if queue and not self._closed:

@@ -61,3 +61,6 @@ class Hooks:
     on_backoff: Callable[[float], Any] | None = hook(
         "seconds", "backoff pauses the Reader for so many seconds; 0.0: backoff is over"
     )
+    on_slow: Callable[[Message, float], Any] | None = hook(
+        "message, seconds", "its handler has run for *seconds*, the soft_time_limit, and runs on"
+    )

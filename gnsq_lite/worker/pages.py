@@ -46,6 +46,8 @@ class WorkerPages:
                 "connections": len(each.connections),
                 "ready": each.ready,
                 "in_flight": each.in_flight,
+                "oldest_handler": round(each.oldest_handler, 1),
+                "handlers_overdue": each.handlers_overdue,
             }
             for each in stats
         ]

@@ -38,6 +38,9 @@ class Wear:
 
     def why(self, stats: Sequence[ReaderStats], memory: Callable[[], float] = resident) -> str | None:
         """Return why a process that is so is to be replaced; None: it is not."""
+        overdue = sum(each.handlers_overdue for each in stats)
+        if overdue:  # a thread ends with its process, and no sooner
+            return f"{overdue} of its handlers do not end at their time limit"
         messages = sum(each.finished + each.requeued for each in stats)
         if self.max_messages is not None and messages >= self.max_messages:
             return f"it has handled {messages} messages"

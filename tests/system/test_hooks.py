@@ -18,7 +18,7 @@ def odd_timeout(*args: Any) -> None:
 
 
 @pytest.mark.rule("CONN-3")
-@pytest.mark.parametrize("hook", ["on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff"])
+@pytest.mark.parametrize("hook", ["on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow"])
 def test_a_hook_that_times_out_ends_nothing(broker: ServerHandle, topic: str, hook: str) -> None:
     seen: list[tuple[bytes, int]] = []
 
@@ -129,10 +129,12 @@ def test_hooks_may_ask_and_change_the_reader(broker: ServerHandle, topic: str) -
     def handle(message: Message) -> None:
         if message.attempts == 1:
             raise ValueError("once")
+        wait_for(lambda: any(name == "on_slow" for name, _ in states))
 
-    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff")
+    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow")
     hooks = {name: noting(name) for name in names}
     options: dict[str, Any] = {"requeue_delay": 0.0, "backoff": BackoffOptions(unit=0.05, longest=0.1), **hooks}
+    options["soft_time_limit"] = 0.1
     readers.append(reader_on(broker, topic, handle, **options))
     with readers[0] as reader:
         broker.publish(topic, b"x")

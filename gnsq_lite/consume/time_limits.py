@@ -1,0 +1,118 @@
+"""What becomes of a handler whose time is over, in each pool.
+
+Greenlets: TimeLimitExceeded is raised in it, where it waits.  Threads: nothing can end one, and nothing is tried: an
+exception set from outside meets the next line of Python, be it in a ``finally``, and never a call that hangs in C.  Its
+messages are answered for it, what it answers later counts for nothing, and another thread takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gevent
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.consume.pools import Pool
+from gnsq_lite.consume.run_handler import HandlerOutcomes
+from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.message import Message, TimeLimitExceeded
+from gnsq_lite.net.io_thread import enter_thread, leave_thread
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import start_native_thread
+from gnsq_lite.net.user_hooks import UserHooks, log_safely
+from gnsq_lite.policy.handler_times import Act, HandlerTimes, Running
+
+log = logging.getLogger("gnsq_lite.reader")
+
+
+class TimeLimits:
+    """Looks at the handlers of one pool, which has *concurrency* places; in the loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: ConsumerSettings,
+        clock: Clock,
+        pool: Pool,
+        concurrency: int,
+        outcomes: HandlerOutcomes,
+        hooks: UserHooks,
+    ) -> None:
+        self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
+        self._outcomes, self._hooks = outcomes, hooks
+        self._times = HandlerTimes(settings.limits, clock, interruptible=settings.pool != "thread")
+        #: Handlers that run on though they were written off.
+        self.overdue = 0
+
+    def busy(self) -> int:
+        """Handlers that run, without those that were written off, which nobody waits for."""
+        return self._pool.busy() - self.overdue
+
+    def set_concurrency(self, count: int) -> None:
+        """Change how many handlers may run at once; those written off have lost their places, to as many others."""
+        self._concurrency = count
+        self._pool.set_concurrency(count + min(self.overdue, count))
+
+    def run(self) -> None:
+        """Look until killed, where there is a limit; without one, whoever wants to know looks."""
+        limits = self._settings.limits
+        while limits.time_limit is not None or limits.soft_time_limit is not None:
+            gevent.sleep(self._times.look_every)
+            self.look()
+
+    def look(self) -> float:
+        """Do what is due; return the seconds for which the handler that has run longest has run."""
+        for act, run in self._times.look(tuple(self._pool.seats)):
+            if act is Act.WARN:
+                self._warn(run)
+            elif act is Act.INTERRUPT:
+                self._loop.soon(self._interrupt, run)
+            else:
+                self._write_off(run)
+        overdue = self._times.overdue
+        if overdue != self.overdue:
+            self.overdue = overdue
+            self.set_concurrency(self._concurrency)
+        return self._times.oldest()
+
+    def _warn(self, run: Running) -> None:
+        limit = self._settings.limits.soft_time_limit
+        for message in _messages(run.job):
+            said = "the handler of %r (attempt %d) has run for %g s"
+            log_safely(log, logging.WARNING, said, message.id, message.attempts, limit, extra=self._fields(message))
+            self._hooks.call("on_slow", message, limit)
+
+    def _interrupt(self, run: Running) -> None:
+        """In the hub, where the handler can be only where it waits."""
+        if run.still_runs():
+            run.seat[0].throw(self._error())
+
+    def _write_off(self, run: Running) -> None:
+        """Answer for it, where on_give_up may wait as in a handler."""
+        error = self._error()
+        for message in _messages(run.job):
+            said = "the handler of %r does not end; another takes its place"
+            log_safely(log, logging.ERROR, said, message.id, extra=self._fields(message))
+        if self._settings.pool != "thread":
+            self._loop.spawn("answers for a handler", self._outcomes.on_exception, run.job, error)
+            return
+
+        def answer() -> None:
+            enter_thread(self._loop)
+            try:
+                self._outcomes.on_exception(run.job, error)
+            finally:
+                leave_thread()
+
+        start_native_thread("gnsq_lite-time-limit", answer)
+
+    def _error(self) -> TimeLimitExceeded:
+        return TimeLimitExceeded(self._settings.limits.time_limit or 0.0)
+
+    def _fields(self, message: Message) -> dict[str, Any]:
+        return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}
+
+
+def _messages(job: Any) -> list[Message]:
+    return job if isinstance(job, list) else [job]
