@@ -6,8 +6,9 @@ from django.apps import AppConfig
 
 
 class NSQConfig(AppConfig):
-    """``gnsq_lite.contrib.django``; has no models."""
+    """``gnsq_lite.contrib.django``; its models are the outbox's."""
 
     name = "gnsq_lite.contrib.django"
     label = "gnsq_lite"
     verbose_name = "NSQ"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -8,6 +8,10 @@
     Dotted paths of :class:`gnsq_lite.worker.Middleware` classes, the outermost first.
 ``DRAIN_TIMEOUT``
     Seconds that running handlers have when the worker is told to stop.
+``OUTBOX``
+    Names of ``DATABASES`` whose outboxes ``manage.py nsq_worker`` relays.
+``OUTBOX_INTERVAL``
+    Seconds between two looks at an outbox that was empty; 0.5 where it is not given.
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-_KEYS = ("NSQD_TCP_ADDRESSES", "LOOKUPD_HTTP_ADDRESSES", "READER", "WRITER", "MIDDLEWARE", "DRAIN_TIMEOUT")
+_KEYS = (
+    *("NSQD_TCP_ADDRESSES", "LOOKUPD_HTTP_ADDRESSES", "READER", "WRITER", "MIDDLEWARE", "DRAIN_TIMEOUT"),
+    *("OUTBOX", "OUTBOX_INTERVAL"),
+)
 
 
 def nsq_settings() -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from django.core.signals import setting_changed
 from django.db import transaction
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
+from gnsq_lite.contrib.django.outbox import Outbox
 from gnsq_lite.wire.commands import check_bodies, check_body
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer
@@ -29,13 +30,14 @@ class CommitWriter:
     A bad topic or body raises at the call, while the transaction can still be rolled back.  Each publish of a
     transaction is tried, whatever became of those before it, and one that fails is logged with its topic.  The first
     error comes out of the commit after the last of them: the data is stored then, and the message is not, or its
-    outcome is unknown.  Who must not lose it then writes it to a table of the same transaction and publishes from
-    there.
+    outcome is unknown.  Who must not lose it then takes :attr:`outbox`.
     """
 
     def __init__(self, writer: Writer[Any], max_msg_size: int = _DEFAULT_MAX) -> None:
         #: The Writer itself, for what is not to wait for a commit.
         self.now = writer
+        #: Stores messages with the transaction's rows; the worker publishes them.
+        self.outbox = Outbox(writer, max_msg_size)
         self._max_msg_size = max_msg_size
 
     def publish(self, topic: str, body: bytes, *, using: str | None = None, **options: Any) -> None:

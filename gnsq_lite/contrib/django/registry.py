@@ -9,6 +9,8 @@ from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
+from gnsq_lite.contrib.django.outbox import outbox_databases
+from gnsq_lite.contrib.django.relaying import RelayInWorker
 from gnsq_lite.worker import Handler, Middleware, Worker
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def make_worker() -> Worker:
     found = nsq_settings()
     extra = [import_string(path)() for path in found.get("MIDDLEWARE", ())]
     options = {"drain_timeout": found["DRAIN_TIMEOUT"]} if "DRAIN_TIMEOUT" in found else {}
+    extra += [RelayInWorker()] if outbox_databases() else []
     worker = Worker(middleware=[CloseOldConnections(), *extra], **options, **addresses(), **found.get("READER", {}))
     autodiscover_modules("nsq")
     for each in _handlers:

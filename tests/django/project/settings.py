@@ -1,17 +1,24 @@
-"""A small project: one app, SQLite, NSQ from the environment."""
+"""A small project: one app, two databases of SQLite or PostgreSQL, NSQ from the environment."""
 
 import os
 
 SECRET_KEY = "for tests"
 INSTALLED_APPS = ["gnsq_lite.contrib.django", "shop"]
-DATABASES = {
-    "default": {
+
+
+def database(name):
+    if "SHOP_POSTGRES" in os.environ:  # the folder of its socket
+        where = {"NAME": name, "HOST": os.environ["SHOP_POSTGRES"], "USER": "shop"}
+        return {"ENGINE": "django.db.backends.postgresql", "CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True, **where}
+    return {
         "ENGINE": "django.db.backends.sqlite3",
-        "NAME": os.environ["SHOP_DATABASE"],
+        "NAME": os.environ["SHOP_DATABASE"] + ("" if name == "shop" else "." + name),
         "CONN_MAX_AGE": 0,
         "OPTIONS": {"timeout": 60},  # seconds a handler waits for another's write
     }
-}
+
+
+DATABASES = {"default": database("shop"), "other": database("other")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 NSQ = {
@@ -20,6 +27,8 @@ NSQ = {
     "WRITER": {"publish_timeout": 20.0},
     "MIDDLEWARE": ["shop.middleware.Tracing"],
     "DRAIN_TIMEOUT": 20.0,
+    "OUTBOX": os.environ.get("SHOP_OUTBOX", "").split(),
+    "OUTBOX_INTERVAL": 0.05,
 }
 LOGGING = {
     "version": 1,

@@ -1,0 +1,43 @@
+"""The outbox's tables, and the row that who relays locks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import migrations, models
+
+
+def make_the_row(apps: Any, schema_editor: Any) -> None:
+    """The row has to be there before two ask for it at once."""
+    apps.get_model("gnsq_lite", "OutboxRelay").objects.using(schema_editor.connection.alias).create(pk=1)
+
+
+class Migration(migrations.Migration):
+    """Makes both tables."""
+
+    initial = True
+    operations = (
+        migrations.CreateModel(
+            name="OutboxMessage",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("topic", models.CharField(max_length=255)),
+                ("key", models.CharField(blank=True, default="", max_length=255)),
+                ("body", models.BinaryField()),
+                ("options", models.JSONField(blank=True, default=dict)),
+                ("created", models.DateTimeField(auto_now_add=True)),
+                ("failures", models.PositiveIntegerField(default=0)),
+                ("error", models.TextField(blank=True, default="")),
+                ("retry_at", models.DateTimeField(blank=True, null=True)),
+            ],
+            options={"indexes": [models.Index(fields=["topic", "key", "retry_at"], name="gnsq_outbox_held_up")]},
+        ),
+        migrations.CreateModel(
+            name="OutboxRelay",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("turns", models.BigIntegerField(default=0)),
+            ],
+        ),
+        migrations.RunPython(make_the_row, migrations.RunPython.noop),
+    )

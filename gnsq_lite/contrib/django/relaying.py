@@ -1,0 +1,90 @@
+"""Who relays the outbox: a thread for each database in every process of the worker; a lock says whose turn it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from gnsq_lite.contrib.django.conf import nsq_settings
+from gnsq_lite.contrib.django.outbox import Relay, outbox_databases
+from gnsq_lite.contrib.django.publishing import writer
+from gnsq_lite.errors import NSQError
+from gnsq_lite.worker import Middleware, Worker
+
+log = logging.getLogger("gnsq_lite.django")
+
+#: Seconds until the next turn after one that failed: this, twice this, ... up to the second.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+
+
+class Relaying:
+    """Turn after turn at one database's outbox.
+
+    Args:
+        wait: Called with seconds; waits so long, and returns whether it is time to end.
+    """
+
+    def __init__(self, alias: str, turn: Callable[[], bool], wait: Callable[[float], bool], interval: float) -> None:
+        self._alias, self._turn, self._wait, self._interval = alias, turn, wait, interval
+        self._failed = 0
+
+    def run(self) -> None:
+        """Relay until it is time to end; no error of the database or of NSQ ends it."""
+        try:
+            while not self._wait(self._once()):
+                pass
+        finally:
+            connections[self._alias].close()
+
+    def _once(self) -> float:
+        """Take a turn; return the seconds until the next one."""
+        try:
+            more = self._turn()
+        except (DatabaseError, NSQError) as error:
+            connections[self._alias].close()  # it may have broken
+            pause = min(_FIRST_PAUSE * 2.0 ** min(self._failed, 16), _LONGEST_PAUSE)
+            self._failed += 1
+            level = logging.WARNING if self._failed == 1 else logging.DEBUG
+            log.log(level, "the outbox of %r is not relayed for now: %s: %s", self._alias, type(error).__name__, error)
+            return pause
+        if self._failed:
+            self._failed = 0
+            log.info("the outbox of %r is relayed again", self._alias)
+        return 0.0 if more else self._interval
+
+
+def interval() -> float:
+    """Return the setting's.  Raises ImproperlyConfigured for what is no number of seconds."""
+    found = nsq_settings().get("OUTBOX_INTERVAL", 0.5)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0.01 <= found <= 3600:
+        raise ImproperlyConfigured(f"NSQ['OUTBOX_INTERVAL'] must be 0.01 to 3600 seconds, not {found!r}")
+    return float(found)
+
+
+class RelayInWorker(Middleware):
+    """Relays while the worker runs.  Raises ImproperlyConfigured."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._interval = interval()
+
+    def started(self, worker: Worker) -> None:
+        """Begin."""
+        now = writer().now
+        for alias in outbox_databases():
+            relaying = Relaying(alias, Relay(alias, now).turn, self._over.wait, self._interval)
+            self._threads.append(threading.Thread(target=relaying.run, name=f"nsq-outbox-{alias}", daemon=True))
+            self._threads[-1].start()
+
+    def stopped(self, worker: Any) -> None:
+        """Let the turn that is under way end; it takes no longer than a publish may."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(30.0)

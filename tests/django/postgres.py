@@ -1,0 +1,87 @@
+"""A PostgreSQL of the tests' own, where its programs are found: in a folder of its own, on a Unix socket there."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.programs import wait_for
+
+PROGRAMS = ("initdb", "postgres", "psql")
+
+
+def is_there() -> bool:
+    """Whether the programs are on PATH, and Django's driver is installed."""
+    try:
+        import psycopg  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        return False
+    return all(shutil.which(name) for name in PROGRAMS)
+
+
+class Postgres:
+    """A running server with the databases ``shop`` and ``other``; everyone who reaches the socket may come in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Run *statement* as the superuser and return its output."""
+        command = ["psql", "-h", str(self.folder), "-U", "shop", "-d", database, "-qtAc", statement]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        try:
+            return self.sql("select 1") == "1"
+        except subprocess.CalledProcessError:
+            return False
+
+    def new_databases(self) -> None:
+        """Make both anew."""
+        for name in ("shop", "other"):
+            self.sql(f"drop database if exists {name} with (force)")
+            self.sql(f"create database {name}")
+
+    def end_connections(self) -> int:
+        """End every other connection, as an administrator does, or a restart; return how many there were."""
+        ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+        return int(self.sql(f"{ended} where datname in ('shop', 'other') and pid <> pg_backend_pid()"))
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """Start one, as another user where this is root, whom it refuses; ended and removed with the test."""
+    folder = Path(tempfile.mkdtemp(prefix="gnsq-pg-"))
+    user = None
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("nobody").pw_uid
+        os.chown(folder, user, -1)
+    server = None
+    try:
+        data = folder / "data"
+        make = ["initdb", "-D", str(data), "-U", "shop", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
+        subprocess.run(make, user=user, cwd=folder, stdout=subprocess.DEVNULL, timeout=120, check=True)
+        with (folder / "log").open("wb") as log:
+            options = ["-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"]
+            server = subprocess.Popen(
+                ["postgres", "-D", str(data), *options], user=user, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+            )
+        made = Postgres(folder)
+        wait_for(made.is_up)
+        yield made
+    finally:
+        if server is not None:
+            server.terminate()
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
