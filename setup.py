@@ -35,6 +35,7 @@ setup(
     extras_require={
         "cli": CLI,
         "django": ["Django>=4.2"],
+        "cron": ["cronsim>=2.5"],
         "prometheus": ["prometheus-client>=0.19"],
         "plot": ["matplotlib>=3.7"],
         "spark": ["pyspark>=4.0", "pyarrow>=15.0"],

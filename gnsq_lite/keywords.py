@@ -72,6 +72,7 @@ class ReaderKeywords(ConnectionKeywords, LookupKeywords, total=False):
     requeue_jitter: float
     time_limit: float | None
     soft_time_limit: float | None
+    rate_limit: str | None
     reconnect_delay: float
     max_reconnect_delay: float
     reconnect_jitter: float

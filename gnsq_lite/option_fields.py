@@ -42,6 +42,23 @@ def hook(arguments: str, doc: str) -> Any:
     return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def per_second(name: str, value: Any) -> float | None:
+    """Return what ``"100/s"``, ``"5/m"`` or ``"1000/h"`` is a second; None for None.  Raises OptionError."""
+    if value is None:
+        return None
+    number, _, unit = value.replace(" ", "").partition("/") if isinstance(value, str) else ("", "", "")
+    try:
+        rate = float(number) / _UNITS[unit]
+    except (ValueError, KeyError):
+        rate = 0.0
+    if not 1e-6 <= rate <= 1e6:
+        raise OptionError(name, value, "must be a number of messages above 0 and a unit, as '100/s', '5/m' or '1000/h'")
+    return rate
+
+
 def check_ranges(options: Any) -> None:
     """Raise OptionError for the first field of the dataclass *options* that is outside its declared range."""
     for spec in dataclasses.fields(options):

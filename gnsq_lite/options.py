@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import between, check_ranges, documented, duration, share, size
+from gnsq_lite.option_fields import between, check_ranges, documented, duration, per_second, share, size
 from gnsq_lite.version import __version__
 
 Compression = Literal["snappy", "deflate"]
@@ -79,12 +79,19 @@ class HandlerOptions:
 
     time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run; then its message goes back")
     soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long until a running handler is warned of")
+    rate_limit: str | None = documented(None, "most messages to take", unit="messages", span="as '5/s', '5/m', '5/h'")
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        per_second("rate_limit", self.rate_limit)
         soft, hard = self.soft_time_limit, self.time_limit
         if soft is not None and hard is not None and soft > hard:
             raise OptionError("soft_time_limit", soft, f"is above time_limit ({hard})")
+
+    @property
+    def per_second(self) -> float | None:
+        """The rate limit as messages a second."""
+        return per_second("rate_limit", self.rate_limit)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from gnsq_lite.supervise.place import Place, take_place
 @click.option("--drain-timeout", type=Duration(), help="Time handlers have to finish.  [default: the Worker's, 30]")
 @click.option("--max-messages", type=click.IntRange(1), help="Replace a process that has handled so many messages.")
 @click.option("--max-memory", type=click.IntRange(1), help="Replace a process that uses so many MiB.")
+@click.option("--no-schedules", is_flag=True, help="Publish nothing by the clock; for all machines but one.")
 @click.option("--pidfile", type=click.Path(dir_okay=False), help="Keep the supervisor's process id in this file.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -68,7 +69,7 @@ def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
         wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
         return Exit.RELOAD
     status = StatusAt(flags["metrics_host"], flags["metrics_port"])
-    wear = {name: flags[name] for name in ("max_messages", "max_memory")}
+    wear = {name: flags[name] for name in ("max_messages", "max_memory", "processes")}
     return run_worker(worker, place, reload=flags["reload"], status=status, **wear)
 
 
@@ -82,4 +83,6 @@ def _configure(worker: Any, flags: dict[str, Any]) -> None:
         worker.select(flags["topics"])
     if flags["drain_timeout"] is not None:
         worker.drain_timeout = flags["drain_timeout"]
+    if flags["no_schedules"]:
+        worker.schedules.clear()
     worker.check()

@@ -17,6 +17,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder, latest
 from gnsq_lite.consume.closing import Closing, send_back
 from gnsq_lite.consume.flow_control import FlowControl
+from gnsq_lite.consume.pacing import Pacing
 from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.queued import drop, is_expired, take_queued
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
@@ -71,6 +72,7 @@ class Consumer:
         self.connections: dict[Endpoint, Subscribed] = {}
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         self.flow = FlowControl(settings, clock, self.rng, self._send_ready, partial(self.hooks.call, "on_backoff"))
+        self.rate = Pacing(settings.limits, clock, self.flow.set_allowed)
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
             loop,
@@ -129,6 +131,7 @@ class Consumer:
         self.discovery = Discovery.for_reader(settings, self.rng, self.clock, self._found, self._forgotten)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
+        self._greenlets.append(self.loop.spawn("rate limit", self.rate.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:
@@ -279,6 +282,7 @@ class Consumer:
     def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
         """Hand what a read brought to the pool."""
         self.flow.received(connection.endpoint, len(messages))
+        self.rate.received(len(messages))
         if self.end.begun:
             send_back(messages)
         else:

@@ -60,6 +60,8 @@ class FlowControl:
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
+        #: What a rate limit leaves of it; None: there is no such limit.
+        self.allowed: int | None = None
         self._wake = Event()
         self._ticks_at = 0.0
 
@@ -136,14 +138,21 @@ class FlowControl:
     def set_max_in_flight(self, count: int) -> None:
         """Change it (RDY-8)."""
         self.max_in_flight = count
-        if not self.paused:
-            self._apply(self.allocator.set_max_in_flight(count))
-        self._wake.set()
+        self._resize()
 
     def set_paused(self, paused: bool) -> None:
         """RDY 0 everywhere, or back."""
         self.paused = paused
-        self._apply(self.allocator.set_max_in_flight(0 if paused else self.max_in_flight))
+        self._resize()
+
+    def set_allowed(self, count: int) -> None:
+        """Let no more than *count* messages be in flight for now, for the sake of a rate limit."""
+        self.allowed = count
+        self._resize()
+
+    def _resize(self) -> None:
+        count = self.max_in_flight if self.allowed is None else min(self.allowed, self.max_in_flight)
+        self._apply(self.allocator.set_max_in_flight(0 if self.paused else count))
         self._wake.set()
 
     def is_starved(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.errors import MissingExtra, NSQConnectionError
+from gnsq_lite.supervise.election import ByLock
 from gnsq_lite.supervise.folders import pidfile
 from gnsq_lite.supervise.group import GroupPages, Merge
 from gnsq_lite.supervise.notify import Notifier
@@ -60,8 +61,9 @@ def run_worker(
     status: StatusAt | None = None,
     max_messages: int | None = None,
     max_memory: int | None = None,
+    processes: int = 1,
 ) -> int:
-    """Run *worker* in this process, at its *place* under a supervisor if it has one, and return the exit code.
+    """Run *worker* in this process, at its *place* under a supervisor of *processes*, and return the exit code.
 
     The supervisor replaces it after about *max_messages*, and when it uses *max_memory* MiB.  Raises what
     :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
@@ -75,6 +77,8 @@ def run_worker(
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker))
     ticks: list[Callable[[], bool]] = []
     if place is not None:
+        worker.processes = processes
+        worker.election = ByLock(os.path.join(os.path.dirname(place.socket), "schedules"))
         place.tell(Word.LIMIT, repr(float(worker.drain_timeout)))
         last_resort = LastResort(place, worker.drain_timeout + GRACE)
         StatusServer(pages, place.socket, start_native_thread, last_resort.look).start()

@@ -12,10 +12,12 @@ from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.giveup import by_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages
+from gnsq_lite.policy.schedule import Schedule
 from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
 from gnsq_lite.stats import ReaderStats
-from gnsq_lite.worker import running
-from gnsq_lite.worker.specs import Handler, check_drain_timeout, check_give_up, writer_options
+from gnsq_lite.supervise.election import Election
+from gnsq_lite.worker import running, schedules
+from gnsq_lite.worker.specs import Handler, check_drain_timeout, check_give_up, shared_rate, writer_options
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -64,6 +66,11 @@ class Worker:
     ) -> None:
         self.middleware: list[Middleware[Any]] = list(middleware)
         self.drain_timeout = drain_timeout
+        #: How many processes share its ``rate_limit``; the supervisor's are told.
+        self.processes = 1
+        #: What :meth:`every` has registered, and which process of them publishes it; None: this one is alone.
+        self.schedules: list[schedules.Entry] = []
+        self.election: Election | None = None
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
         self._readers: list[Reader] | None = None
@@ -139,6 +146,19 @@ class Worker:
                 )
         self._handlers.append(handler)
 
+    def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
+        """Publish a message by the clock, as long as it runs; of the processes of one supervisor one does.
+
+        Args:
+            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds, each at its multiples since 1970, UTC; or a
+                :class:`gnsq_lite.contrib.cron.Cron`; or whatever has a ``next_after(wall)``.
+            body: What is published, or a function of the time that was due, in seconds since 1970, which makes it.
+        Raises:
+            OptionError, InvalidName, BodyTypeError, InvalidBody, ClosedError
+        """
+        self._not_started()
+        self.schedules.append(schedules.checked(when, topic, body))
+
     def select(self, topics: Iterable[str]) -> None:
         """Keep only the handlers of *topics*.  Raises OptionError for one that has none."""
         wanted = set(topics)
@@ -191,6 +211,9 @@ class Worker:
                 extra={"topic": handler.topic, "channel": handler.channel, "handler": handler.name},
             )
 
+        if self.schedules:
+            schedules.start(self.schedules, self.writer().publish, self.election, self._stages.drain)
+
     def stop(self) -> None:
         """Have :meth:`run` drain and return, from any thread or handler; a second call ends it at once."""
         self._stages.ask()
@@ -233,6 +256,8 @@ class Worker:
 
     def _reader(self, handler: Handler) -> Reader:
         options = handler.merged(self.defaults)
+        if options.get("rate_limit") is not None:
+            options["rate_limit"] = shared_rate(options["rate_limit"], self.processes)
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))

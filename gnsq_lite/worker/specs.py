@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gnsq_lite.errors import OptionError
 from gnsq_lite.giveup import check_name
 from gnsq_lite.keywords import ConnectionKeywords, LookupKeywords
+from gnsq_lite.option_fields import per_second
 
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne
@@ -62,6 +63,12 @@ def check_drain_timeout(seconds: Any) -> None:
     """Raise OptionError for what is no number of seconds, 0 included."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e6:
         raise OptionError("drain_timeout", seconds, "must be a number of seconds, 0 or more and below 1,000,000")
+
+
+def shared_rate(rate_limit: str, processes: int) -> str:
+    """Return the share that one of so many processes has of a ``rate_limit``."""
+    rate = per_second("rate_limit", rate_limit)
+    return rate_limit if processes == 1 or rate is None else f"{3600 * rate / processes!r}/h"
 
 
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
         parser.add_argument("--max-messages", type=_count, help="replace a process that has handled so many messages")
         parser.add_argument("--max-memory", type=_count, help="replace a process that uses so many MiB")
+        parser.add_argument("--no-schedules", action="store_true", help="publish nothing by the clock")
         parser.add_argument("--pidfile", help="keep the supervisor's process id in this file")
         parser.add_argument("--log-format", choices=("text", "json"), help="instead of the project's LOGGING")
         parser.add_argument("--no-supervise", action="store_true", help="run in this process, for a debugger")
@@ -68,7 +69,7 @@ class Command(BaseCommand):
         except (Exception, SystemExit) as error:
             why = explained("the apps' nsq.py", error)
         else:
-            wear = {name: options[name] for name in ("max_messages", "max_memory")}
+            wear = {name: options[name] for name in ("max_messages", "max_memory", "processes")}
             return run_worker(worker, place, reload=options["reload"], status=status, **wear)
         self.stderr.write(f"nsq_worker: {why}")
         if not options["reload"]:
@@ -85,6 +86,8 @@ def _worker(options: dict[str, Any]) -> Worker:
         worker.configure(concurrency=options["concurrency"])
     if options["drain_timeout"] is not None:
         worker.drain_timeout = options["drain_timeout"]
+    if options["no_schedules"]:
+        worker.schedules.clear()
     worker.check()
     return worker
 

@@ -1,0 +1,53 @@
+"""Cron expressions for :meth:`gnsq_lite.Worker.every`; needs the extra ``cron``.
+
+::
+
+    from gnsq_lite.contrib.cron import Cron
+
+    worker.every(Cron("0 4 * * 1-5", "Europe/Berlin"), "reports", b"daily")
+
+The library behind it is cronsim: no dependencies, typed, released this year, and made for a service that watches cron
+jobs, so it follows Debian's cron where the clocks change.  croniter, the other one, does more than is wanted here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from gnsq_lite.errors import MissingExtra, OptionError
+
+try:
+    from cronsim import CronSim, CronSimError
+except ModuleNotFoundError as missing:
+    raise MissingExtra("gnsq_lite.contrib.cron", "cron", "cronsim") from missing
+
+__all__ = ["Cron"]
+
+
+class Cron:
+    """Due when the five fields of *expression* match the time in *timezone*, as cron takes them.
+
+    Where clocks change, a job of the hour that is left out, or comes twice, runs once, as with Debian's cron.
+
+    Raises:
+        OptionError: the expression is none, never matches, or there is no such timezone.
+    """
+
+    def __init__(self, expression: str, timezone: str = "UTC") -> None:
+        self.expression, self.timezone = expression, timezone
+        try:
+            self._zone = ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+            raise OptionError("timezone", timezone, f"is not known here: {error}") from error
+        try:
+            self.next_after(0.0)
+        except (CronSimError, AttributeError, TypeError, StopIteration) as error:
+            raise OptionError("cron", expression, f"is no cron expression: {error or 'it never matches'}") from error
+
+    def next_after(self, wall: float) -> float:
+        """Return the first time later than *wall*, both seconds since 1970."""
+        return float(next(CronSim(self.expression, datetime.fromtimestamp(wall, self._zone))).timestamp())
+
+    def __repr__(self) -> str:
+        return f"Cron({self.expression!r}, {self.timezone!r})"

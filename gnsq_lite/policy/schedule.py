@@ -1,0 +1,57 @@
+"""When a scheduled message is due.  Pure: wall-clock times come in and go out, as seconds since 1970."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from gnsq_lite.errors import OptionError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+#: Seconds after which what was missed is not made up for.
+_PAST = 86400.0
+
+
+class Schedule(Protocol):
+    """When something is due, the same in every process that asks."""
+
+    def next_after(self, wall: float) -> float:
+        """Return the first time later than *wall*."""
+
+
+@dataclass(frozen=True)
+class Every:
+    """Each whole multiple of *seconds* since 1970: "5m" is due at :00, :05, :10 ... in UTC."""
+
+    seconds: float
+
+    def next_after(self, wall: float) -> float:
+        """Return the next multiple."""
+        return (math.floor(wall / self.seconds + 1e-9) + 1) * self.seconds
+
+
+def parse_every(text: str | float) -> Every:
+    """Return what ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or a number of seconds means.  Raises OptionError."""
+    seconds = 0.0
+    try:
+        seconds = float(text[:-1]) * _UNITS[text[-1:]] if isinstance(text, str) else float(text)
+    except (KeyError, TypeError, ValueError):
+        pass
+    if isinstance(text, bool) or not 1.0 <= seconds <= 366 * 86400:
+        raise OptionError("every", text, "must be 1 s to 366 d: '30s', '5m', '2h', '1d' or seconds")
+    return Every(seconds)
+
+
+def due(schedule: Schedule, last: float, now: float) -> tuple[float | None, int]:
+    """Return the latest time after *last* that has come by *now*, None for none, and how many before it were missed.
+
+    Of several that were missed only the latest is due: who slept for an hour does not send an hour's worth at once.
+    What is more than a day ago is past.
+    """
+    found, missed = None, 0
+    when = schedule.next_after(max(last, now - _PAST))
+    while when <= now:
+        missed += found is not None
+        found, when = when, schedule.next_after(when)
+    return found, missed

@@ -1,0 +1,95 @@
+"""One process of many: whoever holds the lock on a file in the supervisor's folder, until it lets go or ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from typing import Any, Protocol
+
+
+class Election(Protocol):
+    """Says who is to do what only one may do, and remembers what was done."""
+
+    def wins(self) -> bool:
+        """Whether it is this process; asked again and again."""
+
+    def done(self) -> dict[str, float]:
+        """What was done last by whoever was elected, by name."""
+
+    def note(self, done: dict[str, float]) -> None:
+        """Remember that."""
+
+    def leave(self) -> None:
+        """Let another be elected."""
+
+
+class Alone:
+    """For a process without a supervisor."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, float] = {}
+
+    def wins(self) -> bool:
+        """Always."""
+        return True
+
+    def done(self) -> dict[str, float]:
+        """What it has noted."""
+        return self._done
+
+    def note(self, done: dict[str, float]) -> None:
+        """Keep it."""
+        self._done = done
+
+    def leave(self) -> None:
+        """There is nobody else."""
+
+
+class ByLock:
+    """Among the processes of one supervisor; the kernel lets go of the lock however the one that has it ends.
+
+    What was done stands in the file, so that the next one does not do it again; it goes with the supervisor.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def wins(self) -> bool:
+        """Take the lock, if nobody has it."""
+        if self._file is not None:
+            return True
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:  # the supervisor is gone, and its folder with it
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return False
+        self._file = file
+        return True
+
+    def done(self) -> dict[str, float]:
+        """Read it; what is no JSON, as its writer was killed, counts for nothing."""
+        text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
+        found: Any = {}
+        with suppress(ValueError):
+            found = json.loads(text)
+        return found if isinstance(found, dict) else {}
+
+    def note(self, done: dict[str, float]) -> None:
+        """Write it in one go, padded so that no end of a longer one stays."""
+        if self._file is not None:
+            text = json.dumps(done).encode()
+            size = os.fstat(self._file).st_size
+            os.pwrite(self._file, text.ljust(size), 0)
+
+    def leave(self) -> None:
+        """Close the file, and with it the lock."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)

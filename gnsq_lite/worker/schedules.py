@@ -1,0 +1,117 @@
+"""Messages that are published by the clock, by one process of a Worker's many."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import ClosedError, NSQError, OptionError
+from gnsq_lite.net.loop import Completion, wait_any
+from gnsq_lite.policy.schedule import Schedule, due, parse_every
+from gnsq_lite.supervise.election import Alone, Election
+from gnsq_lite.wire.commands import check_body
+from gnsq_lite.wire.names import check_topic
+
+log = logging.getLogger("gnsq_lite.worker")
+
+#: Seconds between two looks at the clock, at the most.
+_LOOK = 0.5
+
+#: What is published, or what makes it of the time that is due, in seconds since 1970.
+Body = bytes | Callable[[float], bytes]
+
+
+def checked(when: Any, topic: str, body: Any) -> Entry:
+    """Return the entry.  Raises OptionError, InvalidName, BodyTypeError, InvalidBody."""
+    check_topic(topic)
+    if not callable(body):
+        check_body(body)
+    schedule: Any = parse_every(when) if isinstance(when, (str, int, float)) else when
+    if not callable(getattr(schedule, "next_after", None)):
+        raise OptionError("every", when, "must be '5m' or the like, seconds, or have a next_after(wall)")
+    return Entry(schedule, topic, body)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One message by the clock."""
+
+    schedule: Schedule
+    topic: str
+    body: Body
+
+    @property
+    def name(self) -> str:
+        """What tells it from others in whatever process has the same code."""
+        return f"{self.schedule!r} {self.topic} {self.body if isinstance(self.body, bytes) else ''!r}"
+
+
+class Publishing:
+    """Publishes what is due while this process is the elected one.
+
+    Args:
+        publish: Called with a topic and a body; returns when nsqd has it.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        publish: Callable[[str, bytes], Any],
+        election: Election,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._entries, self._publish, self._election, self._clock = entries, publish, election, clock
+        #: Where nobody has done any of it yet, what is due from now on counts.
+        self._began = clock.wall()
+        self._failed: set[str] = set()
+
+    def look(self) -> None:
+        """Publish what is due, if it is for this process to do; what fails is tried at the next look."""
+        if not self._election.wins():
+            return
+        now, done = self._clock.wall(), self._election.done()
+        for entry in self._entries:
+            when, missed = due(entry.schedule, done.get(entry.name, self._began), now)
+            if when is None:
+                continue
+            if missed:
+                log.warning("%d times of %r were missed", missed, entry.schedule, extra={"topic": entry.topic})
+            try:
+                body = entry.body if isinstance(entry.body, bytes) else entry.body(when)
+                self._publish(entry.topic, body)
+            except Exception as error:  # the user's code too
+                self._tell(entry, error)
+                if isinstance(error, NSQError):
+                    continue  # tried again, until the next time is due
+            self._failed.discard(entry.name)
+            done = {**done, entry.name: when}
+            self._election.note(done)
+
+    def _tell(self, entry: Entry, error: Exception) -> None:
+        if entry.name not in self._failed:
+            self._failed.add(entry.name)
+            said = "what %r is to publish to %s is late, or left out: %s: %s"
+            log.error(said, entry.schedule, entry.topic, type(error).__name__, error, extra={"topic": entry.topic})
+
+
+def start(
+    entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
+) -> None:
+    """Publish in a thread of its own until *over* is done."""
+    elected = election or Alone()
+    publishing = Publishing(entries, publish, elected)
+
+    def run() -> None:
+        try:
+            while not wait_any([over], _LOOK):
+                publishing.look()
+        except ClosedError:  # Python exits
+            pass
+        finally:
+            elected.leave()
+
+    threading.Thread(target=run, name="gnsq_lite-schedules", daemon=True).start()

@@ -1,0 +1,167 @@
+"""When a scheduled message is due, with a clock that is told to move."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gnsq_lite.errors import NotSent, OptionError
+from gnsq_lite.policy.schedule import Every, due, parse_every
+from gnsq_lite.supervise.election import Alone, ByLock
+from gnsq_lite.worker.schedules import Publishing, checked
+from tests.fakes import FakeClock
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("5m", 300), ("2h", 7200), ("1d", 86400), (90, 90), (1.5, 1.5), ("1.5m", 90)]
+)
+def test_an_interval_is_a_number_and_a_unit(text: Any, seconds: float) -> None:
+    assert parse_every(text) == Every(seconds)
+
+
+@pytest.mark.parametrize("bad", ["5", "m", "", "-5m", "0s", "0.5s", "400d", "5 weeks", True, 0, float("nan")])
+def test_what_is_no_interval_is_refused(bad: Any) -> None:
+    with pytest.raises(OptionError, match="every"):
+        parse_every(bad)
+
+
+def test_intervals_are_due_at_their_multiples_whoever_asks() -> None:
+    every = parse_every("5m")
+    assert every.next_after(600.0) == 900.0
+    assert every.next_after(899.999) == 900.0
+    assert every.next_after(601.0) == 900.0
+    assert Every(0.1 + 0.9).next_after(3.0) == 4.0
+
+
+def test_of_what_was_missed_only_the_latest_is_due_and_what_is_a_day_old_is_past() -> None:
+    every = Every(60.0)
+    assert due(every, 60.0, 119.0) == (None, 0)
+    assert due(every, 60.0, 120.0) == (120.0, 0)
+    assert due(every, 60.0, 3605.0) == (3600.0, 58)
+    assert due(every, 0.0, 10 * 86400.0 + 5) == (10 * 86400.0, 1439)
+
+
+class Nsqd:
+    def __init__(self) -> None:
+        self.had: list[tuple[str, bytes]] = []
+        self.away = False
+
+    def publish(self, topic: str, body: bytes) -> None:
+        if self.away:
+            raise NotSent("nobody there")
+        self.had.append((topic, body))
+
+
+def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away() -> None:
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    made: list[float] = []
+
+    def body(when: float) -> bytes:
+        made.append(when)
+        return b"made"
+
+    entries = [checked("5m", "plain", b"x"), checked(60, "made", body)]
+    publishing = Publishing(entries, nsqd.publish, Alone(), clock)
+    began = clock.wall()
+    publishing.look()
+    assert nsqd.had == []
+    for _ in range(600):
+        clock.advance(0.5)
+        publishing.look()
+    assert nsqd.had.count(("plain", b"x")) == 1
+    assert nsqd.had.count(("made", b"made")) == 5
+    assert [when % 60 for when in made] == [0.0] * 5
+    assert made[0] - began <= 60
+    nsqd.away = True
+    clock.advance(300)
+    publishing.look()
+    assert len(nsqd.had) == 6
+    nsqd.away = False
+    publishing.look()
+    publishing.look()
+    assert len(nsqd.had) == 8  # the latest of each
+
+
+def test_a_function_that_fails_leaves_its_time_out_and_nothing_else() -> None:
+    clock, nsqd = FakeClock(0.0), Nsqd()
+
+    def broken(when: float) -> bytes:
+        raise ValueError(when)
+
+    publishing = Publishing([checked(60, "b", broken), checked(60, "a", b"x")], nsqd.publish, Alone(), clock)
+    clock.advance(60)
+    publishing.look()
+    publishing.look()
+    assert nsqd.had == [("a", b"x")]
+
+
+def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped(tmp_path: Any) -> None:
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    path = str(tmp_path / "schedules")
+    entries = [checked(60, "t", b"x")]
+    elections = [ByLock(path), ByLock(path), ByLock(path)]
+    first, second, third = (Publishing(entries, nsqd.publish, each, clock) for each in elections)
+    for _ in range(3):
+        clock.advance(60)
+        for each in (first, second, third):
+            each.look()
+    assert len(nsqd.had) == 3
+    clock.advance(60)
+    first.look()
+    elections[0].leave()
+    second.look()  # it was done already
+    assert len(nsqd.had) == 4
+    clock.advance(60)
+    third.look()
+    second.look()
+    assert len(nsqd.had) == 5
+    elections[1].leave()
+    (tmp_path / "schedules").write_bytes(b'{"torn')
+    clock.advance(60)
+    third.look()
+    assert len(nsqd.had) == 6
+    elections[2].leave()
+
+
+def test_the_supervisors_folder_that_is_gone_elects_nobody(tmp_path: Any) -> None:
+    assert not ByLock(str(tmp_path / "gone" / "schedules")).wins()
+
+
+@pytest.mark.parametrize(("when", "body"), [(None, b"x"), (object(), b"x"), ("5m", b""), ("5m", "text")])
+def test_what_cannot_be_scheduled_is_refused_at_once(when: Any, body: Any) -> None:
+    with pytest.raises((OptionError, ValueError, TypeError)):
+        checked(when, "t", body)
+
+
+cron = pytest.importorskip("gnsq_lite.contrib.cron")
+
+
+def at(text: str, zone: str = "UTC") -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+def test_cron_is_due_by_the_local_time_of_its_zone() -> None:
+    berlin = cron.Cron("0 4 * * 1-5", "Europe/Berlin")
+    assert berlin.next_after(at("2026-01-09T04:00", "Europe/Berlin")) == at("2026-01-12T04:00", "Europe/Berlin")
+    assert cron.Cron("*/15 * * * *").next_after(at("2026-01-01T00:00")) == at("2026-01-01T00:15")
+    assert due(cron.Cron("0 * * * *"), at("2026-01-01T00:30"), at("2026-01-01T03:10")) == (at("2026-01-01T03:00"), 2)
+
+
+def test_where_clocks_change_a_job_of_the_night_runs_once() -> None:
+    nightly = cron.Cron("30 2 * * *", "Europe/Berlin")
+    for day in ("2026-03-29", "2026-10-25"):
+        when, runs = at(f"{day}T00:00", "Europe/Berlin"), 0
+        while (when := nightly.next_after(when)) < at(f"{day}T23:59", "Europe/Berlin"):
+            runs += 1
+        assert runs == 1, day
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone"), [("* * *", "UTC"), ("99 * * * *", "UTC"), (None, "UTC"), ("* * * * *", "Mars/Base")]
+)
+def test_what_is_no_cron_expression_or_zone_is_refused(expression: Any, zone: str) -> None:
+    with pytest.raises(OptionError):
+        cron.Cron(expression, zone)
