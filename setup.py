@@ -37,6 +37,9 @@ setup(
         "django": ["Django>=4.2"],
         "cron": ["cronsim>=2.5"],
         "prometheus": ["prometheus-client>=0.19"],
+        "opentelemetry": ["opentelemetry-api>=1.20"],
+        "sentry": ["sentry-sdk>=2.10"],
+        "statsd": ["statsd>=4.0"],
         "plot": ["matplotlib>=3.7"],
         "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
         "spark-storage": ["obstore>=0.8"],  # spools on object stores

@@ -12,7 +12,12 @@ import urllib3.connection
 
 ROOT = Path(__file__).parent.parent
 #: Distribution -> the module that it brings, where the two differ.
-MODULES = {"python-snappy": "snappy", "prometheus-client": "prometheus_client", "Django": "django"}
+MODULES = {
+    "python-snappy": "snappy",
+    "prometheus-client": "prometheus_client",
+    "Django": "django",
+    "opentelemetry-api": "opentelemetry",
+}
 #: Brought by a dependency that is declared: gevent cannot be without greenlet, nor the pytest plugin without pytest.
 BROUGHT = {"greenlet", "pytest"}
 #: For type checkers alone.

@@ -1,0 +1,84 @@
+"""Sentry: errors of handlers with what they were at, and a transaction for each message; needs the extra ``sentry``.
+
+::
+
+    import sentry_sdk
+    from gnsq_lite.contrib.sentry import SentryMiddleware
+
+    sentry_sdk.init(dsn=...)
+    worker = Worker(middleware=[SentryMiddleware()])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnsq_lite.errors import MissingExtra
+from gnsq_lite.message import Requeue
+from gnsq_lite.worker import Handler, Middleware
+
+try:
+    import sentry_sdk
+except ModuleNotFoundError as missing:
+    raise MissingExtra("gnsq_lite.contrib.sentry", "sentry", "sentry-sdk") from missing
+
+__all__ = ["SentryMiddleware"]
+
+
+class SentryMiddleware(Middleware):
+    """Each message is handled in a scope of its own, so that what one sets is not seen with another's error.
+
+    Bodies are not sent: they are the users' data.
+
+    Args:
+        last_attempt: Report an error only from this attempt on; 1: each time.  ``Requeue`` is never one.
+    """
+
+    def __init__(self, last_attempt: int = 1) -> None:
+        self._from = last_attempt
+
+    def wrap(self, call: Any, handler: Handler) -> Any:
+        """Return *call*, watched."""
+        name = f"{handler.topic}/{handler.channel}"
+
+        def watched(given: Any) -> Any:
+            message = given[0] if isinstance(given, list) else given
+            returned, asked = None, None
+            with sentry_sdk.isolation_scope() as scope, _transaction(name) as transaction:
+                scope.set_tag("nsq.topic", handler.topic)
+                scope.set_tag("nsq.channel", handler.channel)
+                scope.set_context("nsq", _context(message, handler, given))
+                transaction.set_data("messaging.system", "nsq")
+                transaction.set_data("messaging.destination.name", handler.topic)
+                transaction.set_data("messaging.message.id", message.id.decode("ascii", "replace"))
+                transaction.set_data("messaging.message.retry.count", message.attempts - 1)
+                try:
+                    returned = call(given)
+                    transaction.set_status("ok")
+                except Requeue as error:  # raised on outside, where no transaction takes it for a failure
+                    asked = error
+                    transaction.set_status("aborted")
+                except BaseException as error:
+                    if message.attempts >= self._from:
+                        sentry_sdk.capture_exception(error)
+                    raise
+            if asked is not None:
+                raise asked
+            return returned
+
+        return watched
+
+
+def _transaction(name: str) -> Any:
+    return sentry_sdk.start_transaction(op="queue.process", name=name, source="task", origin="auto.queue.nsq")
+
+
+def _context(message: Any, handler: Handler, given: Any) -> dict[str, Any]:
+    return {
+        "id": message.id.decode("ascii", "replace"),
+        "attempts": message.attempts,
+        "nsqd": message.nsqd_address,
+        "published": message.timestamp.isoformat(),
+        "handler": handler.name,
+        "messages": len(given) if isinstance(given, list) else 1,
+    }
