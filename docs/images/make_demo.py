@@ -40,7 +40,7 @@ def screen() -> list[Text]:
 
 def left(written: str) -> list[str]:
     """Return what is still to be seen: a line that was erased or written over is gone."""
-    text = re.sub(r"[^\n]*\n?\x1b\[1A\x1b\[2K", "", written.replace("\r\n", "\n").replace("\x1b[?25h", ""))
+    text = re.sub(r"[^\n]*\n?\r*\x1b\[1A\x1b\[2K", "", written.replace("\r\n", "\n").replace("\x1b[?25h", ""))
     lines = [re.split(r"\r|\x1b\[2K", line)[-1] for line in text.split("\n")]
     return [re.sub(r"\x1b\[[?\d;]*[A-HJKSTfhl]", "", line) for line in lines if line.strip()]
 

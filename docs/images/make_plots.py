@@ -44,7 +44,7 @@ def panel(d: Drawing, x: float, width: float, title: str, bars: list[Bar]) -> No
     for at, (name, value, label) in enumerate(bars):
         y = 70 + at * _ROW
         ours = name.startswith("gnsq_lite")
-        long = max(2.0, (width - _LEFT - 95) * value / most)
+        long = max(2.0, (width - _LEFT - 112) * value / most)
         d.text(x + _LEFT - 8, y + 15, name, "" if ours else "soft", "end")
         fill = "good" if ours else "line"
         d.add(f'<rect x="{x + _LEFT:g}" y="{y}" width="{long:.1f}" height="21" rx="4" style="fill:var(--{fill})"/>')
