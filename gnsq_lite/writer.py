@@ -189,8 +189,7 @@ class Writer(Generic[Outcome]):
                 body = self._checked(body)
             return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
-        core.carry(publication)
-        return publication.result()  # type: ignore[no-any-return]
+        return core.carry_and_wait(publication)  # type: ignore[no-any-return]
 
     @overload
     def publish_nowait(self, topic: str, body: bytes, **options: Unpack[arguments.Publish]) -> Publication[Outcome]: ...
@@ -218,7 +217,7 @@ class Writer(Generic[Outcome]):
         if getpid() != self._pid:
             look_for_fork()
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
-        core.backlog.reserve(publication, len(publication.bodies[0]))
+        core.outcomes.backlog.reserve(publication, len(publication.bodies[0]))
         core.carry(publication)
         return publication
 
@@ -273,7 +272,7 @@ class Writer(Generic[Outcome]):
         if core is None:
             return
         seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
-        if not core.loop.run(core.drain, seconds, timeout=seconds + GRACE):
+        if not core.loop.run(core.outcomes.drain, seconds, timeout=seconds + GRACE):
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0) -> None:

@@ -52,6 +52,8 @@ class Loop:
         self.gone = False
         #: Whether the interpreter is exiting, and its thread was stopped for good.
         self.stopped = False
+        #: Whether it is the library's own, in a thread of its own, and all other threads are the callers'.
+        self.is_shared = keep_alive
         self.soon: Callable[..., Any] = hub.loop.run_callback
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False

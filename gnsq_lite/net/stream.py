@@ -10,7 +10,9 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gevent import monkey
@@ -19,13 +21,14 @@ from greenlet import getcurrent
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import (
     CertificateError,
-    ClientCertificateError,
     ConnectionLost,
     NSQConnectionError,
     TLSError,
 )
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.target import Sharing
+from gnsq_lite.net.tls_errors import certificate_hint, tls_failure
 from gnsq_lite.options import TLSOptions, format_address
 
 #: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.
@@ -38,6 +41,11 @@ _HANGUP = getattr(select, "POLLRDHUP", 0)
 _poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
 
 _READ, _WRITE = 1, 2
+
+#: The loop never blocks, even where threads block in the same socket.
+_DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
+#: Seconds that a thread waits in one read: so late may it be to see that its own deadline has passed.
+_SLICE_US = 20_000
 
 
 def lost(address: str, error: OSError) -> ConnectionLost:
@@ -69,6 +77,8 @@ class Stream:
         self._tls: ssl.SSLObject | None = None
         self._tls_in: Any = None
         self._tls_out: Any = None
+        self._sharing: Sharing | None = None
+        self._given: bytes | OSError | None = None
 
     # -- reading
 
@@ -77,7 +87,7 @@ class Stream:
         while True:
             self._wait_readable()
             try:
-                data = self._sock.recv(READ_SIZE)
+                data = self._sock.recv(READ_SIZE, _DONTWAIT) if self._given is None else self._taken()
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError as error:
@@ -91,10 +101,16 @@ class Stream:
             if data:
                 return data
 
+    def _taken(self) -> Any:
+        given, self._given = self._given, None
+        if isinstance(given, OSError):
+            raise given
+        return given
+
     def _wait_readable(self) -> None:
         if self.closed is None:
-            if not self._readable.active:
-                self._readable.start(self._on_readable)
+            if self._sharing is None or self._sharing.loop_waits():
+                self.watch()
             self._waiting = getcurrent()
             try:
                 self._hub.switch()
@@ -103,10 +119,15 @@ class Stream:
         if self.closed is not None:
             raise self.closed
 
+    def watch(self) -> None:
+        """Have the reader resumed when something has come."""
+        if self.closed is None and not self._readable.active:
+            self._readable.start(self._on_readable)
+
     def _on_readable(self) -> None:
         waiting = self._waiting
-        if waiting is None:
-            self._readable.stop()  # nobody reads now: do not be called in a circle
+        if waiting is None or not (self._sharing is None or self._sharing.loop_reads()):
+            self._readable.stop()  # nobody reads now, or a thread: do not be called in a circle
         else:
             self._waiting = None
             waiting.switch()
@@ -140,7 +161,7 @@ class Stream:
         if self.closed is not None:
             return True
         try:
-            if self._sock.recv(1, socket.MSG_PEEK):
+            if self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT):
                 return self._peer_has_closed()
             error = ConnectionLost(self.address, "connection closed by nsqd")
         except (BlockingIOError, InterruptedError):
@@ -180,7 +201,7 @@ class Stream:
 
     def _push(self, data: bytes | memoryview) -> None:
         try:
-            sent = self._sock.send(data)
+            sent = self._sock.send(data, _DONTWAIT)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
@@ -201,8 +222,47 @@ class Stream:
             self.stuck_since = None
             if self._ending:
                 self._end_of_stream()
+            if self._sharing is not None:
+                self._sharing.drained()
             return
         self._push(self._chunks.popleft())
+
+    # -- beside threads, who ask *sharing* for their turn
+
+    def share(self, sharing: Sharing) -> bool:
+        """Let threads read and write too; return whether this connection and this system can."""
+        if self._tls is not None or not _DONTWAIT:
+            return False
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, _SLICE_US))
+        except OSError:
+            return False
+        self._sock.setblocking(True)
+        self._sharing = sharing
+        return True
+
+    def calls(self) -> tuple[Callable[[int], bytes], Callable[[bytes, int], int], int]:
+        """Return, for threads, what receives, which waits a moment and then raises BlockingIOError; and what sends."""
+        return self._sock.recv, self._sock.send, _DONTWAIT
+
+    def something_came(self) -> bool:
+        """Look, without waiting, whether there are bytes, or the end of the stream, to be read.  Raises OSError."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def give(self, data: bytes | OSError) -> None:
+        """Have the loop's reader go on with what a thread has read in its place; in the loop's thread."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._given = data
+            waiting.switch()
+
+    def release(self) -> None:
+        """Close the socket, which no thread uses any more; from any thread."""
+        self._sock.close()
 
     # -- TLS
 
@@ -301,8 +361,11 @@ class Stream:
                 self._end_of_stream()
 
     def _end_of_stream(self) -> None:
+        self._shut(socket.SHUT_WR)
+
+    def _shut(self, how: int) -> None:
         try:
-            self._sock.shutdown(socket.SHUT_WR)
+            self._sock.shutdown(how)
         except OSError:
             pass
 
@@ -320,33 +383,16 @@ class Stream:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
+            self._sharing = None  # the parent's threads, which may hold its locks
             self._release()
 
     def _release(self) -> None:
         for watcher in (self._readable, self._writable, self._impatience):
             watcher.close()
-        self._sock.close()
-
-
-def tls_failure(address: str, error: Exception) -> TLSError:
-    """Return what went wrong; an alert during or right after the handshake is nsqd's refusal of this client."""
-    said = getattr(error, "reason", None) or str(error)
-    if "CERTIFICATE_REQUIRED" in said or "UNKNOWN_CA" in said or "BAD_CERTIFICATE" in said:
-        why = f"nsqd refuses this client's certificate, or the lack of one ({said}); set TLSOptions(cert_file=...)"
-        return ClientCertificateError(address, why)
-    return TLSError(address, f"TLS failed: {error}")
-
-
-def certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
-    """Return which check failed and what to set."""
-    said = error.verify_message or str(error)
-    if "ostname" in said or "IP address" in said:
-        return (
-            f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to the name it is for"
-        )
-    if "expired" in said or "not yet valid" in said:
-        return f"the certificate is out of date ({said})"
-    return f"the certificate does not verify ({said}); set TLSOptions(ca_file=...) to the CA that signed it"
+        if self._sharing is None or self._sharing.leave():
+            self._sock.close()
+        else:  # a thread may be in the middle of a call with its descriptor
+            self._shut(socket.SHUT_RDWR)
 
 
 # -- connecting -----------------------------------------------------------------------------------------------------

@@ -28,6 +28,6 @@ class Backlog:
             self._reserved += size
         publication.cost = size
 
-    def release(self, publication: Publication) -> None:
-        """It has its outcome; in the loop's thread, once."""
-        self._released += publication.cost
+    def release(self, size: int) -> None:
+        """So many bytes have their outcome."""
+        self._released += size

@@ -7,6 +7,7 @@ are resumed in one callback of the loop.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ class Gathering(Publication):
 
     def give_up(self, greenlet: Any) -> None:
         """Do not resume *greenlet*, which was killed or is out of patience; its publish goes its way."""
-        if not self._done:
+        if greenlet in self.waiters:
             self.waiters[self.waiters.index(greenlet)] = None
 
     def raise_in(self, greenlet: Any) -> Any:
@@ -62,7 +63,12 @@ class Gathering(Publication):
         raise error.with_traceback(None)  # the same for all: none is to see how it came to the others
 
     def finish(self) -> None:
-        """Nothing is added any more."""
+        """Nothing is added any more, and what was given up meanwhile is not sent."""
+        sent = [(place, member) for place, member in self.members if member.mark_sent()]
+        if len(sent) < len(self.members):
+            gone = sorted({place for place, _ in self.members}.difference(place for place, _ in sent))
+            self.bodies = [body for place, body in enumerate(self.bodies) if place not in gone]
+            self.members = [(place - bisect(gone, place), member) for place, member in sent]
         self.count = len(self.bodies)
         self.batch = self.count > 1
 
@@ -75,8 +81,14 @@ class Gathering(Publication):
             for _, member in self.members:
                 member.settle(value, error)
             if self.waiters:
-                self._loop.resume_soon(self.waiters)
+                self._resume()
         return first
+
+    def _resume(self) -> None:
+        if self._loop.is_shared and not self._loop.is_here():
+            self._loop.call_soon(self._resume)
+        else:
+            self._loop.resume_soon(self.waiters)
 
     def come_apart(self, error: BaseException) -> list[Publication]:
         """Return its publishes, each to be sent alone: nsqd refused all because of one, and took none."""
@@ -163,4 +175,5 @@ class Gathered:
         for gathering in batches:
             if not gathering.done():  # as it is when the Writer was closed meanwhile
                 gathering.finish()
-                self._send(gathering)
+                if gathering.bodies:
+                    self._send(gathering)

@@ -24,6 +24,7 @@ from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.shared_connection import STALE, SharedConnection
 from gnsq_lite.wire.constants import OK
 
 if TYPE_CHECKING:
@@ -36,19 +37,19 @@ log = logging.getLogger("gnsq_lite.writer")
 MANY = 32
 _AT_ONCE = 160
 
-#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
-STALE = 0.001
-
 
 class Peer:
     """An nsqd, or a partition on it: its connection while there is one, and what it has not answered, in order."""
 
     def __init__(self, producer: Producer, endpoint: Endpoint) -> None:
         self.producer, self.endpoint = producer, endpoint
+        self._succeed = producer.outcomes.succeed
         #: The connection, once its handshake is done; None before and after.
         self.connection: Any = None
         #: The one that is tried or used.
         self.tried: Connection | None = None
+        #: Whether threads use the connection too; the queue of answers is theirs as well then.
+        self.shared = producer.loop.is_shared
         self.pending: AnswerQueue[Publication] = AnswerQueue()
         #: Routed publishes, which may go nowhere else, until the connection is there.
         self.waiting: deque[Publication] = deque()
@@ -63,15 +64,19 @@ class Peer:
         connection = self.connection
         if connection is None:
             return False
-        if not self.pending and self.producer.clock.now() - connection.read_at > STALE and connection.has_ended():
+        idle = connection.is_idle() if self.shared else not self.pending
+        if idle and self.producer.clock.now() - connection.read_at > STALE and connection.has_ended():
             self._gone()  # its greenlet will find out in a moment; the message need not be lost with it
             return False
         command = publication.command()
-        self.pending.append(publication)
-        if len(self.pending) == MANY:
-            connection.read_at_least(_AT_ONCE)
-        publication.sent = True
-        connection.send(command)
+        if self.shared:
+            connection.put(publication, command)
+            return True
+        if publication.mark_sent():
+            self.pending.append(publication)
+            if len(self.pending) == MANY:
+                connection.read_at_least(_AT_ONCE)
+            connection.send(command)
         return True
 
     # -- answers; the connection's owner
@@ -80,7 +85,7 @@ class Peer:
         """An OK settles the oldest unanswered publish."""
         pending = self.pending
         receipt = None if pending and body == OK else pending.receipt(body, self.producer.settings.dialect.receipt)
-        self.producer.succeed(self._answered(connection), receipt)
+        self._succeed(self._answered(connection), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A refusal that leaves the connection open settles the oldest unanswered publish."""
@@ -92,15 +97,20 @@ class Peer:
     def _answered(self, connection: Connection) -> Publication:
         """Take the oldest unanswered publish away."""
         publication = self.pending.popleft()
-        if len(self.pending) == MANY - 1:
+        if len(self.pending) == MANY - 1 and not self.shared:
             connection.read_at_least(1)
         if self.suspected:
             self.producer.rotation.answered(self, in_time=not publication.done())
         return publication
 
+    def owes(self) -> list[Publication]:
+        """Return what it has not answered, what was not sent to it for now included; a copy, for threads go on."""
+        unsent = self.tried.unsent_publishes() if isinstance(self.tried, SharedConnection) else ()
+        return [*self.pending, *unsent, *self.waiting]
+
     def oldest(self) -> Publication | None:
         """Return the first of what it owes; None where it owes nothing."""
-        return self.pending[0] if self.pending else self.waiting[0] if self.waiting else None
+        return next(iter(self.owes()), None)
 
     def take_movable(self) -> list[Publication]:
         """Take away, in order, what another may have instead: what was not sent, and what may be sent again."""
@@ -108,7 +118,8 @@ class Peer:
         def may_move(publication: Publication) -> bool:
             return self.producer.rotation.goes_elsewhere(publication, self)
 
-        again = self.pending.take_repeatable(may_move)
+        with self.producer.threads.lock:
+            again = self.pending.take_repeatable(may_move)
         waiting, self.waiting = self.waiting, deque()
         for publication in waiting:
             if not publication.done():
@@ -165,7 +176,11 @@ class Peer:
             identify_extra=producer.settings.dialect.identify_extra("", self.endpoint),
             connect_to=mapped(producer.settings.address_map, self.endpoint),
         )
-        return Connection(producer.loop, target, producer.settings.connection, self, producer.clock)
+        options = producer.settings.connection
+        if not self.shared:
+            return Connection(producer.loop, target, options, self, producer.clock)
+        self.pending = AnswerQueue()  # what a thread still reads of the last connection answers none of these
+        return SharedConnection(producer.loop, target, options, self, producer.threads, self.pending)
 
     def _gone(self) -> None:
         self.connection = None
@@ -173,12 +188,14 @@ class Peer:
 
     def _after_loss(self, error: NSQError) -> None:
         """Settle or send again what the lost connection owed, in its order."""
-        loss = self.pending.lose(error)
+        with self.producer.threads.lock:
+            loss = self.pending.lose(error)
+        unsent = self.tried.unsent_publishes(take=True) if isinstance(self.tried, SharedConnection) else ()
         waiting, self.waiting = self.waiting, deque()
         for publication in loss.unknown:
             why = f"the connection was lost before the answer came, so the outcome is unknown: {error}"
-            self.producer.settle(publication, error=OutcomeUnknown(why))
-        self.producer.send_again([*loss.again, *waiting])
+            self.producer.outcomes.settle(publication, error=OutcomeUnknown(why))
+        self.producer.send_again([*loss.again, *unsent, *waiting])
         if loss.refused is not None and isinstance(error, NsqdError):
             self.producer.refused(loss.refused, error)
 
@@ -186,8 +203,10 @@ class Peer:
         """Disconnect; what was sent and not answered is of unknown outcome."""
         if self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
-        for publication in self.pending:
-            self.producer.settle(publication, error=OutcomeUnknown("the Writer was closed before the answer came"))
+        for publication in tuple(self.pending):
+            self.producer.outcomes.settle(
+                publication, error=OutcomeUnknown("the Writer was closed before the answer came")
+            )
         if self.task is not None and self.task is not gevent.getcurrent():
             self.task.kill(block=False)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
-from gevent.event import Event
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -22,9 +21,10 @@ from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeU
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.publish.backlog import Backlog
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
 from gnsq_lite.publish.deadline_timer import NEVER, Alarm
+from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.partition_leaders import Routes
 from gnsq_lite.publish.peers import Peer
 from gnsq_lite.publish.publication import Publication, outcomes_left
@@ -49,27 +49,21 @@ class Producer:
         self.closing = False
         #: Disconnected for good.
         self.ended = False
-        self.published = self.failed = self.unknown = self.reconnects = 0
+        self.reconnects = 0
         self._turn = 0
         self._number = 0
         self._hub = loop.hub
         self._alarm = Alarm(loop, clock, self._expire)
-        self._drained: list[Event] = []
-        self.backlog = Backlog(settings.max_pending)
-        self._gathered = Gathered(
-            loop,
-            clock,
-            most=settings.max_body_size,
-            retries=settings.retries,
-            send=self._dispatch,
-            watch=self._alarm.cover,
-            publish_alone=self._publish,
-        )
+        self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
+        self._gathered = self._make_gathered()
+        self.threads = self._make_threads()
         #: Publishes one message, whose body was checked, to whichever nsqd, and waits; of (topic, body, timeout), from
         #: any thread.  Raises InvalidName before anything is sent, and the publish's own error.
-        self.publish: Callable[[str, bytes, float], Any] = (
-            self._gathered.publish if settings.coalesce else self._publish
-        )
+        self.publish: Callable[[str, bytes, float], Any] = self._publish
+        if loop.is_shared:
+            self.publish = self._publish_in_thread
+        elif settings.coalesce:
+            self.publish = self._gathered.publish
         self._greenlets: list[Any] = []
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
@@ -81,11 +75,34 @@ class Producer:
             self.rng,
             shunned=self.rotation.shunned,
             send_to=self.send_to,
-            fail=lambda publication, error: self.settle(publication, error=error),
+            fail=lambda publication, error: self.outcomes.settle(publication, error=error),
             keep=self.keep,
         )
         self._discovery: Discovery | None = None
         leave_at_exit(self)
+
+    def _make_gathered(self) -> Gathered:
+        return Gathered(
+            self.loop,
+            self.clock,
+            most=self.settings.max_body_size,
+            retries=self.settings.retries,
+            send=self._dispatch,
+            watch=self._alarm.cover,
+            publish_alone=self._publish,
+        )
+
+    def _make_threads(self) -> InThreads:
+        return InThreads(
+            self.loop,
+            self.clock,
+            ready=self.ready,
+            submit=self.submit,
+            took=self.outcomes.took,
+            given_up=self._given_up,
+            watch=self._alarm.cover,
+            reasons=self._reasons,
+        )
 
     def start(self) -> None:
         """Begin to connect."""
@@ -169,7 +186,18 @@ class Producer:
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)
-        publication.hand_over(self)
+        self.threads.hand_over(publication)
+        return publication.result()
+
+    def _publish_in_thread(self, topic: str, body: bytes, timeout: float) -> Any:
+        commands.PUBLISH_HEADS[topic]
+        deadline = self.clock.now() + timeout
+        return self.carry_and_wait(Publication(self.loop, topic, (body,), timeout, deadline, self.settings.retries))
+
+    def carry_and_wait(self, publication: Publication) -> Any:
+        """Send it, wait, and return its receipt; from any thread.  Raises its error."""
+        if self.routed or not self.loop.is_shared or not self.threads.publish(publication):
+            self.carry(publication)
         return publication.result()
 
     def carry(self, publication: Publication) -> None:
@@ -177,12 +205,12 @@ class Producer:
         if self.loop.is_here():
             self.submit(publication)
         else:
-            publication.hand_over(self)
+            self.threads.hand_over(publication)
 
     def submit(self, publication: Publication) -> None:
         """Carry it out, in the loop's thread."""
         if self.closing:
-            self.settle(publication, error=ClosedError("the Writer was closed"))
+            self.outcomes.settle(publication, error=ClosedError("the Writer was closed"))
             return
         if publication.deadline < self._alarm.at:
             self._alarm.set(publication.deadline)
@@ -240,38 +268,13 @@ class Producer:
                 if not each.done():
                     self._dispatch(each)
         else:
-            self.settle(publication, error=error)
+            self.outcomes.settle(publication, error=error)
 
     # -- outcomes
 
-    def succeed(self, publication: Publication, receipt: Any) -> None:
-        """nsqd has it."""
-        if publication.settle(receipt):
-            self.published += publication.count
-            if publication.cost:
-                self.backlog.release(publication)
-            if self._drained:
-                self._tell_drained()
-
-    def settle(self, publication: Publication, *, error: BaseException) -> None:
-        """Give a publish its outcome, once, and count it."""
-        if publication.settle(error=error):
-            self.count_failure(publication, error)
-
-    def count_failure(self, publication: Publication, error: BaseException) -> None:
-        """Count a publish that was settled with *error*."""
-        self.backlog.release(publication)
-        if isinstance(error, OutcomeUnknown):
-            self.unknown += publication.count
-        else:
-            self.failed += publication.count
-        if self._drained:
-            self._tell_drained()
-
-    def _tell_drained(self) -> None:
-        if not self.unsettled():
-            for event in self._drained:
-                event.set()
+    def _given_up(self, publication: Publication, error: NSQError) -> None:
+        self.outcomes.count_failure(publication, error)
+        self.rotation.overdue()
 
     def fail_hopeless(self) -> None:
         """Fail what waits where that mends nothing, and no nsqd was ever had."""
@@ -279,7 +282,7 @@ class Producer:
         if error is not None:
             waiting, self.waiting = self.waiting, deque()
             for publication in (*waiting, *self.routes.waiting()):
-                self.settle(publication, error=error)
+                self.outcomes.settle(publication, error=error)
 
     # -- deadlines
 
@@ -289,8 +292,7 @@ class Producer:
         yield from self.routes.waiting()
         yield from self._gathered.batches
         for peer in self.peers.values():
-            yield from peer.pending
-            yield from peer.waiting
+            yield from peer.owes()
 
     def _expire(self) -> None:
         now = self.clock.now()
@@ -300,7 +302,7 @@ class Producer:
             if publication.done():
                 continue
             if publication.deadline <= now:
-                self.settle(publication, error=publication.expired(self._reasons()))
+                self.outcomes.settle(publication, error=publication.expired(self._reasons()))
             else:
                 soonest = min(soonest, publication.deadline)
         self.waiting = deque(p for p in self.waiting if not p.done())
@@ -325,38 +327,23 @@ class Producer:
             for peer in self.rotation.connected():
                 if peer.connection is not None:
                     peer.connection.check(now)
+                    if peer.shared:
+                        peer.connection.look_after()
             self.rotation.look_again()
 
     # -- the end
 
-    def unsettled(self) -> int:
-        """Publishes that have no outcome yet."""
-        return sum(1 for publication in self._everything() if not publication.done())
-
-    def drain(self, timeout: float) -> bool:
-        """Wait until all that was submitted has an outcome; return whether it has."""
-        deadline = self.clock.now() + timeout
-        while self.unsettled():
-            left = deadline - self.clock.now()
-            if left <= 0:
-                return False
-            woken = Event()
-            self._drained.append(woken)
-            woken.wait(min(left, 0.1))
-            self._drained.remove(woken)
-        return True
-
     def close(self, timeout: float) -> None:
         """Take nothing more, wait for outcomes, at most *timeout* seconds, and disconnect; what has none is unknown."""
         self.closing = True  # before the wait: callers that go on publishing would make it last
-        self.drain(timeout)
+        self.outcomes.drain(timeout)
         if self.ended:
             return  # closed by somebody else meanwhile
         self.ended = True
         for peer in self.peers.values():
             peer.close()
         for publication in list(self._everything()):
-            self.settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
+            self.outcomes.settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
         self._alarm.stop()
         self.routes.close()
         if self._discovery is not None:

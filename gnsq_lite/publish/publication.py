@@ -32,15 +32,14 @@ GRACE = 0.1
 
 
 class Carrier(Protocol):
-    """What carries publishes out."""
+    """What carries out, in the loop, a publish that another thread waits for."""
 
     clock: Clock
+    #: Held by who marks it as sent, or gives it up.
+    lock: Any
 
-    def submit(self, publication: Publication) -> None:
-        """Send it now, or as soon as it can be; in the loop's thread."""
-
-    def count_failure(self, publication: Publication, error: BaseException) -> None:
-        """It was settled with *error*; in the loop's thread."""
+    def give_up(self, publication: Publication) -> None:
+        """Settle it, whose deadline has passed, unless it just was; in its own thread."""
 
 
 class Publication(Completion, Generic[Outcome]):
@@ -51,18 +50,18 @@ class Publication(Completion, Generic[Outcome]):
     """
 
     __slots__ = (
-        "_carrier",
         "_greenlet",
         "_loop",
         "_undecided",
-        "_untaken",
         "again_at",
         "batch",
         "bodies",
+        "carrier",
         "cost",
         "count",
         "data",
         "deadline",
+        "gate",
         "in_doubt",
         "last_error",
         "moves",
@@ -87,8 +86,10 @@ class Publication(Completion, Generic[Outcome]):
         self._done = False
         #: Who deletes it gives the outcome: one, in whatever thread.
         self._undecided = None
-        #: Of a publish that comes from another thread: who deletes it carries the publish out, or withdraws it.
-        self._carrier: Any = None
+        #: Of a publish that another thread may give up.
+        self.carrier: Carrier | None = None
+        #: What its thread waits at, where that does I/O by itself: an acquired lock.
+        self.gate: Any = None
         self._value = self._error = None
         self._wakers = []
         self._loop = loop
@@ -156,7 +157,8 @@ class Publication(Completion, Generic[Outcome]):
         if not self._done:
             self._greenlet = greenlet
             try:
-                self._loop.park(greenlet)
+                if not self._done:  # another thread may settle it
+                    self._loop.park(greenlet)
             finally:
                 self._greenlet = None
         if self._error is not None:
@@ -164,19 +166,45 @@ class Publication(Completion, Generic[Outcome]):
         return self._value
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome; in the loop's thread.  False when it was settled before."""
+        """Set the outcome; in any thread.  False when it was settled before."""
         try:
             del self._undecided
         except AttributeError:
             return False
         self._value, self._error = value, error
         self._done = True
+        if self.gate is not None:
+            self.open_gate()
         if self._greenlet is not None:
-            self._loop.resume_soon((self._greenlet,))
+            self._resume()
         if self._wakers:
             for wake in tuple(self._wakers):
                 wake()
         return True
+
+    def _resume(self) -> None:
+        """Resume the greenlet of the loop that waits for it, if it still does."""
+        if self._loop.is_shared and not self._loop.is_here():
+            self._loop.call_soon(self._resume)
+        elif self._greenlet is not None:
+            self._loop.resume_soon((self._greenlet,))
+
+    def open_gate(self) -> None:
+        """Wake the thread that waits at the gate."""
+        try:
+            self.gate.release()
+        except RuntimeError:  # woken already
+            pass
+
+    def mark_sent(self) -> bool:
+        """Note that it is about to be sent; False: it was given up, and is not to be sent."""
+        if self.carrier is None:
+            self.sent = True
+            return True
+        with self.carrier.lock:
+            if not self._done:
+                self.sent = True
+            return not self._done
 
     def stand_in(self) -> Publication:
         """Return what is left where it was sent, to take the answer that may still come, when it is sent elsewhere."""
@@ -197,60 +225,16 @@ class Publication(Completion, Generic[Outcome]):
 
     # -- of other threads, which keep the deadline themselves, whatever the loop does
 
-    def hand_over(self, carrier: Carrier) -> None:
-        """Put it into the loop's inbox; from another thread, which gives up by itself after the deadline."""
-        self._carrier = carrier
-        self._untaken = None
-        self._loop.call_soon(self._submit)
-
-    def _submit(self) -> None:
-        if self._take():
-            self._carrier.submit(self)
-
-    def _take(self) -> bool:
-        """Take it out of the inbox; False: that was done before."""
-        try:
-            del self._untaken
-        except AttributeError:
-            return False
-        return True
-
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outcome, at most *timeout* seconds; return whether it came."""
-        if self._done or self._carrier is None or self._loop.gone:
+        if self._done or self.carrier is None or self._loop.gone:
             return super().wait(timeout)
-        left = max(0.0, self.deadline - self._carrier.clock.now()) + GRACE
+        left = max(0.0, self.deadline - self.carrier.clock.now()) + GRACE
         if timeout is not None and timeout < left:
             return super().wait(timeout)
         if not super().wait(left):
-            self._give_up()
-        return True
-
-    def _give_up(self) -> None:
-        """Settle it in the loop's place, which did not in time."""
-        error: NSQError
-        blocked = f"within {self.timeout:g} s: something blocks it"
-        if self._take():
-            error = NotSent(f"the I/O loop did not take the publish to {self.topic} {blocked}")
-        elif self.sent:
-            error = self.expired(())
-        else:
-            error = OutcomeUnknown(f"the I/O loop did not say what became of the publish to {self.topic} {blocked}")
-        try:
-            del self._undecided
-        except AttributeError:
-            super().wait()  # the loop is settling it just now
-            return
-        self._error = error
-        self._done = True
-        for wake in tuple(self._wakers):
-            wake()
-        self._loop.call_soon(lambda: self._tell_carrier(error))
-
-    def _tell_carrier(self, error: NSQError) -> None:
-        if self._greenlet is not None:  # of the loop's, which waits for it too
-            self._loop.resume_soon((self._greenlet,))
-        self._carrier.count_failure(self, error)
+            self.carrier.give_up(self)
+        return super().wait()  # where the loop is settling it just now
 
 
 def outcomes_left(publications: list[Publication]) -> Callable[[], str]:

@@ -76,7 +76,8 @@ class Rotation:
     def overdue(self) -> None:
         """Suspect whoever has not answered its oldest publish by its deadline; called when deadlines have passed."""
         for peer in list(self.ready):
-            if peer.pending and peer.pending[0].done():
+            owed = peer.oldest()
+            if owed is not None and owed.done():
                 self.suspect(peer)
 
     def suspect(self, peer: Peer) -> None:

@@ -16,9 +16,9 @@ def writer_stats(core: Producer) -> WriterStats:
     return WriterStats(
         state="closed" if core.ended else "connected" if connections else "connecting",
         connections=tuple(connection_stats(c, now, _NO_MESSAGES) for c in connections),
-        pending=core.unsettled(),
-        published=core.published,
-        failed=core.failed,
-        unknown=core.unknown,
+        pending=core.outcomes.unsettled(),
+        published=core.outcomes.published,
+        failed=core.outcomes.failed,
+        unknown=core.outcomes.unknown,
         reconnects=core.reconnects,
     )

@@ -51,14 +51,14 @@ took = [
     fails(TimeoutError, lambda: quick.flush(0.5)),
 ]
 assert late.done() and sent.done()
-assert quick._core.failed == 0  # which the loop counts
+assert quick._core.outcomes.failed == 0  # which the loop counts
 go.set()
 for writer, counts in ((quick, (1, 3 + 1, 0)), (first, (0, 0, 0)), (slow, (0, 0, 1))):
     limit = time.monotonic() + 20
     while (stats := writer.stats()) and (stats.published, stats.failed, stats.unknown) != counts:
         assert time.monotonic() < limit, (stats, counts)
         time.sleep(0.01)
-    assert writer._core.backlog.size == 0
+    assert writer._core.outcomes.backlog.size == 0
 reader.close()
 quick.publish(topic, b"after")
 quick.close()

@@ -30,6 +30,7 @@ class Wire:
 
     endpoint = Endpoint("nsqd", 4150)
     connection = error = None
+    shared = False
 
     def __init__(self) -> None:
         self.pending: list[Publication] = []
@@ -39,6 +40,9 @@ class Wire:
         publication.sent = True
         self.pending.append(publication)
         return True
+
+    def owes(self) -> list[Publication]:
+        return [*self.pending, *self.waiting]
 
     def oldest(self) -> Publication | None:
         return self.pending[0] if self.pending else None
@@ -96,9 +100,9 @@ class Bench:
         pending, self.wire.pending = self.wire.pending, []
         for publication in pending:
             if error is None:
-                self.producer.succeed(publication, None)
+                self.producer.outcomes.succeed(publication, None)
             else:
-                self.producer.settle(publication, error=error)
+                self.producer.outcomes.settle(publication, error=error)
 
 
 def end_turn() -> None:
@@ -122,7 +126,7 @@ def test_publishes_of_one_turn_to_one_topic_are_one_mpub_in_their_order() -> Non
     bench.answer()
     assert outcomes(greenlets[::2]) == [None, None]
     assert greenlets[1].value.result(0) is None
-    assert bench.producer.published == 3
+    assert bench.producer.outcomes.published == 3
 
 
 def test_one_alone_is_a_pub_and_topics_are_not_mixed() -> None:
@@ -143,7 +147,7 @@ def test_a_refusal_is_raised_in_every_caller() -> None:
     assert outcomes(greenlets) == [refusal, refusal]
     with pytest.raises(errors.NsqdError):
         held.result(1)
-    assert bench.producer.failed == 3
+    assert bench.producer.outcomes.failed == 3
 
 
 @pytest.mark.parametrize("refusal", [errors.BadMessageError, errors.BadBodyError])
@@ -158,12 +162,12 @@ def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
     assert bench.wire.sent == [commands.publish("t", body) for body in (b"1", b"2", b"3", b"4")]
     end_turn()
     assert not greenlets[0].ready()
-    bench.producer.settle(bench.wire.pending.pop(0), error=error)
+    bench.producer.outcomes.settle(bench.wire.pending.pop(0), error=error)
     bench.answer()
     held = greenlets.pop(1).value
     assert outcomes(greenlets) == [error, greenlets[1].value, None]
     assert held.result(1) is None
-    assert (bench.producer.published, bench.producer.failed) == (3, 1)
+    assert (bench.producer.outcomes.published, bench.producer.outcomes.failed) == (3, 1)
 
 
 @pytest.mark.parametrize("topic", ["a b", b"t"])
@@ -172,7 +176,7 @@ def test_a_bad_name_is_refused_before_anything_is_taken_in(topic: Any) -> None:
     with pytest.raises(errors.InvalidName):
         bench.publish(b"1", topic=topic)
     end_turn()
-    assert (bench.wire.sent, bench.producer.unsettled()) == ([], 0)
+    assert (bench.wire.sent, bench.producer.outcomes.unsettled()) == ([], 0)
 
 
 @pytest.mark.rule("PUB-2")
@@ -303,13 +307,13 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
     publications = []
     for _ in range(3):
         publication = Publication(loop_here(), "t", (b"x" * 10,), 5.0, bench.clock.now() + 5)
-        bench.producer.backlog.reserve(publication, 10)
+        bench.producer.outcomes.backlog.reserve(publication, 10)
         bench.producer.submit(publication)
         publications.append(publication)
     end_turn()
-    assert bench.producer.backlog.size == 30
+    assert bench.producer.outcomes.backlog.size == 30
     bench.answer()
-    assert bench.producer.backlog.size == 0
+    assert bench.producer.outcomes.backlog.size == 0
 
 
 @pytest.mark.rule("PUB-2")
@@ -337,7 +341,7 @@ def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypat
     bench.producer.submit(third)
     assert routed[-1] is third
     assert routed[0].number < third.number
-    bench.producer.succeed(routed[0], None)
+    bench.producer.outcomes.succeed(routed[0], None)
     assert [first.result(0), second.result(0)] == [None, None]
 
 
@@ -407,7 +411,7 @@ def test_the_threads_first_greenlet_publishes_in_this_turn_too(coalesce: bool) -
         gevent.spawn(lambda: (gevent.sleep(0), bench.answer()))
     with gevent.Timeout(2):
         assert bench.publish(b"1") is None
-    assert bench.producer.published == 1
+    assert bench.producer.outcomes.published == 1
 
 
 def test_a_deadline_set_while_others_expire_is_kept() -> None:
@@ -417,13 +421,13 @@ def test_a_deadline_set_while_others_expire_is_kept() -> None:
     again = Publication(loop_here(), "t", (b"x",), 8.0, bench.clock.now() + 8)
     for publication in (first, last):
         bench.producer.submit(publication)
-    settle = bench.producer.settle
+    settle = bench.producer.outcomes.settle
 
     def settle_and_submit(publication: Publication, *, error: BaseException) -> None:
         settle(publication, error=error)
         bench.producer.submit(again)
 
-    bench.producer.settle = settle_and_submit
+    bench.producer.outcomes.settle = settle_and_submit
     bench.clock.advance(6)
     bench.producer._expire()
     with pytest.raises(errors.PublishTimeout):

@@ -151,7 +151,7 @@ def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> N
     assert [publication.result(0) for publication in publications] == [None] * 6
     for _ in range(3):
         bench.answer(silent)  # the late answers, to nobody
-    assert bench.core.published == 6
+    assert bench.core.outcomes.published == 6
 
 
 @pytest.mark.rule("PUB-2")

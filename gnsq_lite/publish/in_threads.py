@@ -1,0 +1,107 @@
+"""Publishes that callers' threads carry out by themselves, in a process that is not monkey-patched.
+
+A thread that finds a connection uses it and waits for its own answer there; the loop carries out the rest.  A publish
+never overtakes what was handed to the loop before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from gevent._hub_local import get_hub_if_exists
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.errors import NSQError
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.publish.publication import Publication
+
+
+class Line(Protocol):
+    """An nsqd that may be connected."""
+
+    #: A SharedConnection while there is one.
+    connection: Any
+
+
+class InThreads:
+    """What the loop and callers' threads share.
+
+    Args:
+        ready: The nsqds to publish to, which the loop changes as they come and go.
+        submit: Carries a publish out, in the loop.
+        took: Told in any thread, under the lock, of the messages that nsqd took, and of their bytes that were counted.
+        given_up: Told in the loop of a publish that its thread has given up.
+        watch: Has a deadline kept, in the loop.
+        reasons: Returns why no nsqd can be reached.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        clock: Clock,
+        *,
+        ready: Sequence[Line],
+        submit: Callable[[Publication], None],
+        took: Callable[[int, int], None],
+        given_up: Callable[[Publication, NSQError], None],
+        watch: Callable[[float], None],
+        reasons: Callable[[], Iterable[NSQError | str]],
+    ) -> None:
+        self._loop, self.clock, self._ready = loop, clock, ready
+        self._submit, self.took, self._given_up = submit, took, given_up
+        self._watch, self._reasons = watch, reasons
+        #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
+        self.lock = native_lock()
+        #: What was handed to the loop, until it is in its queues.
+        self._entering: deque[Publication] = deque()
+        self._turn = 0
+
+    def publish(self, publication: Publication) -> bool:
+        """Publish, and wait for the outcome, in the caller's thread.
+
+        False: nothing was sent, and the loop is to carry it out.
+        """
+        # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
+        if self._entering or self._loop.stopped or get_hub_if_exists() is not None:
+            return False
+        ready = self._ready
+        for _ in range(len(ready)):
+            self._turn = turn = self._turn + 1
+            try:
+                connection = ready[turn % len(ready)].connection
+            except (IndexError, ZeroDivisionError):  # the loop has just taken one out
+                return False
+            if connection is not None and connection.publish(publication):
+                return True
+        return False
+
+    def hand_over(self, publication: Publication) -> None:
+        """Leave it to the loop, behind what was handed over before."""
+        self._entering.append(publication)
+        publication.carrier = self
+        self._loop.call_soon(self._enter)
+
+    def _enter(self) -> None:
+        publication = self._entering[0]
+        try:
+            if not publication.done():
+                self._submit(publication)
+        finally:
+            self._entering.popleft()
+
+    # -- what becomes of them
+
+    def give_up(self, publication: Publication) -> None:
+        """Settle it, whose deadline has passed, unless it just was; in its own thread."""
+        with self.lock:
+            error = publication.expired(() if publication.sent else list(self._reasons()))
+            first = publication.settle(error=error)
+        if first:
+            self._loop.call_soon(lambda: self._given_up(publication, error))
+
+    def left_alone(self, publication: Publication) -> None:
+        """Have its deadline kept: its thread was interrupted, and nobody waits for it."""
+        self._loop.call_soon(lambda: None if publication.done() else self._watch(publication.deadline))

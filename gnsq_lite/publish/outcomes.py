@@ -1,0 +1,92 @@
+"""Gives publishes their outcomes, each once, counts them, and knows when all have theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gevent.event import Event
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.errors import OutcomeUnknown
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.publish.backlog import Backlog
+from gnsq_lite.publish.publication import Publication
+
+#: Seconds between two looks of who waits for all outcomes; it is told of most.
+_LOOK = 0.1
+
+
+class Outcomes:
+    """A Writer's.  In the loop's thread, but for :meth:`took`.
+
+    *everything* returns every publish that may have no outcome yet; *max_pending* is the Writer's.
+    """
+
+    def __init__(
+        self, loop: Loop, clock: Clock, max_pending: int, everything: Callable[[], Iterable[Publication]]
+    ) -> None:
+        self._loop, self._clock, self._everything = loop, clock, everything
+        self.backlog = Backlog(max_pending)
+        self.failed = self.unknown = 0
+        #: Messages that nsqd took, by who read the answer: the loop or a thread.
+        self._published = self._published_in_threads = 0
+        self._drained: list[Event] = []
+
+    @property
+    def published(self) -> int:
+        """How many messages nsqd took."""
+        return self._published + self._published_in_threads
+
+    def succeed(self, publication: Publication, receipt: Any) -> None:
+        """nsqd has it."""
+        if publication.settle(receipt):
+            self._published += publication.count
+            if publication.cost:
+                self.backlog.release(publication.cost)
+            if self._drained:
+                self._tell_drained()
+
+    def took(self, count: int, size: int) -> None:
+        """nsqd took *count* messages, *size* bytes of them counted as pending; in any thread, one at a time."""
+        self._published_in_threads += count
+        self.backlog.release(size)
+        if self._drained:
+            self._loop.call_soon(self._tell_drained)
+
+    def settle(self, publication: Publication, *, error: BaseException) -> None:
+        """Give a publish its outcome, once, and count it."""
+        if publication.settle(error=error):
+            self.count_failure(publication, error)
+
+    def count_failure(self, publication: Publication, error: BaseException) -> None:
+        """Count a publish that was settled with *error*."""
+        self.backlog.release(publication.cost)
+        if isinstance(error, OutcomeUnknown):
+            self.unknown += publication.count
+        else:
+            self.failed += publication.count
+        if self._drained:
+            self._tell_drained()
+
+    def unsettled(self) -> int:
+        """Publishes that have no outcome yet."""
+        return sum(1 for publication in self._everything() if not publication.done())
+
+    def _tell_drained(self) -> None:
+        if not self.unsettled():
+            for event in self._drained:
+                event.set()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until all that was submitted has an outcome; return whether it has."""
+        deadline = self._clock.now() + timeout
+        while self.unsettled():
+            left = deadline - self._clock.now()
+            if left <= 0:
+                return False
+            woken = Event()
+            self._drained.append(woken)
+            woken.wait(min(left, _LOOK))
+            self._drained.remove(woken)
+        return True

@@ -1,0 +1,391 @@
+"""A Writer's connection on which callers' threads publish by themselves: leader and followers.
+
+Who finds nobody sending sends for all.  Who finds nobody reading reads for all until its own answer has come, and hands
+the reading on to the first that still waits.  The loop takes part as one more: it watches the socket while no thread
+reads, sends what no thread waits for, and is given every read that holds more than OKs, so that what an answer means is
+decided in one place.
+
+A thread may be interrupted anywhere.  Each role belongs to a publish, so it is known who left without giving it back;
+only where that may have torn a command or an answer does the connection end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.stream import READ_SIZE
+from gnsq_lite.net.target import Owner, Target
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.publish.answer_queue import AnswerQueue
+from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.publication import Publication
+
+#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
+STALE = 0.001
+
+#: nsqd's answer to a publish.
+_OK = b"\0\0\0\6\0\0\0\0OK"
+_ONE_READ = (READ_SIZE,)
+#: Writes that a thread does for others before it leaves them to the loop.
+_MOST_WRITES = 8
+
+
+#: The loop, in a role that the publish of a thread may have too.
+LOOP: Any = object()
+
+
+class PublishOwner(Owner, Protocol):
+    """Whose connection it is."""
+
+    #: Whether every answer is the loop's, which watches this nsqd.
+    suspected: bool
+
+
+class SharedConnection(Connection):
+    """A connection to one nsqd that the loop opens and watches, and threads use."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        target: Target,
+        options: ConnectionOptions,
+        owner: PublishOwner,
+        threads: InThreads,
+        pending: AnswerQueue[Publication],
+    ) -> None:
+        super().__init__(loop, target, options, owner, threads.clock)
+        self._peer, self._threads, self._lock, self._pending = owner, threads, threads.lock, pending
+        #: What is not written yet, each with its command; None for what is no publish.
+        self._queue: list[tuple[Publication | None, bytes]] = []
+        #: Publishes whose threads wait for their answer, or to read.
+        self._followers: deque[Publication] = deque()
+        self._sender: Any = None
+        self._reader: Any = LOOP
+        #: Whether threads may use it; and whether its end waits for one that still does.
+        self._lent = self._ending = False
+        #: Whether the thread that sends, or reads, is where its interruption would lose what it has.
+        self._sends = self._reads = False
+        #: Publishes that had a role and an outcome when last looked at.
+        self._overstayed: list[Any] = []
+        self._receive: Any = None
+        self._write: Any = None
+        self._flags = 0
+
+    # -- for the loop
+
+    def run(self) -> None:
+        """Read until the connection ends, beside the threads; waits.  Always ends with an exception, the reason."""
+        stream = self._stream
+        if stream is not None and self._codec is None and stream.share(self):
+            self._receive, self._write, self._flags = stream.calls()
+            self._lent = True
+        super().run()
+
+    def send(self, data: bytes) -> None:
+        """Queue *data*, which is no publish."""
+        self.put(None, data)
+
+    def put(self, publication: Publication | None, command: bytes) -> None:
+        """Queue a command; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
+        with self._lock:
+            self._queue.append((publication, command))
+            due, self._due = self._due, True
+        if not due:
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._due = False
+            mine = self._sender is None
+            if mine:
+                self._sender = LOOP
+        if self._reader is None:
+            self._watch()
+        if mine:
+            self._send_queued()
+
+    def _send_queued(self, data: bytes = b"") -> None:
+        """Write *data*, and then what is queued; what nsqd does not take now goes on when it does."""
+        stream: Any = self._stream
+        while stream.closed is None:
+            if data:
+                self._emit(data)
+                if stream.unsent and self._lent:
+                    return
+            left = self._take_queue()
+            if left is None:
+                return
+            data = left
+
+    def drained(self) -> None:
+        """nsqd has taken what the loop had written."""
+        if self._sender is LOOP:
+            self._send_queued()
+
+    def _watch(self) -> None:
+        if self._reader is None and self._stream is not None:
+            self._stream.watch()
+
+    def loop_waits(self) -> bool:
+        """The loop has read what it had: a thread that waits goes on, or else the loop watches."""
+        with self._lock:
+            if not self._decoder.pending_bytes:  # what is left of a frame goes to who has its beginning
+                self._next_reader()
+            return not isinstance(self._reader, Publication)
+
+    def loop_reads(self) -> bool:
+        """Something has come: the loop reads it unless a thread does."""
+        with self._lock:
+            if self._reader is None:
+                self._reader = LOOP
+            return self._reader is LOOP
+
+    def is_idle(self) -> bool:
+        """Whether nothing is under way that would tell that the connection has ended."""
+        return not (self._pending or self._queue)
+
+    def unsent_publishes(self, *, take: bool = False) -> list[Publication]:
+        """Return what is queued and has no outcome, in order; with *take*, it is nobody's any more."""
+        with self._lock:
+            queue = self._queue
+            if take:
+                self._queue = []
+        return [publication for publication, _ in queue if publication is not None and not publication.done()]
+
+    def look_after(self) -> None:
+        """Watch while no thread reads, and notice a role whose thread is gone; called about once a second."""
+        with self._lock:
+            over = [role for role in (self._sender, self._reader) if isinstance(role, Publication) and role.done()]
+            lost = any(role is old for role in over for old in self._overstayed)
+            self._overstayed = over
+            if lost:
+                self._sender = self._reader = LOOP
+        if lost:
+            self.close(ConnectionLost(self.address, "a thread ended in the middle of a publish"))
+        self._watch()
+
+    def leave(self) -> bool:
+        """The stream ends: threads take no more roles."""
+        with self._lock:
+            self._lent = False
+            self._ending = isinstance(self._sender, Publication) or isinstance(self._reader, Publication)
+            return not self._ending
+
+    # -- for a caller's thread
+
+    def publish(self, publication: Publication) -> bool:
+        """Publish, and wait for the outcome, in the caller's thread.
+
+        False: nothing was sent, and the loop is to carry it out.
+        """
+        command = publication.command()
+        try:
+            with self._lock:
+                if not self._lent:
+                    return False
+                if self._reader is None:
+                    self._reader = publication
+                    stale = not self._pending and self.clock.now() - self.read_at > STALE
+                else:
+                    stale = False
+                if not stale:
+                    self._join(publication, command)
+            if stale and not self._join_alive(publication, command):
+                return False
+            if self._sender is publication:
+                self._send_for_all()
+            while not publication.done():
+                if self._reader is publication:
+                    self._read_for_all(publication)
+                else:
+                    self._follow(publication)
+            return True
+        except BaseException:
+            self._threads.left_alone(publication)
+            raise
+        finally:
+            self._quit(publication)
+
+    def _join(self, publication: Publication, command: bytes) -> None:
+        """Queue it and take what role is free; under the lock."""
+        self._queue.append((publication, command))
+        if self._sender is None:
+            self._sender = publication
+        if self._reader is not publication:
+            self._wait_in_line(publication)
+
+    def _join_alive(self, publication: Publication, command: bytes) -> bool:
+        """Look whether the connection is alive, having the reading, and queue it; False: something has come."""
+        try:
+            alive = not self._stream.something_came()  # type: ignore[union-attr]
+        except OSError:
+            alive = False
+        with self._lock:
+            # What came may be the answer to one that another thread has sent meanwhile.
+            if (alive or self._pending) and self._lent:
+                self._join(publication, command)
+                return True
+        self.loop.call_soon(self._watch)
+        return False
+
+    def _wait_in_line(self, publication: Publication) -> None:
+        gate = native_lock()
+        gate.acquire()
+        publication.gate = gate
+        self._followers.append(publication)
+
+    def _take_queue(self) -> bytes | None:
+        """Return what is to be written now, and expect its answers; None, and the sender is done: nothing is left."""
+        with self._lock:
+            queue = self._queue
+            if not queue or not (self._lent or self._sender is LOOP):
+                self._sends = False
+                self._sender = None
+                return None
+            self._queue = []
+            commands = []
+            for publication, command in queue:
+                if publication is not None:
+                    if publication.done():  # given up before its turn
+                        continue
+                    publication.sent = True
+                    self._pending.append(publication)
+                commands.append(command)
+        return commands[0] if len(commands) == 1 else b"".join(commands)
+
+    def _send_for_all(self) -> None:
+        for _ in range(_MOST_WRITES):
+            self._sends = True
+            data = self._take_queue()
+            if data is None:
+                return
+            try:
+                sent = self._write(data, self._flags)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._leave_sending(partial(self._failed, error))
+                return
+            self._stream.bytes_out += sent  # type: ignore[union-attr]
+            if sent < len(data):
+                self._leave_sending(partial(self._send_queued, data[sent:]))
+                return
+            self._sends = False
+        self._leave_sending(self._send_queued)
+
+    def _leave_sending(self, act: Callable[[], None]) -> None:
+        """Let the loop go on with *act* in the thread's place."""
+        with self._lock:
+            self.loop.call_soon(act)
+            self._sender = LOOP
+            self._sends = False
+
+    def _failed(self, error: OSError) -> None:
+        self.close(ConnectionLost(self.address, f"connection lost: {error.strerror or error}"))
+
+    def _read_for_all(self, mine: Publication) -> None:
+        """Read once, and settle what was answered."""
+        got: list[bytes] = []
+        try:
+            got.extend(map(self._receive, _ONE_READ))  # so that an interruption leaves in the list what has come
+        except (BlockingIOError, InterruptedError):
+            self._keep_deadline(mine)
+            return
+        except OSError as error:
+            self._give_back(error, mine)
+            return
+        except BaseException:
+            if got:
+                self._give_back(got[0], mine)
+            raise
+        self._reads = True
+        data = got[0]
+        count = len(data) // len(_OK)
+        plain = (data == _OK or (count > 1 and data == _OK * count)) and not self._peer.suspected
+        if not (plain and self._settle(count, len(data))):
+            self._give_back(data, mine)
+        self._reads = False
+
+    def _settle(self, count: int, size: int) -> bool:
+        """Give so many publishes their outcome; False: fewer were sent."""
+        pending, taken, freed = self._pending, 0, 0
+        with self._lock:
+            if len(pending) < count:
+                return False
+            for _ in range(count):
+                publication = pending.popleft()
+                if publication.settle():
+                    taken += publication.count
+                    freed += publication.cost
+            self._threads.took(taken, freed)
+        self.read_at = self.clock.now()
+        self._stream.bytes_in += size  # type: ignore[union-attr]
+        return True
+
+    def _give_back(self, data: bytes | OSError, mine: Publication) -> None:
+        """Leave the reading, and what was read, to the loop."""
+        with self._lock:
+            if mine.gate is not None:  # it waits in line again, in front
+                self._followers.appendleft(mine)
+            self.loop.call_soon(partial(self._take_over, data))
+            self._reader = LOOP
+            self._reads = False
+
+    def _take_over(self, data: bytes | OSError) -> None:
+        if self._stream is not None:
+            self._stream.give(data)
+
+    def _follow(self, mine: Publication) -> None:
+        """Wait until it is answered, or is to read."""
+        gate = mine.gate
+        if gate is None:
+            with self._lock:
+                if self._reader is None and self._lent:
+                    self._reader = mine
+                else:
+                    self._wait_in_line(mine)
+        elif not gate.acquire(True, max(0.0, mine.deadline - self.clock.now())):
+            self._keep_deadline(mine)
+
+    def _keep_deadline(self, mine: Publication) -> None:
+        if self.clock.now() >= mine.deadline:
+            self._threads.give_up(mine)
+
+    def _next_reader(self) -> None:
+        """Hand the reading on, to the first thread that waits; under the lock."""
+        followers = self._followers
+        while followers:
+            publication = followers.popleft()
+            if not publication.done() and self._lent:
+                self._reader = publication
+                publication.open_gate()
+                return
+        self._reader = None
+
+    def _quit(self, mine: Publication) -> None:
+        """Give back what role it has; its thread goes, in peace or interrupted."""
+        with self._lock:
+            torn = False
+            if self._reader is mine:
+                torn = self._reads
+                self._next_reader()
+                if self._reader is None and self._pending:
+                    self.loop.call_soon(self._watch)
+            if self._sender is mine:
+                torn = torn or self._sends
+                self._sender = LOOP
+                if not torn:
+                    self.loop.call_soon(self._send_queued)
+            if self._ending and not (isinstance(self._sender, Publication) or isinstance(self._reader, Publication)):
+                self._ending = False
+                self._stream.release()  # type: ignore[union-attr]
+        if torn:
+            why = "a thread was interrupted in the middle of a write or of an answer"
+            self.loop.call_soon(lambda: self.close(ConnectionLost(self.address, why)))

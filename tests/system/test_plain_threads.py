@@ -1,0 +1,323 @@
+"""Threads of a process that is not monkey-patched publish by themselves, whatever happens to one of them or to nsqd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader, Writer, errors
+from tests.conftest import MakeBroker
+from tests.proxy import Proxy
+from tests.servers import RealNsqd, ServerHandle
+from tests.system.test_process_faults import python
+from tests.system.test_writer import QUICK, depth, wait_for
+
+
+def stored(broker: ServerHandle, topic: str) -> Counter[bytes]:
+    """Return how often each body is there."""
+    seen: Counter[bytes] = Counter()
+    count = depth(broker, topic)
+
+    def take(message: Any) -> None:
+        seen[message.body] += 1
+
+    with Reader(topic, "all", take, nsqd_tcp_addresses=broker.tcp_address, max_in_flight=500):
+        wait_for(lambda: seen.total() >= count, timeout=60.0)
+    return seen
+
+
+class Crowd:
+    """Threads that publish, each its own bodies in order, until they are told to stop."""
+
+    def __init__(self, writer: Writer, topic: str, count: int) -> None:
+        self._writer, self._topic = writer, topic
+        self.ok: list[list[bytes]] = [[] for _ in range(count)]
+        self.failed: list[tuple[bytes, errors.NSQError]] = []
+        self._stopped = False
+        self._threads = [threading.Thread(target=self._publish, args=(number,)) for number in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _publish(self, number: int) -> None:
+        count = 0
+        while not self._stopped:
+            count += 1
+            body = b"%d-%d" % (number, count)
+            try:
+                self._writer.publish(self._topic, body)
+                self.ok[number].append(body)
+            except errors.NSQError as error:
+                self.failed.append((body, error))
+
+    def published(self) -> int:
+        """How many nsqd took."""
+        return sum(map(len, self.ok))
+
+    def publishes(self, count: int) -> None:
+        """Wait until nsqd took so many more."""
+        wanted = self.published() + count
+        wait_for(lambda: self.published() >= wanted, timeout=60.0)
+
+    def stop(self) -> None:
+        """Have all end."""
+        self._stopped = True
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("retries", [0, 3])
+def test_fifty_threads_lose_and_double_nothing_over_lost_connections(
+    broker: ServerHandle, topic: str, retries: int
+) -> None:
+    with Proxy(broker.tcp_address) as proxy, Writer(proxy.address, retries=retries, **QUICK) as writer:
+        crowd = Crowd(writer, topic, 50)
+        for _ in range(4):
+            crowd.publishes(500)
+            proxy.reset()
+        crowd.stop()
+        stats = writer.stats()
+    ok = {body for bodies in crowd.ok for body in bodies}
+    assert {type(error) for _, error in crowd.failed} <= {errors.OutcomeUnknown}
+    assert (stats.published, stats.unknown, stats.failed) == (len(ok), len(crowd.failed), 0)
+    if retries:
+        assert not crowd.failed
+    seen = stored(broker, topic)
+    assert ok - set(seen) == set()
+    assert retries or max(seen.values()) == 1
+
+
+@pytest.mark.rule("PUB-1")
+def test_each_threads_publishes_keep_their_order_whatever_way_they_go(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address) as writer:
+        for number in range(0, 400, 4):
+            writer.publish(topic, b"%d" % number)
+            writer.publish_nowait(topic, b"%d" % (number + 1))
+            writer.publish_nowait(topic, b"%d" % (number + 2))
+            writer.multipublish(topic, [b"%d" % (number + 3)])
+    bodies: list[bytes] = []
+    with Reader(topic, "ch", lambda m: bodies.append(m.body), nsqd_tcp_addresses=broker.tcp_address, concurrency=1):
+        wait_for(lambda: len(bodies) == 400)
+    if broker.kind == "nsqd":  # the embedded broker's order after a requeue is its own
+        assert bodies == [b"%d" % number for number in range(400)]
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.rule("PUB-4")
+def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_speaks(make_broker: MakeBroker) -> None:
+    broker = make_broker()
+    if not isinstance(broker, RealNsqd):
+        pytest.skip("the embedded broker is not to be stopped alone")
+    with Writer(broker.tcp_address, publish_timeout=0.5, **QUICK) as writer:
+        writer.publish("t", b"first", timeout=10.0)
+        broker.process.signal(signal.SIGSTOP)
+        status = Path(f"/proc/{broker.process.pid}/stat")
+        wait_for(lambda: not status.exists() or b") T " in status.read_bytes())
+        try:
+            ends: list[tuple[type[BaseException], float]] = []
+
+            def publish() -> None:
+                began = time.monotonic()
+                with pytest.raises(errors.NSQError) as caught:
+                    writer.publish("t", b"x")
+                ends.append((caught.type, time.monotonic() - began))
+
+            threads = [threading.Thread(target=publish) for _ in range(10)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            broker.process.signal(signal.SIGCONT)
+        assert {kind for kind, _ in ends} == {errors.PublishTimeout}
+        assert all(0.4 < took < 5.0 for _, took in ends), ends
+        writer.publish("t", b"last", timeout=10.0)
+        assert writer.stats().unknown == 10
+    assert depth(broker, "t") == 12
+
+
+INTERRUPTED = """
+import os, random, signal, sys, threading, time
+from gnsq_lite import Writer, errors
+address, topic = sys.argv[1:]
+writer = Writer(address, publish_timeout=20)
+writer.publish(topic, b"first")
+main_ok, ok, failed, stop = [], [], [], False
+def others(number):
+    count = 0
+    while not stop:
+        count += 1
+        body = b"%d-%d" % (number, count)
+        try:
+            writer.publish(topic, body)
+            ok.append(body)
+        except errors.OutcomeUnknown as error:
+            failed.append(error)
+def interrupt():
+    chance = random.Random(1)
+    while not stop:
+        time.sleep(chance.random() * 0.004)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+threads = [threading.Thread(target=others, args=(number,)) for number in range(int(os.environ["OTHERS"]))]
+for thread in threads:
+    thread.start()
+interrupter = threading.Thread(target=interrupt)
+interrupts = 0
+ends = time.monotonic() + 3
+interrupter.start()
+count = 0
+while interrupts < 300:
+    try:
+        while True:
+            count += 1
+            body = b"main-%d" % count
+            try:
+                writer.publish(topic, body)
+            except errors.OutcomeUnknown as error:
+                failed.append(error)
+            else:
+                main_ok.append(body)
+    except KeyboardInterrupt:
+        interrupts += 1
+while True:
+    try:
+        stop = True
+        interrupter.join()
+        break
+    except KeyboardInterrupt:
+        pass
+for thread in threads:
+    thread.join()
+writer.publish(topic, b"last", timeout=10)
+writer.flush()
+assert writer.stats().pending == 0
+writer.close()
+print(len(failed), file=sys.stderr)
+print(*(body.decode() for body in main_ok + ok), sep=" ")
+"""
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("others", [0, 4])
+def test_a_publish_may_be_interrupted_anywhere(broker: ServerHandle, topic: str, others: int) -> None:
+    done = python(INTERRUPTED, broker.tcp_address, topic, env={**os.environ, "OTHERS": str(others)}, limit=120.0)
+    assert done.returncode == 0, done.stderr
+    seen = stored(broker, topic)
+    assert set(done.stdout.split()) - set(seen) == set()
+    assert max(seen.values()) == 1
+
+
+KILLED = """
+import ctypes, sys, threading, time
+from gnsq_lite import Writer, errors
+address, topic = sys.argv[1:]
+writer = Writer(address, publish_timeout=20)
+writer.publish(topic, b"first")
+class Killed(BaseException):
+    pass
+ok, stop = [], False
+def victim():
+    try:
+        while True:
+            writer.publish(topic, b"victim")
+    except Killed:
+        pass
+def others():
+    while not stop:
+        try:
+            writer.publish(topic, b"x")
+            ok.append(1)
+        except errors.OutcomeUnknown:
+            pass
+threads = [threading.Thread(target=others) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(100):
+    thread = threading.Thread(target=victim)
+    thread.start()
+    time.sleep(0.005)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Killed))
+    thread.join()
+before = len(ok)
+while len(ok) < before + 100:
+    time.sleep(0.01)
+stop = True
+for thread in threads:
+    thread.join()
+writer.publish(topic, b"last")
+writer.close()
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(broker: ServerHandle, topic: str) -> None:
+    done = python(KILLED, broker.tcp_address, topic, limit=120.0)
+    assert done.returncode == 0, done
+
+
+BLOCKED = """
+import sys, threading, time
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+blocks, go = threading.Event(), threading.Event()
+def handle(message):
+    blocks.set()
+    go.wait(60)
+writer = Writer(address)
+for _ in range(2):
+    writer.publish(topic, b"x")
+reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, handler_pool="inline")
+reader.start(block=False)
+blocks.wait(20)
+threads = [threading.Thread(target=writer.publish, args=(topic, b"y")) for _ in range(10)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(10)
+assert not any(thread.is_alive() for thread in threads)
+go.set()
+reader.close()
+assert writer.stats().published == 12, writer.stats()
+writer.close()
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_threads_publish_while_a_handler_blocks_the_loop(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    done = python(BLOCKED, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+
+
+def test_a_heartbeat_is_answered_while_threads_read(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address, heartbeat_interval=1.0, **QUICK) as writer:
+        crowd = Crowd(writer, topic, 3)
+        time.sleep(3.5)  # nsqd hangs up after two intervals without an answer
+        crowd.stop()
+        time.sleep(2.5)  # and nobody publishes
+        writer.publish(topic, b"last")
+        assert (writer.stats().reconnects, crowd.failed) == (0, [])
+
+
+def test_large_messages_of_many_threads_fill_the_socket_and_arrive_whole(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address, **QUICK) as writer:
+        bodies = [bytes([number]) * 800_000 for number in range(12)]
+
+        def publish(body: bytes) -> None:
+            for _ in range(5):
+                writer.publish(topic, body)
+
+        threads = [threading.Thread(target=publish, args=(body,)) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    seen = stored(broker, topic)
+    assert seen == dict.fromkeys(bodies, 5)
