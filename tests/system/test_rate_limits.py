@@ -76,6 +76,7 @@ def handle(message):
 """
 
 
+@pytest.mark.program
 def test_the_processes_of_a_worker_share_the_rate(tmp_path: Path) -> None:
     with (
         Broker(lookupd=False) as nsqd,

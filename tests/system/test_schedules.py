@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from gnsq_lite import Message, Reader, Worker
 from gnsq_lite.broker import Broker
 from tests.programs import wait_for
@@ -27,6 +29,7 @@ def handle(message):
 """
 
 
+@pytest.mark.program
 def test_one_of_the_processes_publishes_each_time_once_also_while_they_are_replaced(tmp_path: Path) -> None:
     times: list[int] = []
 
@@ -49,6 +52,7 @@ def test_one_of_the_processes_publishes_each_time_once_also_while_they_are_repla
         assert "schedules: 1" in program.output
 
 
+@pytest.mark.program
 def test_a_machine_of_many_is_told_to_publish_nothing(tmp_path: Path) -> None:
     with (
         Broker(lookupd=False) as nsqd,

@@ -243,6 +243,7 @@ def handle(message):
 """
 
 
+@pytest.mark.program
 def test_a_process_with_a_thread_that_does_not_end_is_replaced_and_ends(tmp_path: Path) -> None:
     with (
         Broker(lookupd=False) as nsqd,
