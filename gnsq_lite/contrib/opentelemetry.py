@@ -18,13 +18,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnsq_lite.errors import MissingExtra, OptionError
 from gnsq_lite.message import Requeue
-from gnsq_lite.wire.commands import check_body
+from gnsq_lite.wire.commands import check_bodies, check_body
 from gnsq_lite.worker import Handler, Middleware
 from gnsq_lite.writer import Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gnsq_lite.arguments import PerhapsTraced
+    from gnsq_lite.keywords import Addresses
 
 try:
     from opentelemetry import propagate, trace
@@ -106,53 +112,53 @@ class Tracing(Middleware):
         return traced
 
 
-class TracedWriter(Writer):
+class TracedWriter(Writer[Any]):
     """A Writer with a span "publish TOPIC" for each publish, the batch being one.
 
     Args:
-        carry: ``"headers"`` (Youzan's NSQ), ``"envelope"``, or None: the trace ends here.
+        carry: ``"headers"`` (Youzan's NSQ; a batch has none), ``"envelope"``, or None: the trace ends here.
         tracer_provider: None: the global one.
+        options: Those of a Writer.
     """
 
     def __init__(
         self,
-        *args: Any,
+        nsqd_tcp_addresses: Addresses | None = None,
+        *,
         carry: Literal["headers", "envelope"] | None = None,
         tracer_provider: Any = None,
-        **options: Any,
+        **options: Unpack[PerhapsTraced],
     ) -> None:
         if carry not in (None, "headers", "envelope"):
             raise OptionError("carry", carry, "must be 'headers', 'envelope' or None")
-        super().__init__(*args, **options)
+        super().__init__(nsqd_tcp_addresses, **options)
         self._carry = carry
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
-    def publish(self, topic: str, body: bytes, **options: Any) -> Any:
-        """As :meth:`gnsq_lite.Writer.publish`."""
+    if not TYPE_CHECKING:  # they are called as a Writer's, overloads included
+
+        def publish(self, topic: str, body: bytes, **options: Any) -> Any:
+            """As :meth:`gnsq_lite.Writer.publish`."""
+            return self._one(super().publish, topic, body, options)
+
+        def publish_nowait(self, topic: str, body: bytes, **options: Any) -> Any:
+            """As :meth:`gnsq_lite.Writer.publish_nowait`; the span ends when it is queued."""
+            return self._one(super().publish_nowait, topic, body, options)
+
+        def multipublish(self, topic: str, bodies: Iterable[bytes], **options: Any) -> Any:
+            """As :meth:`gnsq_lite.Writer.multipublish`."""
+            batch = list(check_bodies(bodies))
+            with self._span(topic, {"messaging.batch.message_count": len(batch)}):
+                if self._carry == "envelope":
+                    context = _injected()
+                    batch = [sealed(body, context) for body in batch]
+                return super().multipublish(topic, batch, **options)
+
+    def _one(self, publish: Any, topic: str, body: bytes, options: dict[str, Any]) -> Any:
         check_body(body)
         with self._span(topic, {"messaging.message.body.size": len(body)}):
             body, options = self._carried(body, options)
-            return super().publish(topic, body, **options)
-
-    def publish_nowait(self, topic: str, body: bytes, **options: Any) -> Any:
-        """As :meth:`gnsq_lite.Writer.publish_nowait`; the span ends when it is queued."""
-        if options.get("_waits"):  # of publish(), which has one
-            return super().publish_nowait(topic, body, **options)
-        check_body(body)
-        with self._span(topic, {"messaging.message.body.size": len(body)}):
-            body, options = self._carried(body, options)
-            return super().publish_nowait(topic, body, **options)
-
-    def multipublish(self, topic: str, bodies: Iterable[bytes], **options: Any) -> Any:
-        """As :meth:`gnsq_lite.Writer.multipublish`; headers are for single messages, so a batch carries none."""
-        batch = list(bodies)
-        for body in batch:
-            check_body(body)
-        with self._span(topic, {"messaging.batch.message_count": len(batch)}):
-            if self._carry == "envelope":
-                context = _injected()
-                batch = [sealed(body, context) for body in batch]
-            return super().multipublish(topic, batch, **options)
+            return publish(topic, body, **options)
 
     def _carried(self, body: bytes, options: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         if self._carry == "envelope":

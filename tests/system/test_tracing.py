@@ -228,15 +228,19 @@ class Kept(Transport):
 @pytest.fixture
 def kept() -> Iterator[Kept]:
     transport = Kept()
+    quiet: dict[str, Any] = {"default_integrations": False, "enable_backpressure_handling": False}
     sentry_sdk.init(
         dsn="http://key@127.0.0.1:1/1",
         transport=transport,
         traces_sample_rate=1.0,
-        default_integrations=False,
+        auto_session_tracking=False,
         shutdown_timeout=0,
+        **quiet,
     )
     yield transport
-    sentry_sdk.init()
+    sentry_sdk.get_client().close(timeout=0)
+    sentry_sdk.init(**quiet)
+    assert [thread.name for thread in threading.enumerate() if "sentry" in thread.name] == []  # left to other tests
 
 
 def test_sentry_gets_each_error_once_with_its_message_and_nothing_of_another(nsqd: Broker, kept: Kept) -> None:
