@@ -318,7 +318,7 @@ refuse_unrun(PyObject *returned)
     PyObject *closed = has_close ? PyObject_CallMethod(returned, "close", NULL) : Py_NewRef(Py_None);
     if (closed != NULL) {
         Py_DECREF(closed);
-        PyErr_Format(PyExc_TypeError, "the handler returned a %s, which nobody runs", Py_TYPE(returned)->tp_name);
+        PyErr_Format(PyExc_TypeError, "the handler returned a %s, which is never run", Py_TYPE(returned)->tp_name);
     }
     Py_DECREF(returned);
     return NULL;

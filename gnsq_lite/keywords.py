@@ -195,7 +195,7 @@ def check_runs(option: str, function: Callable[..., Any]) -> None:
     """Raise OptionError for an ``async def`` or a generator function: calling it runs nothing of it."""
     for one in (function, type(function).__call__):
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            why = "is an async def, which nobody awaits here: give a plain function, perhaps one with asyncio.run()"
+            why = "is an async def, and nothing here awaits it: give a plain function, perhaps one with asyncio.run()"
         elif inspect.isgeneratorfunction(one):
             why = "is a generator function: it has a yield, so calling it runs nothing"
         else:
@@ -235,5 +235,5 @@ def key_bytes(key: Any) -> bytes | None:
         try:
             return key.encode()
         except UnicodeEncodeError:
-            raise OptionError("key", key, "must be text that can be written as UTF-8") from None
+            raise OptionError("key", key, "must be text that can be encoded as UTF-8") from None
     raise OptionError("key", key, "must be str or bytes")

@@ -364,7 +364,7 @@ class ConnectionOptions:
         if self.auth_secret is not None and (not isinstance(self.auth_secret, (str, bytes)) or not self.auth_secret):
             raise OptionError("auth_secret", "<hidden>", "must be str or bytes and not empty; None: no AUTH")
         if isinstance(self.auth_secret, str) and any("\ud800" <= c <= "\udfff" for c in self.auth_secret):
-            raise OptionError("auth_secret", "<hidden>", "is no text that UTF-8 can hold; give bytes")
+            raise OptionError("auth_secret", "<hidden>", "cannot be encoded as UTF-8; give bytes")
         for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
             text = getattr(self, name)
             if not isinstance(text, str) and (text is not None or name == "user_agent"):

@@ -90,22 +90,21 @@ class Reader:
         nsqd_tcp_addresses: nsqds to connect to: ``"host:port"``, a list, or a comma-separated string.
         lookupd_http_addresses: nsqlookupds to ask for nsqds; with http(s):// or without.  With no address at all:
             ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
-        max_in_flight: Messages that may be here unanswered, over all nsqds.  0 receives nothing until raised.
-        concurrency: Handlers that run at once; None: as many as messages may be here, at most 100 greenlets or 8
-            threads.
+        max_in_flight: Messages that the Reader may hold unanswered, over all nsqds; 0 receives none.
+        concurrency: Handlers that run at once; None: max_in_flight, at most 100 greenlets or 8 threads.
         handler_pool: "greenlet", "thread" or "inline" (in the reading greenlet: fast, and a slow handler delays
             heartbeats); "auto": greenlets in a monkey-patched process, else threads.
-        backoff: When failures slow the Reader down; False: never.
+        backoff: How failures slow the Reader down; False: not at all.
         on_give_up: Called with a message that had more than *max_attempts*; FIN follows only when it returns.
         batch_size, batch_wait: Hand lists of up to *batch_size* messages to the handler, waiting at most *batch_wait*
             seconds, and half of msg_timeout, for a list to fill.
-        dialect, partitions, ordered: Youzan's NSQ; see the docs.
+        dialect, partitions, ordered: For Youzan's NSQ; see its page.
         address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
-        allowed_addresses: A function of (host, port) that says whether a found nsqd may be connected to.
+        allowed_addresses: A function of (host, port): whether a discovered nsqd may be connected to.
         rdy_idle_timeout, rdy_low_timeout: Seconds after which a connection without, or with, messages gives
             its turn to another when max_in_flight is smaller than the number of connections (RDY-6).
-        handle_signals: Whether it drains when SIGTERM comes, where nobody handles it, while the main thread waits in
-            ``start(block=True)`` or :meth:`join` of any Reader.
+        handle_signals: Whether SIGTERM drains it while the main thread waits in ``start(block=True)`` or :meth:`join`
+            of any Reader, unless the program handles SIGTERM itself.
         on_connected, on_disconnected, on_error, on_failure, on_backoff, on_slow: Hooks; they must not block.
         options: Every field of ConnectionOptions, HandlerOptions, RetryOptions, ReconnectOptions and LookupOptions.
 
@@ -285,8 +284,8 @@ class Reader:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.
 
-        In the main thread SIGTERM, where nobody handles it, drains every Reader of the process meanwhile, as in
-        start(), and their end is waited for whatever the timeout.  Raises what ended it, if not close().
+        In the main thread, SIGTERM drains every Reader of the process meanwhile, as in start(), unless the program
+        handles it; their end is then waited for whatever the timeout.  Raises what ended it, if not close().
         """
         core = self._started()
         if not (

@@ -74,9 +74,9 @@ class Writer(Generic[Outcome]):
             Attempts to connect are not counted: they go on until publish_timeout.
         max_msg_size: Bytes of one body; as nsqd's --max-msg-size.  Larger ones are refused before anything is sent.
         max_body_size: Bytes of one MPUB; as nsqd's --max-body-size.  Larger batches are split.
-        max_pending: Bytes that publish_nowait may have on the way.
+        max_pending: Bytes that publish_nowait may have unanswered.
         coalesce: Send publishes of one turn of the loop to one topic as one MPUB; each keeps its own outcome.
-        dialect, trace: Youzan's NSQ; see the docs.
+        dialect, trace: For Youzan's NSQ; see its page.
         options: Every field of ConnectionOptions, LookupOptions and WriterReconnectOptions.
 
     Raises:

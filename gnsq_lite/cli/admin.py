@@ -59,7 +59,7 @@ def _check(given: dict[str, Any]) -> None:
 
 def _confirm(steps: list[Step], as_json: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: give --yes")
+        raise click.UsageError("there is no terminal to ask on: give --yes")
     for step in steps:
         click.echo(f"{visible(step.server)}  {step.act}", err=True)
     click.confirm("Do this?", abort=True, err=True)

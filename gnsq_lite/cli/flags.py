@@ -63,7 +63,7 @@ def status_every(what: str) -> Callable[[Any], Any]:
         default=250,
         show_default=True,
         section=OUTPUT,
-        help=f"Tell of times after so many {what}; 0: never.",
+        help=f"Print times after so many {what}; 0: never.",
     )
 
 

@@ -233,7 +233,7 @@ def _snapshot_source(path: str | None, given: dict[str, Any]) -> dict[str, str] 
 @click.option("--min-files", type=click.IntRange(2), default=4, show_default=True, help="Join an hour from so many on.")
 @click.option("--min-age", type=click.FloatRange(0), default=3600.0, show_default=True, metavar="SECONDS")
 def compact_command(path: str, min_files: int, min_age: float) -> int:
-    """Join an archive's small files, hour by hour; --min-age: only hours nobody wrote to for so long."""
+    """Join an archive's small files, hour by hour; --min-age: only hours that were not written to for so long."""
     require_pyspark()
     from gnsq_lite.spark.archive import compact
 

@@ -123,7 +123,7 @@ def table(rows: list[Row], rates: Mapping[Key, Iterable[float]], width: int, hei
     for number, row in enumerate(shown):
         style = "red" if row.depth and row.channel and not row.clients else "yellow" if row.depth else ""
         lines.append(_line({name: cells[name][number] for name in columns}, columns, style))
-    lines.append(Text("yellow: messages wait; red: and nobody reads them", style="dim"))
+    lines.append(Text("yellow: messages wait; red: and no client reads them", style="dim"))
     left_out = [name for name in _NUMBERS if name not in columns]
     if left_out:
         lines.append(Text("no room for: " + ", ".join(left_out), style="dim"))

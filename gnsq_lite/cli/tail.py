@@ -77,7 +77,7 @@ class Printer:
 @go_command("tail", versioned=True, example="tail --topic clicks -n 10 --lookupd-http-address 127.0.0.1:4161")
 @flags.addresses
 @flags.topics
-@flags.channel(None, "Channel; by default an ephemeral one of its own, which disturbs nobody.")
+@flags.channel(None, "Channel; by default an ephemeral one, so that no other consumer misses a message.")
 @option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0: never.")
 @flags.max_in_flight
 @flags.consumer_opts

@@ -58,7 +58,7 @@ def refuse_unrun(returned: object, by: str = "the handler") -> None:
     if isinstance(returned, (CoroutineType, GeneratorType, AsyncGeneratorType)):
         if not isinstance(returned, AsyncGeneratorType):
             returned.close()
-        raise TypeError(f"{by} returned a {type(returned).__name__}, which nobody runs")
+        raise TypeError(f"{by} returned a {type(returned).__name__}, which is never run")
 
 
 def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Runner:

@@ -135,14 +135,17 @@ class SubExtendNeedError(NsqdError):
     """E_SUB_EXTEND_NEED (Youzan): an ext topic was subscribed without extend_support."""
 
     def __str__(self) -> str:
-        return super().__str__() + " (give nsqlookupds, which tell of it, or extend_support=True to YouzanDialect)"
+        return (
+            super().__str__()
+            + " (give lookupd_http_addresses, which settles it, or extend_support=True to YouzanDialect)"
+        )
 
 
 class SubExtendForbiddenError(NsqdError):
     """E_SUB_EXTEND_FORBIDDON (Youzan, spelt so): a plain topic was subscribed with extend_support."""
 
     def __str__(self) -> str:
-        return super().__str__() + " (leave extend_support to what nsqlookupd tells)"
+        return super().__str__() + " (leave extend_support out: nsqlookupd says whether the topic has headers)"
 
 
 class SubChannelNotRegisteredError(NsqdError):

@@ -124,7 +124,7 @@ class Connection:
             elif isinstance(step, Done):
                 break
         else:
-            raise UnexpectedFrame(f"no end of the handshake within {_HANDSHAKE_FRAMES} frames")
+            raise UnexpectedFrame(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
         for warning in session.warnings:
             log.warning("%s: %s", self.address, warning)
         self.auth_reply = session.auth_reply

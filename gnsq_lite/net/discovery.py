@@ -268,7 +268,9 @@ class Discovery:
         self._told.add(what)
         if len(self._told) > _MOST_TOLD:
             log_safely(
-                log, logging.WARNING, "nsqlookupds list more that is refused or of no use; no more of it is told"
+                log,
+                logging.WARNING,
+                "nsqlookupds list more entries that are refused or unusable; further ones are not logged",
             )
         else:
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)

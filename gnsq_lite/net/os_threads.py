@@ -64,9 +64,7 @@ class Exit:
             nap = native_lock()
             nap.acquire()
             nap.acquire(True, self.GRACE)
-        return ClosedError(
-            "the interpreter is exiting: the library's thread does not run any more, and no outcome is learnt"
-        )
+        return ClosedError("the interpreter is exiting: the library's thread has stopped, and no outcome will be known")
 
 
 #: This interpreter's.

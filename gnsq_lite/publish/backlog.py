@@ -24,7 +24,7 @@ class Backlog:
         """Count a publish; from any thread.  Raises BacklogFull."""
         with self._lock:
             if self._reserved - self._released + size > self._most:
-                raise BacklogFull(f"{self._most} bytes are on their way already (max_pending); nothing was sent")
+                raise BacklogFull(f"{self._most} bytes are unanswered already (max_pending); nothing was sent")
             self._reserved += size
         publication.cost = size
 

@@ -361,7 +361,9 @@ class Producer:
             peer.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
             for publication in list(self._everything()):
-                publication.settle(error=OutcomeUnknown("the parent process published it, and learns of the outcome"))
+                publication.settle(
+                    error=OutcomeUnknown("the parent process published it, and only the parent gets its outcome")
+                )
             self.routes.abandon()
             if self._discovery is not None:
                 self._discovery.abandon()

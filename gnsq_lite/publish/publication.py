@@ -140,9 +140,9 @@ class Publication(Completion, Generic[Outcome]):
         if not self._done:
             look_for_fork()
         if loop.gone and not self._done:
-            raise OutcomeUnknown("it was published by the parent process, which alone learns of the outcome")
+            raise OutcomeUnknown("the parent process published it, and only the parent gets its outcome")
         if loop.stopped and self.sent and not self._done:
-            raise OutcomeUnknown("it was sent, and the interpreter is exiting: no outcome is learnt any more")
+            raise OutcomeUnknown("it was sent, and the interpreter is exiting: its outcome will not be known")
         if timeout is None and not self._done and loop.is_here():
             greenlet = getcurrent()
             if greenlet is not loop.hub:

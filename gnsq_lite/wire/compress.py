@@ -189,7 +189,7 @@ class SnappyCodec:
         end = at + _CHUNK_HEAD + size
         if kind == _IDENTIFIER:
             if size != len(_STREAM_ID) - _CHUNK_HEAD or not _STREAM_ID.startswith(data[at : min(end, at + 10)]):
-                raise DecompressionError("a snappy stream identifier that is none")
+                raise DecompressionError("not a snappy stream identifier")
             self._identified = True
         elif not self._identified:
             raise DecompressionError(f"no snappy stream: it begins with {data[at : at + _CHUNK_HEAD]!r}")

@@ -186,7 +186,7 @@ class Worker:
         Returns:
             0: everything was drained; 3: it was not, because of a second signal or the time limit.
         Raises:
-            OptionError: there is no handler, or a time limit that is none.
+            OptionError: there is no handler, or the time limit is not one.
             NSQError: what ended a Reader and no retry can mend; the others were drained.
         """
         check_drain_timeout(self.drain_timeout if drain_timeout is None else drain_timeout)
@@ -233,7 +233,7 @@ class Worker:
 
     @property
     def readers(self) -> Sequence[Reader]:
-        """Its Readers, as far as they have started."""
+        """The Readers that have started."""
         return tuple(self._readers or ())
 
     @property
@@ -338,7 +338,7 @@ def _tell(failed: Callable[..., Any], message: Any, error: BaseException) -> Non
     try:
         failed(message, error)
     except Exception:
-        log.exception("middleware failed while it was told of a failure")
+        log.exception("middleware raised in its failed() hook")
 
 
 def wrapped(handler: Handler, middleware: Iterable[Middleware[Any]]) -> Callable[[Any], Any]:

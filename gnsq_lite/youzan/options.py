@@ -45,7 +45,7 @@ class ExtFilter:
             try:
                 re.compile(str(self.value))
             except re.error as error:
-                raise OptionError("value", self.value, f"is no regular expression: {error}") from None
+                raise OptionError("value", self.value, f"is not a regular expression: {error}") from None
 
     def _check_list(self) -> None:
         if self.key is not None or self.value is not None or not self.pairs:

@@ -378,7 +378,7 @@ def test_made_up_entries_without_end_do_not_fill_the_log(
         poll(discovery)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1001
-    assert told[-1] == "nsqlookupds list more that is refused or of no use; no more of it is told"
+    assert told[-1] == "nsqlookupds list more entries that are refused or unusable; further ones are not logged"
     assert found.take() == [A]
 
 

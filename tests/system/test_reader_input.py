@@ -121,7 +121,7 @@ def test_a_handler_that_returns_a_coroutine_has_failed(
     with reader_on(broker, topic, handle, on_failure=lambda m, e: failures.append(str(e)), **options) as reader:
         broker.publish(topic, b"x")
         wait_for(lambda: failures)
-        assert failures == ["the handler returned a coroutine, which nobody runs"]
+        assert failures == ["the handler returned a coroutine, which is never run"]
         assert reader.stats().finished == 0
 
 
@@ -138,7 +138,7 @@ def test_a_message_is_kept_where_on_give_up_returns_a_coroutine(broker: ServerHa
     options: dict[str, Any] = {"max_attempts": 1, "requeue_delay": 0.0, "backoff": False, "on_give_up": give_up}
     with reader_on(broker, topic, fails, on_failure=lambda m, e: failures.append(str(e)), **options) as reader:
         broker.publish(topic, b"x")
-        wait_for(lambda: "on_give_up returned a coroutine, which nobody runs" in failures)
+        wait_for(lambda: "on_give_up returned a coroutine, which is never run" in failures)
         assert reader.stats().finished == reader.stats().given_up == 0
 
 

@@ -60,7 +60,7 @@ class FakeOutcomes:
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         assert sys.exc_info()[1] is error
-        where = traceback.extract_tb(error.__traceback__)[-1].name if "nobody runs" not in str(error) else str(error)
+        where = traceback.extract_tb(error.__traceback__)[-1].name if "is never run" not in str(error) else str(error)
         self.told.append(("failed", job.id, type(error).__name__, where))
         asked = error if isinstance(error, Requeue) else Requeue()
         if not job.has_responded:
