@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -17,11 +18,12 @@ from gnsq_lite.cli.worker import command
 from gnsq_lite.supervise.exits import Exit
 from tests.docblocks import blocks
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "worker.rst"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE, RECIPES = DOCS / "worker.rst", DOCS / "deployment.rst"
 
 
 def recipe(section: str) -> str:
-    return next(source for _, source in blocks(PAGE, "ini") if f"[{section}]" in source)
+    return next(source for _, source in blocks(RECIPES, "ini") if f"[{section}]" in source)
 
 
 def parsed(text: str) -> configparser.ConfigParser:
@@ -31,12 +33,25 @@ def parsed(text: str) -> configparser.ConfigParser:
     return parser
 
 
+def container() -> dict[str, Any]:
+    """Return what the Kubernetes manifest says of its container, as far as it is checked here."""
+    manifest = next(source for _, source in blocks(RECIPES, "yaml"))
+    command = re.search(r"command: (\[.*\])", manifest)
+    grace = re.search(r"terminationGracePeriodSeconds: (\d+)", manifest)
+    assert command is not None
+    assert grace is not None
+    probes = dict(re.findall(r"(\w+)Probe:\n +httpGet: \{path: (/\w+), port: metrics\}", manifest))
+    port = re.search(r"name: metrics, containerPort: (\d+)", manifest)
+    return {"command": json.loads(command[1]), "grace": int(grace[1]), "probes": probes, "port": port and port[1]}
+
+
 def command_lines() -> list[list[str]]:
-    dockerfile = next(source for _, source in blocks(PAGE, "dockerfile"))
+    dockerfile = next(source for _, source in blocks(RECIPES, "dockerfile"))
     docker = next(line for line in dockerfile.splitlines() if line.startswith("CMD "))
     shell = re.findall(r"^   (gnsq-lite worker .+)$", PAGE.read_text(encoding="utf-8"), re.M)
     lines = [
         json.loads(docker.removeprefix("CMD ")),
+        container()["command"],
         shlex.split(parsed(recipe("Service"))["Service"]["ExecStart"].removeprefix("/usr/bin/env ")),
         shlex.split(parsed(recipe("program:shop-worker"))["program:shop-worker"]["command"]),
         *map(shlex.split, shell),
@@ -50,6 +65,14 @@ def test_the_command_lines_are_understood(line: list[str]) -> None:
     assert line[:2] == ["gnsq-lite", "worker"]
     context = command.make_context("worker", list(line[2:]))
     assert context.params["target"] == "shop.jobs:worker"
+
+
+def test_the_manifest_probes_pages_that_the_command_serves_and_leaves_time_to_drain() -> None:
+    found = container()
+    options = command.make_context("worker", found["command"][2:]).params
+    assert found["probes"] == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert (options["metrics_host"], str(options["metrics_port"])) == ("0.0.0.0", found["port"])
+    assert found["grace"] >= 30 + 10 + 1
 
 
 def test_the_unit_is_valid_for_systemd(tmp_path: Path) -> None:
