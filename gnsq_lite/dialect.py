@@ -23,6 +23,9 @@ from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
 
+#: Where a nsqlookupd says what it is.
+INFO = "/info"
+
 #: Makes a message of (connection, timestamp_ns, attempts, id, rest of the frame).
 MessageFactory: TypeAlias = Callable[[Any, int, int, bytes, bytes], Message]
 

@@ -372,7 +372,7 @@ class Writer(Generic[Outcome]):
     def _ask(self, core: Producer, publication: Publication, request: PublishRequest) -> None:
         """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
         publication.request = request
-        if not core.routed:
+        if not (core.routed or core.undecided):
             publication.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import gevent
 
 from gnsq_lite.blocking_calls import call_cooperatively
-from gnsq_lite.dialect import Members, Verdict
+from gnsq_lite.dialect import INFO, Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.http.lookupd import is_unknown_topic
@@ -146,18 +146,27 @@ class Lookupds:
         return verdict
 
     def _full_answer(self, address: str, path: str) -> Any:
-        """Return what it says; one that shows that it can tell more is asked for that, from then on at once."""
+        """Return what it says; one that shows that it can tell more is asked for that.
+
+        From then on it is asked for that at once, where what it answers then shows the same.
+        """
         if self._fuller_path is None:
             return self._answer(address, path)
         asked = self._asked_for.get(address, path)
         data = self._answer(address, asked)
-        wanted = self._asked_for[address] = self._fuller_path(data) or path
-        return data if wanted in (asked, path) else self._answer(address, wanted)
+        wanted = self._fuller_path(data) or path
+        if wanted not in (asked, path):
+            data = self._answer(address, wanted)
+            wanted = self._fuller_path(data) or path
+        self._asked_for[address] = wanted
+        return data
 
     def _answer(self, address: str, path: str) -> Any:
         try:
             data = self._fetch(address, path)
         except HTTPStatusError as error:
+            if path == INFO and error.status == 404:
+                return {}  # it says nothing of itself
             if not is_unknown_topic(error):
                 raise
             if address not in self._unknown:

@@ -40,6 +40,7 @@ class Discovery:
         on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and that nobody lists any more.
+        on_round: Called when each nsqlookupd that was asked has answered or failed.
         allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of a nsqlookupd that was
             named by another (YZ-1); what it refuses is in no Lookup, and a refusal is logged once.
         address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
@@ -60,6 +61,7 @@ class Discovery:
         on_found: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_lookup: Callable[[str, Lookup], Any] | None = None,
         on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
+        on_round: Callable[[], Any] | None = None,
         allowed: Callable[[str, int], bool] | None = None,
         address_map: Any = None,
         dialect: Any = None,
@@ -79,6 +81,7 @@ class Discovery:
         )
         self._path, self._parse = path, parse
         self._on_found, self._on_lookup, self._on_forget = on_found, on_lookup, on_forget
+        self._on_round = on_round
         self._allowed, self._address_map = allowed, address_map
         self._lookups: dict[str, Lookup] = {}
         self._told: set[str] = set()
@@ -124,6 +127,7 @@ class Discovery:
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
+            fuller_path=lambda data: dialect.fuller_path("", data),
             **called,
         )
 
@@ -200,6 +204,7 @@ class Discovery:
         self._due.clear()
         self._heard = False
         self._act(self._producers.finish_round())
+        self._call(self._on_round)
 
     def _act(self, decisions: Iterable[Connect[Endpoint] | Forget[Endpoint]]) -> None:
         found: list[Endpoint] = []
@@ -317,6 +322,11 @@ class Discovery:
         health = self._producers.health()
         good = {address: lookup for address, lookup in self._lookups.items() if health[address].ok}
         return good or dict(self._lookups)
+
+    @property
+    def said(self) -> Mapping[str, Lookup]:
+        """The last good answer of each nsqlookupd, by its address, though it may fail now."""
+        return self._lookups
 
     def health(self) -> dict[str, Health[Endpoint]]:
         """Return the state of each nsqlookupd by its address."""

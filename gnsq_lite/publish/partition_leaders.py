@@ -112,6 +112,10 @@ class Routes:
         self._keep(self._loop.spawn(f"route {name}", topic.discovery.run))
 
     def _learned(self, topic: Topic, lookup: Lookup) -> None:
+        agreed = self._agreed(topic, lookup)
+        if agreed is None:
+            return
+        lookup = agreed
         if lookup.endpoints or topic.lookup is None:
             topic.lookup = lookup
         topic.fresh = bool(lookup.endpoints)
@@ -124,6 +128,16 @@ class Routes:
                     " to; does it exist?"
                 )
             self._look_again(topic, _LOOK_AGAIN)
+
+    def _agreed(self, topic: Topic, lookup: Lookup) -> Lookup | None:
+        """Return what an answer settles where nsqlookupds of two kinds may be asked; None: nothing (YZ-14)."""
+        agreed = getattr(self._dialect, "agreed", None)
+        if agreed is None or topic.discovery is None:
+            return lookup
+        said, health = topic.discovery.said, topic.discovery.health()
+        failed = {address for address, each in health.items() if each.ok is False}
+        settled: Lookup | None = agreed(lookup, said, failed, health.keys() - failed - said.keys())
+        return settled
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.
@@ -234,6 +248,13 @@ class Routes:
             self._look_again(topic, _LOOK_AGAIN)
 
     # -- what waits, and the end
+
+    def take_waiting(self) -> list[Publication]:
+        """Take away, in order, what waits for a route: publishes go to no leaders any more."""
+        taken = sorted(self.waiting(), key=lambda publication: publication.number)
+        for topic in self._topics.values():
+            topic.held, topic.waiting = deque(), deque()
+        return taken
 
     def waiting(self) -> Iterable[Publication]:
         """Every publish that waits for a route."""

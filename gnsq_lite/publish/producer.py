@@ -33,6 +33,8 @@ from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
+#: Where a publish goes that any nsqd may take, as far as its bytes are concerned.
+_NOWHERE = Endpoint("", 0)
 
 
 class Producer:
@@ -68,6 +70,8 @@ class Producer:
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
+        #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
+        self.undecided = bool(settings.lookupds) and hasattr(settings.dialect, "decide")
         self.routes = Routes(
             loop,
             settings,
@@ -110,27 +114,40 @@ class Producer:
             return
         self._started = True
         if not self.routed:
-            for endpoint in self.settings.endpoints:
-                self.peer(endpoint)
+            if not self.undecided:
+                self._connect(self.settings.endpoints)
             if self.settings.lookupds:
                 self._discovery = Discovery.for_writer(
                     self.settings,
                     self.rng,
                     self.clock,
-                    on_found=lambda endpoints: [self.peer(endpoint) for endpoint in endpoints],
-                    on_lookup=lambda address, lookup: self._may_route(),
+                    on_found=self._connect,
                     on_forget=self._forget,
+                    on_round=self._decide,
                 )
                 self.keep(self.loop.spawn("discovery", self._discovery.run))
         self.keep(self.loop.spawn("writer-ticker", self._tick))
 
-    def _may_route(self) -> None:
-        """Route from now on where the dialect has found out that topics have leaders (YZ-14)."""
-        if self.routed or not self.settings.dialect.needs_route(""):
+    def _connect(self, endpoints: Iterable[Endpoint]) -> None:
+        """Connect to nsqds that any publish may go to; where topics have leaders, none is."""
+        if not (self.routed or self.undecided):
+            for endpoint in endpoints:
+                self.peer(endpoint)
+
+    def _decide(self) -> None:
+        """Each nsqlookupd has said what it is, or failed: route where one says that topics have leaders (YZ-14)."""
+        dialect, discovery = self.settings.dialect, self._discovery
+        if discovery is None or not hasattr(dialect, "decide"):
             return
-        self.routed = True
-        waiting, self.waiting = self.waiting, deque()
+        dialect.decide(discovery.said)
+        if not self.undecided and self.routed is dialect.needs_route(""):
+            return
+        self.undecided, self.routed = False, dialect.needs_route("")
+        waiting, self.waiting = [*self.waiting, *self.routes.take_waiting()], deque()
+        self._connect((*self.settings.endpoints, *discovery.endpoints))
         for publication in waiting:
+            if publication.request is not None:
+                publication.data = b""  # it was for another dialect
             self._dispatch(publication)
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
@@ -219,7 +236,7 @@ class Producer:
             return
         if self._gathered.batches:  # publishes keep the order they were made in
             self._gathered.send()
-        if self.routed:
+        if self.routed or publication.request is not None:
             self._dispatch(publication)
         else:  # what that does, without the call
             self._send(publication)
@@ -229,8 +246,15 @@ class Producer:
             self._number += 1
             publication.number = self._number
             self.routes.send(publication)
-        else:
+        elif publication.request is None or publication.data or self.undecided:
             self._send(publication)
+        else:
+            try:
+                publication.data = self.settings.dialect.encode(publication.request, _NOWHERE, None)
+            except NSQError as error:
+                self.settle(publication, error=error)
+            else:
+                self._send(publication)
 
     def _send(self, publication: Publication) -> None:
         ready = self.ready

@@ -1,22 +1,29 @@
-"""``dialect="auto"``: plain NSQ or Youzan's, told by what nsqlookupd and nsqd say (YZ-14).
+"""``dialect="auto"``: plain NSQ or Youzan's, told by what each server says of itself (YZ-14).
 
-nsqlookupd of Youzan's kind lists partitions, and versions with a mark of their own; nsqd has the mark in its reply to
-IDENTIFY.  Until one of them has spoken, all is plain NSQ, which both understand.  Where nsqds are given without a
-nsqlookupd, nobody tells of partitions: Youzan's nsqd then chooses one that it leads, and its ids are read as such.
+A nsqlookupd of Youzan's kind has a mark in the version that ``/info`` tells, and lists partitions; nsqd has the mark in
+its reply to IDENTIFY.  What a nsqlookupd says of those who registered decides nothing: anybody may register.  Each
+answer, topic and connection is dealt with on its own, so both kinds may stand beside each other.
+
+A Writer publishes nothing before each nsqlookupd has said what it is, or failed.  Where one is Youzan's, each topic is
+looked up: one that Youzan's know goes to its leaders and nowhere else; one that they do not know goes to those that a
+plain nsqlookupd lists for it.  Where nsqds are given without a nsqlookupd, nobody tells of partitions: Youzan's nsqd
+then chooses one that it leads, and its ids are read as such.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, PlainDialect, PublishRequest, Role
+from gnsq_lite.dialect import INFO, Dialect, Endpoint, Lookup, MessageFactory, PlainDialect, PublishRequest, Role
 from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.policy.sequence import Sequence as Sequencer
 from gnsq_lite.youzan.constants import VERSION_MARK
 from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.lookup import TopicLayout
 from gnsq_lite.youzan.messages import Layout, message_factory
 
 
@@ -25,29 +32,38 @@ def auto_dialect(**options: Any) -> Dialect:
     return YouzanDialect(**options) if options else AutoDialect()
 
 
+#: What a nsqlookupd answers with that is Youzan's, instead of its nsqds: those are looked up by topic.
+_ITSELF = Lookup((), meta="youzan")
+
+
 class AutoDialect:
-    """Plain NSQ until a server shows that it is one of Youzan's; one per Reader or Writer."""
+    """Plain NSQ where no server shows that it is one of Youzan's; one per Reader or Writer."""
 
     name = "auto"
 
     def __init__(self) -> None:
         self._plain, self._youzan = PlainDialect(), YouzanDialect()
-        self._found: Dialect = self._plain
+        #: The nsqlookupds that said last that they are Youzan's.
+        self._lookupds: frozenset[str] = frozenset()
+        #: Whether a leader was ever listed.
+        self._leads = False
 
-    @property
-    def found(self) -> str:
-        """Name of the dialect that is spoken now."""
-        return self._found.name
+    def _of(self, endpoint: Endpoint) -> Dialect:
+        """Return the dialect of a connection: who lists partitions is Youzan's."""
+        return self._plain if endpoint.partition is None else self._youzan
 
     # -- discovery
 
     def lookup_path(self, topic: str, role: Role) -> str:
-        """Ask for what plain nsqlookupd knows; for a topic's leaders once :meth:`needs_route` holds."""
-        dialect = self._youzan if role == "write" and topic else self._plain
-        return dialect.lookup_path(topic, role)
+        """Ask a Reader's nsqlookupds for what plain ones know; a Writer's, what they are, and then for a topic."""
+        if role == "write":
+            return self._youzan.lookup_path(topic, role) if topic else INFO
+        return self._plain.lookup_path(topic, role)
 
     def fuller_path(self, topic: str, data: Any) -> str | None:
-        """Return what to ask a nsqlookupd for that answered a Reader so: one of Youzan's tells more; None: no more."""
+        """Return what to ask a nsqlookupd for that answered so; None: no more."""
+        if not topic:  # a Writer's: it said what it is
+            return None if is_youzan_info(data) or _lists(data) else self._plain.lookup_path("", "write")
         return self._youzan.lookup_path(topic, "read") if is_youzan_answer(data) else None
 
     def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> None:
@@ -55,91 +71,116 @@ class AutoDialect:
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the answer says, in the dialect it is in.  Raises HTTPResponseError."""
-        if is_youzan_answer(data):
-            self._found = self._youzan
-        if self._found is self._youzan and role == "write" and not topic:
-            return Lookup(())  # each topic is looked up on its own
-        return self._found.parse_lookup(topic, role, data)
+        if role == "write" and not topic and is_youzan_info(data):
+            return _ITSELF
+        if not is_youzan_answer(data):
+            return self._plain.parse_lookup(topic, role, data)
+        self._leads = True
+        return self._youzan.parse_lookup(topic, role, data)
 
     # -- consuming
 
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
-        """As the dialect that was found."""
-        return self._found.identify_extra(topic, endpoint)
+        """As the endpoint's dialect."""
+        return self._of(endpoint).identify_extra(topic, endpoint)
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """As the dialect that was found."""
-        return self._found.subscribe(topic, channel, endpoint)
+        """As the endpoint's dialect."""
+        return self._of(endpoint).subscribe(topic, channel, endpoint)
 
     def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
-        """As the dialect that was found; before that, as the connection's reply to IDENTIFY says."""
-        if self._found is self._youzan:
-            return self._youzan.message_factory(topic, endpoint, command, negotiated)
-        return _by_identify(negotiated)
+        """As the connection's reply to IDENTIFY says."""
+        if negotiated is None or VERSION_MARK not in negotiated.version:
+            return Message  # where IDENTIFY has not told yet, none come
+        if endpoint.partition is None:
+            return _PLAIN_SUB
+        return self._youzan.message_factory(topic, endpoint, command, negotiated)
 
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
-        """As the dialect that was found."""
-        return self._found.ready_limit(topic, endpoint)
+        """As the endpoint's dialect."""
+        return self._of(endpoint).ready_limit(topic, endpoint)
 
     def sequence(self, topic: str, endpoint: Endpoint) -> Sequencer | None:
-        """As the dialect that was found."""
-        return self._found.sequence(topic, endpoint)
+        """As the endpoint's dialect."""
+        return self._of(endpoint).sequence(topic, endpoint)
 
     def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
-        """As the dialect that was found."""
-        return self._found.give_up(topic, has_callback)
+        """The callback, then FIN: nothing is read in order that was not asked to be."""
+        return "drop"
 
     def look_up_after(self, error: NSQError) -> float | None:
-        """As the dialect that was found."""
-        return self._found.look_up_after(error)
+        """As Youzan's where one that was lost may have been a leader."""
+        return (self._youzan if self._leads else self._plain).look_up_after(error)
 
     # -- publishing
 
+    def decide(self, said: Mapping[str, Lookup]) -> None:
+        """Take what each nsqlookupd of a Writer said last, by its address."""
+        self._lookupds = frozenset(address for address, lookup in said.items() if lookup.meta == _ITSELF.meta)
+
     def needs_route(self, topic: str) -> bool:
-        """Whether it was found that publishes go to leaders."""
-        return self._found.needs_route(topic)
+        """Whether a nsqlookupd is Youzan's."""
+        return bool(self._lookupds)
+
+    def agreed(
+        self, lookup: Lookup, said: Mapping[str, Lookup], failed: AbstractSet[str], missing: AbstractSet[str]
+    ) -> Lookup | None:
+        """Return what *lookup*, an answer for a topic, settles; None: nothing.
+
+        Args:
+            said: The last answer for that topic of each nsqlookupd, by its address.
+            failed: Those that fail now.
+            missing: Those that have neither answered for it nor failed.
+        """
+        if isinstance(lookup.meta, TopicLayout):
+            return lookup
+        if any(isinstance(other.meta, TopicLayout) for other in said.values()):
+            return None  # it is Youzan's, whoever else has one of that name
+        unasked = missing or not self._lookupds - failed
+        return Lookup((), left_out=lookup.left_out) if unasked else lookup
+
+    def _by(self, route: Lookup | None) -> Dialect:
+        return self._youzan if route is not None and isinstance(route.meta, TopicLayout) else self._plain
 
     def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
-        """As the dialect that was found.  Raises NotSent, OptionError."""
-        return self._found.choose(request, endpoints, route)
+        """As the dialect of the topic's route.  Raises NotSent, OptionError."""
+        return self._by(route).choose(request, endpoints, route)
 
     def prepare(self, request: PublishRequest) -> PublishRequest:
-        """As the dialect that was found, which is Youzan's where anything is routed."""
+        """As Youzan's."""
         return self._youzan.prepare(request)
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """As the dialect that was found.  Raises OptionError."""
-        if self._found is self._plain:
+        """As the dialect of the topic's route.  Raises OptionError."""
+        dialect = self._by(route)
+        if dialect is self._plain:
             for name in ("key", "partition", "trace_id", "headers"):
                 if getattr(request, name) is not None:
                     why = "needs Youzan's NSQ, and no server has shown to be that: pass dialect='youzan'"
                     raise OptionError(name, getattr(request, name), why)
-        return self._found.encode(request, endpoint, route)
+        return dialect.encode(request, endpoint, route)
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """As the dialect that was found.  Raises ProtocolError."""
-        return self._found.receipt(request, body)
+        """As Youzan's, which knows plain NSQ's too.  Raises ProtocolError."""
+        return self._youzan.receipt(request, body)
 
     def should_reroute(self, error: NsqdError) -> bool:
-        """As the dialect that was found."""
-        return self._found.should_reroute(error)
+        """As Youzan's."""
+        return self._youzan.should_reroute(error)
+
+
+def is_youzan_info(data: Any) -> bool:
+    """Whether an answer of ``/info`` is one of Youzan's nsqlookupd."""
+    return isinstance(data, Mapping) and (VERSION_MARK in str(data.get("version")) or "ha_support" in data)
 
 
 def is_youzan_answer(data: Any) -> bool:
-    """Whether an answer of ``/lookup`` or ``/nodes`` is one of Youzan's nsqlookupd."""
-    if not isinstance(data, Mapping):
-        return False
-    if isinstance(data.get("meta"), Mapping) or isinstance(data.get("partitions"), Mapping):
-        return True
-    nodes = data.get("producers")
-    return isinstance(nodes, list) and any(
-        isinstance(node, Mapping) and VERSION_MARK in str(node.get("version")) for node in nodes
-    )
+    """Whether an answer of ``/lookup`` is one of Youzan's nsqlookupd: it knows partitions."""
+    return isinstance(data, Mapping) and any(isinstance(data.get(key), Mapping) for key in ("meta", "partitions"))
+
+
+def _lists(data: Any) -> bool:
+    return isinstance(data, Mapping) and "producers" in data
 
 
 _PLAIN_SUB = message_factory(Layout(), None)
-
-
-def _by_identify(negotiated: Any) -> MessageFactory:
-    """Return how messages are made, once IDENTIFY has told what the server is; before that, none come."""
-    return _PLAIN_SUB if negotiated is not None and VERSION_MARK in negotiated.version else Message

@@ -50,6 +50,7 @@ def partitioned(lookupd: Stub, *nodes: dict[str, Any]) -> None:
     """Answer as Youzan's do: each of *nodes* leads a partition."""
     meta = {"partition_num": len(nodes), "replica": 1}
     leaders = {str(number): each for number, each in enumerate(nodes)}
+    lookupd.answers["/info"] = (200, {"version": "0.3.7-HA.1.13.0", "ha_support": True})
     for path in ("/lookup", "/nodes"):
         lookupd.answers[path] = (200, {"channels": [], "producers": list(nodes), "partitions": leaders, "meta": meta})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -333,8 +334,11 @@ def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypat
     bench, routed = Bench(), []
     monkeypatch.setattr(bench.producer.routes, "send", routed.append)
     first, second = bench.submit(b"1"), bench.submit(b"2")
-    monkeypatch.setattr(bench.producer.settings.dialect, "needs_route", lambda topic: True)
-    bench.producer._may_route()
+    dialect = bench.producer.settings.dialect
+    monkeypatch.setattr(dialect, "needs_route", lambda topic: True)
+    monkeypatch.setattr(dialect, "decide", lambda said: None, raising=False)
+    monkeypatch.setattr(bench.producer, "_discovery", SimpleNamespace(said={}, endpoints=()))
+    bench.producer._decide()
     end_turn()
     assert (bench.wire.sent, [(each.asked().bodies, each.batch) for each in routed]) == ([], [([b"1", b"2"], True)])
     third = Publication(loop_here(), "t", (b"3",), 5.0, bench.clock.now() + 5)

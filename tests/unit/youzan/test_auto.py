@@ -9,7 +9,7 @@ import pytest
 
 from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.dialects import resolve
-from gnsq_lite.errors import OptionError
+from gnsq_lite.errors import NotLeaderError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.youzan.auto import AutoDialect, is_youzan_answer
 from gnsq_lite.youzan.dialect import YouzanDialect
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.rule("YZ-14")
 
 NODE = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "version": "1.3.0"}
 PLAIN = {"channels": [], "producers": [NODE]}
+MARKED = "0.3.7-HA.1.13.0"
 AT = Endpoint("10.0.0.1", 4150)
 
 
@@ -36,14 +37,12 @@ def test_names_give_dialects_and_youzans_options_decide() -> None:
         resolve("kafka")
 
 
-@pytest.mark.parametrize(
-    "name", ["lookup_read", "lookup_read_meta", "lookup_write_meta", "nodes", "lookup_unknown_read"]
-)
+@pytest.mark.parametrize("name", ["lookup_read", "lookup_read_meta", "lookup_write_meta", "lookup_unknown_read"])
 def test_youzans_answers_are_told_from_plain_ones(name: str) -> None:
     assert is_youzan_answer(captured(name))
     assert not is_youzan_answer(PLAIN)
     assert not is_youzan_answer(None)
-    assert not is_youzan_answer({"producers": [None, {"version": 5}]})
+    assert not is_youzan_answer({"producers": [{**NODE, "version": MARKED}]})  # anybody may register
 
 
 @pytest.mark.parametrize("name", ["lookup_read", "lookup_unknown_read"])
@@ -54,24 +53,56 @@ def test_a_reader_asks_for_more_only_one_that_shows_to_be_youzans(name: str) -> 
     assert dialect.fuller_path("t", captured(name)) == "/lookup?topic=t&access=r&metainfo=true"
 
 
-def test_a_reader_stays_plain_on_plain_answers_and_changes_with_youzans() -> None:
+def test_a_reader_deals_with_each_answer_and_endpoint_on_its_own() -> None:
     dialect = AutoDialect()
-    assert dialect.parse_lookup("t", "read", PLAIN).endpoints == (AT,)
-    assert (dialect.found, dialect.subscribe("t", "c", AT)) == ("nsq", (b"SUB t c\n",))
+    assert dialect.look_up_after(NotLeaderError("E_FAILED_ON_NOT_LEADER", "")) is None
     endpoints = dialect.parse_lookup("gplain", "read", captured("lookup_read_meta")).endpoints
     assert [e.partition for e in endpoints] == [0, 1]
-    assert dialect.found == "youzan"
     assert dialect.subscribe("gplain", "c", endpoints[1]) == (b"SUB gplain c 1\n",)
+    assert dialect.parse_lookup("gplain", "read", PLAIN).endpoints == (AT,)
+    assert dialect.subscribe("gplain", "c", AT) == (b"SUB gplain c\n",)
+    plain = dialect.message_factory("gplain", AT, 0, SimpleNamespace(version="1.3.0"))
+    assert plain is Message
+    assert dialect.look_up_after(NotLeaderError("E_FAILED_ON_NOT_LEADER", "")) == 0.2
 
 
-def test_a_writer_asks_for_nodes_until_it_knows_and_then_for_topics() -> None:
+def test_a_writer_asks_each_nsqlookupd_what_it_is_and_plain_ones_for_nsqds() -> None:
     dialect = AutoDialect()
-    assert dialect.lookup_path("", "write") == "/nodes"
-    assert dialect.parse_lookup("", "write", PLAIN).endpoints == (AT,)
+    assert dialect.lookup_path("", "write") == "/info"
+    itself = {"version": MARKED, "ha_support": False}
+    assert dialect.fuller_path("", {"version": "1.3.0"}) == dialect.fuller_path("", {}) == "/nodes"
+    assert dialect.fuller_path("", itself) is dialect.fuller_path("", PLAIN) is None
+    said = {"plain": dialect.parse_lookup("", "write", PLAIN)}
+    assert said["plain"].endpoints == (AT,)
+    dialect.decide(said)
     assert not dialect.needs_route("t")
-    assert dialect.parse_lookup("", "write", captured("nodes")).endpoints == ()
+    said["youzan"] = dialect.parse_lookup("", "write", itself)
+    assert said["youzan"].endpoints == ()
+    dialect.decide(said)
     assert dialect.needs_route("t")
     assert dialect.lookup_path("t", "write").startswith("/lookup?topic=t&access=w")
+    dialect.decide({**said, "youzan": said["plain"]})  # it was replaced
+    assert not dialect.needs_route("t")
+
+
+def test_a_topic_goes_to_plain_nsqds_only_where_youzans_do_not_know_it() -> None:
+    dialect = AutoDialect()
+    youzans = dialect.parse_lookup("gplain", "write", captured("lookup_write_meta"))
+    plain, unknown = (dialect.parse_lookup("gplain", "write", {"producers": nodes}) for nodes in ([NODE], []))
+    dialect.decide({"y": dialect.parse_lookup("", "write", {"version": MARKED})})
+    none: set[str] = set()
+    assert dialect.agreed(youzans, {"y": youzans, "p": plain}, none, none) is youzans
+    assert dialect.agreed(plain, {"y": youzans, "p": plain}, none, none) is None
+    assert dialect.agreed(plain, {"y": unknown, "p": plain}, none, none) is plain
+    for failed, missing in ((none, {"y"}), ({"y"}, none)):  # it may know it
+        settled = dialect.agreed(plain, {"p": plain}, failed, missing)
+        assert settled is not None
+        assert settled.endpoints == ()
+    request = PublishRequest(topic="gplain", bodies=(b"x",), key=b"k")
+    assert dialect.choose(request, youzans.endpoints, youzans).partition is not None
+    assert dialect.choose(request, plain.endpoints, plain) == AT
+    with pytest.raises(OptionError, match="Youzan"):
+        dialect.encode(request, AT, plain)
 
 
 @pytest.mark.parametrize(("version", "kind"), [("1.3.0", Message), ("", Message), ("0.3.7-HA.1.13.0", YouzanMessage)])
