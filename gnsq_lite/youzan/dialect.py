@@ -29,6 +29,9 @@ from gnsq_lite.youzan.partitions import MOVED, PartitionChooser, should_reroute
 
 log = logging.getLogger("gnsq_lite.reader")
 
+#: Seconds after which a topic is believed to have fewer partitions than it had.
+_BELIEVED_AFTER = 60.0
+
 
 class YouzanDialect:
     """NSQ as Youzan's servers speak it.  One per Reader or Writer.
@@ -50,6 +53,8 @@ class YouzanDialect:
         self._clock = clock
         self._chooser = PartitionChooser(self.options.key_mapping)
         self._layouts: dict[str, TopicLayout] = {}
+        #: Since when every answer says that a topic has fewer partitions than are known.
+        self._fewer: dict[str, float] = {}
         #: Topics of which it was said that they lack partitions that are to be read.
         self._told: set[str] = set()
         # Ids of one Writer follow each other; those of two start as far apart as their starts, in nanoseconds.
@@ -63,7 +68,7 @@ class YouzanDialect:
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return an endpoint per partition: those that are to be read, or all that take writes (YZ-3)."""
-        layout = parse_layout(data)
+        layout = self._steady(topic, parse_layout(data))
         if layout.has_meta or topic not in self._layouts:
             self._layouts[topic] = layout
         endpoints = layout.endpoints()
@@ -72,6 +77,24 @@ class YouzanDialect:
             endpoints = tuple(self._chosen(layout, chosen))
             self._tell_of_absent(topic, layout.partition_num, chosen)
         return Lookup(endpoints, layout, layout.left_out)
+
+    def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
+        """Return *layout* with as many partitions as are known where it has fewer: keys would go elsewhere (YZ-5).
+
+        Fewer are believed once each answer of a minute has said so: no topic loses partitions but by being made anew.
+        """
+        known = self.layout_of(topic).partition_num
+        if not layout.has_meta:
+            return layout
+        if layout.partition_num >= known:
+            self._fewer.pop(topic, None)
+            return layout
+        now = self._clock.now()
+        if now - self._fewer.setdefault(topic, now) >= _BELIEVED_AFTER:
+            del self._fewer[topic]
+            log.warning("%s has %d partitions; it had %d", topic, layout.partition_num, known)
+            return layout
+        return replace(layout, partition_num=known)
 
     def _chosen(self, layout: TopicLayout, chosen: Any) -> list[Endpoint]:
         if layout.has_partitions:

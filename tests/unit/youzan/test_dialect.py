@@ -26,6 +26,7 @@ from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.messages import PublishReceipt, YouzanMessage
 from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
+from tests.fakes import FakeClock
 from tests.golden.youzan import answer, conversation
 
 OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
@@ -284,3 +285,25 @@ def test_a_batch_with_headers_is_not_sent_to_a_topic_that_takes_none() -> None:
     assert b'{"a":1}' in dialect.encode(batch, at, said(dialect, [A], extend_support=True))
     # nsqd refuses one message in order; what nsqlookupd said may be older than the topic's upgrade
     assert b'{"a":1}' in dialect.encode(one, at, said(dialect, [A]))
+
+
+@pytest.mark.rule("YZ-5")
+def test_fewer_partitions_are_believed_once_a_minute_of_answers_said_so() -> None:
+    clock = FakeClock()
+    dialect = YouzanDialect(clock=clock)
+
+    def known(leaders: list[Endpoint | None]) -> int:
+        return int(said(dialect, leaders).meta.partition_num)
+
+    assert known([A, B, A, B]) == 4
+    assert known([A, B]) == 4
+    with pytest.raises(PartitionUnavailable):  # it is no other partition's because of that
+        dialect.choose(request(partition=3), (A, B), said(dialect, [A, B]))
+    clock.advance(59.0)
+    assert known([A, B, A, B, A]) == 5
+    assert known([A]) == 5
+    clock.advance(59.9)
+    assert known([A]) == 5
+    clock.advance(0.1)
+    assert known([A]) == 1
+    assert known([]) == 1
