@@ -88,8 +88,8 @@ def youzan_cluster(folder: Path, nodes: int = 2) -> Iterator[str]:
 
 
 @contextmanager
-def youzan_nodes(folder: Path, nodes: int, *more: str) -> Iterator[tuple[str, dict[str, Node]]]:
-    """Likewise, with *more* arguments for each nsqd; the nsqds are yielded too, by their HTTP addresses."""
+def youzan_nodes(folder: Path, nodes: int) -> Iterator[tuple[str, dict[str, Node]]]:
+    """Likewise; the nsqds are yielded too, by their HTTP addresses."""
     found = programs()
     if found is None:
         raise servers.MissingServer("Youzan's nsqd, nsqlookupd or etcd")
@@ -125,7 +125,7 @@ def youzan_nodes(folder: Path, nodes: int, *more: str) -> Iterator[tuple[str, di
         for number in range(nodes):
             http, own_tcp = (f"127.0.0.1:{servers.free_port()}" for _ in range(2))
             own = [*member(http), f"--tcp-address={own_tcp}", f"--lookupd-tcp-address={tcp}", "--data-path=HOME"]
-            own += [f"--worker-id={number}", *more]
+            own.append(f"--worker-id={number}")
             nsqds[http] = start(f"nsqd{number}", found.nsqd, "/ping", http, *own)
 
         def ask(path: str) -> Any:

@@ -1,25 +1,22 @@
 """The log of one (epoch, slot): numbered chunks that are published once, and an end (receiver=executors).
 
 Spark may run two attempts of a task at the same time, and an attempt it gave up may still run.  A chunk's number is
-taken by creating its name exclusively (a hard link), and FIN follows only then; the end marker takes a number too, so
+taken by creating its name exclusively, and FIN follows only then; the end marker takes a number too, so
 nobody can publish, and finish, behind it.  Every attempt yields the same chunks in the same order.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.segments import SegmentDamaged
+from gnsq_lite.spark.shelves import Shelf
 
 _END = b"GNSQEND1"
 _NAME = re.compile(r"e(\d{16})-(?:s\d{4}-c\d{6}|plan)\.\w+")
@@ -44,31 +41,27 @@ class Plan:
 
 
 class EpochLog:
-    """One slot's log of one epoch, in a directory all executors share."""
+    """One slot's log of one epoch, on a shelf all executors share."""
 
-    def __init__(self, directory: Path, epoch: int, slot: int, files: Files | None = None) -> None:
-        self._directory, self._epoch, self._slot = directory, epoch, slot
-        self._files = files or Files()
+    def __init__(self, shelf: Shelf, epoch: int, slot: int) -> None:
+        self._shelf, self._epoch, self._slot = shelf, epoch, slot
 
-    def _path(self, number: int) -> Path:
-        return self._directory / f"e{self._epoch:016d}-s{self._slot:04d}-c{number:06d}.seg"
+    def _name(self, number: int) -> str:
+        return f"e{self._epoch:016d}-s{self._slot:04d}-c{number:06d}.seg"
 
     def read(self, number: int) -> list[pa.RecordBatch] | End | None:
         """Return chunk *number*: its batches, the end, or None where nobody has published it.
 
         Raises SegmentDamaged.
         """
-        path = self._path(number)
-        try:
-            with path.open("rb") as file:
-                head = file.read(len(_END))
-                if head == _END:
-                    return End(**json.loads(file.read()))
-        except FileNotFoundError:
+        data = self._shelf.read(self._name(number))
+        if data is None:
             return None
-        found = segments.scan_file(path)
-        if found.size != path.stat().st_size or not found.rows:
-            raise SegmentDamaged(f"chunk {path} is damaged")
+        if data.slice(0, len(_END)).to_pybytes() == _END:
+            return End(**json.loads(data.slice(len(_END)).to_pybytes()))
+        found = segments.scan(data)
+        if found.size != data.size or not found.rows:
+            raise SegmentDamaged(f"chunk {self._name(number)} is damaged")
         return found.batches
 
     def publish(self, number: int, batches: Sequence[pa.RecordBatch]) -> bool:
@@ -80,7 +73,7 @@ class EpochLog:
         return self._create(number, _END + json.dumps(asdict(end)).encode())
 
     def _create(self, number: int, data: bytes) -> bool:
-        return create_once(self._path(number), data, self._files)
+        return self._shelf.create(self._name(number), data)
 
     def end(self) -> End | None:
         """Return how the epoch ended here; None: it has not."""
@@ -92,42 +85,25 @@ class EpochLog:
             number += 1
 
 
-def create_once(path: Path, data: bytes, files: Files) -> bool:
-    """Create *path* with *data*, whole and durable, unless it exists; return whether this call did."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}")
-    fd = files.create(fresh)
-    try:
-        files.append(fd, data)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    try:
-        files.link(fresh, path)
-    except FileExistsError:
-        return False
-    finally:
-        files.unlink(fresh)
-    files.sync_directory(path.parent)
-    return True
+def _plan(epoch: int) -> str:
+    return f"e{epoch:016d}-plan.json"
 
 
-def plan_epoch(directory: Path, epoch: int, plan: Plan, files: Files) -> Plan:
+def plan_epoch(shelf: Shelf, epoch: int, plan: Plan) -> Plan:
     """Store *plan* for *epoch*, or return the one that was stored before."""
-    path = directory / f"e{epoch:016d}-plan.json"
-    if not path.exists() and create_once(path, json.dumps(asdict(plan)).encode(), files):
+    found = read_plan(shelf, epoch)
+    if found is None and shelf.create(_plan(epoch), json.dumps(asdict(plan)).encode()):
         return plan
-    return Plan(**json.loads(path.read_text()))
+    return found or read_plan(shelf, epoch) or plan
 
 
-def read_plan(directory: Path, epoch: int) -> Plan | None:
+def read_plan(shelf: Shelf, epoch: int) -> Plan | None:
     """Return the stored plan of *epoch*."""
-    path = directory / f"e{epoch:016d}-plan.json"
-    return Plan(**json.loads(path.read_text())) if path.exists() else None
+    data = shelf.read(_plan(epoch))
+    return None if data is None else Plan(**json.loads(data.to_pybytes()))
 
 
-def forget_epochs(directory: Path, up_to: int, files: Files) -> None:
+def forget_epochs(shelf: Shelf, up_to: int) -> None:
     """Remove the logs of the epochs up to *up_to*."""
-    for path in directory.iterdir():
-        found = _NAME.fullmatch(path.name)
-        if found is not None and int(found[1]) <= up_to:
-            files.unlink(path)
+    found = [(name, _NAME.fullmatch(name)) for name in shelf.names()]
+    shelf.remove([name for name, match in found if match is not None and int(match[1]) <= up_to])

@@ -2,18 +2,16 @@
 
 An offset is the number of an epoch.  A micro-batch is one epoch; its task of a slot receives for epochMs, publishes
 what came as chunks of the slot's log, finishes the messages and yields the rows.  A task that runs again yields the
-published chunks first.  Needs a spoolDir that all executors share and that can create a name exclusively.
+published chunks first.  Needs a spoolDir that all executors share: a directory, or an object store.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,10 +24,12 @@ from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_ep
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.places import open_epoch_spool
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.schema import arrow_schema, to_batch
 from gnsq_lite.spark.segments import conform
-from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, check_visible, lock_directory, read_meta
+from gnsq_lite.spark.shelves import EpochSpool
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError
 from gnsq_lite.spark.stream import ignore_sigterm
 
 #: Messages of one chunk, and the seconds it may be filled.
@@ -63,8 +63,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         if options.ordered and not options.partitions:
             raise OptionError("partitions", (), "receiver=executors with ordered=true needs the partitions named")
         self._options = options
-        self._directory = Path(options.spool_dir)
-        self._lock: int | None = None
+        self._spool: EpochSpool | None = None
         self._meta: Meta | None = None
         self._backlog_until_ns = 0
         self._first: int | None = None
@@ -72,27 +71,25 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         self._last: Offset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
+        return {**self.__dict__, "_spool": None, "_meta": None}
 
     def _started(self) -> Meta:
-        if self._meta is None or self._lock is None:
+        if self._meta is None:
             ignore_sigterm()
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_directory(self._directory, self._options.lock_wait_ms / 1000)
-            self._meta = self._load()
+            options = self._options
+            wanted = Meta(str(uuid.uuid4()), options.topic, options.channel)
+            meta = self._opened().open(wanted, options.lock_wait_ms / 1000)
+            if (meta.topic, meta.channel) != (options.topic, options.channel):
+                raise SpoolError(
+                    f"spool {options.spool_dir} belongs to {meta.topic}/{meta.channel}: each query needs its own"
+                )
+            self._meta = meta
         return self._meta
 
-    def _load(self) -> Meta:
-        options = self._options
-        meta = read_meta(self._directory)
-        if meta is None:
-            meta = Meta(str(uuid.uuid4()), options.topic, options.channel)
-            self.files().replace_text(self._directory / "META.json", meta.text())
-        if (meta.topic, meta.channel) != (options.topic, options.channel):
-            raise SpoolError(
-                f"spool {self._directory} belongs to {meta.topic}/{meta.channel}: each query needs its own"
-            )
-        return meta
+    def _opened(self) -> EpochSpool:
+        if self._spool is None:
+            self._spool = open_epoch_spool(self._options, self.files())
+        return self._spool
 
     # -- driver side
 
@@ -116,8 +113,8 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
             return start
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"spool {self._directory} is not the one of this query's checkpoint ({start.spool}, now {meta.uuid});"
-                " set failOnDataLoss=false to go on without what it held"
+                f"spool {self._options.spool_dir} is not the one of this query's checkpoint ({start.spool}, now"
+                f" {meta.uuid}); set failOnDataLoss=false to go on without what it held"
             )
         return Offset(meta.uuid, max(meta.committed, start.number), "epoch")
 
@@ -125,10 +122,10 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         """Whether the last epoch found nothing of the backlog any more."""
         if self._first is None:
             self._first, self._begun = epoch, time.monotonic()
-        plan = read_plan(self._directory, epoch) if epoch > self._first else None
+        plan = read_plan(self._opened().shelf, epoch) if epoch > self._first else None
         if plan is None:
             return False
-        ends = [EpochLog(self._directory, epoch, slot).end() for slot in range(plan.receivers)]
+        ends = [EpochLog(self._opened().shelf, epoch, slot).end() for slot in range(plan.receivers)]
         if any(end is None or end.backlog for end in ends):
             return False
         if any(end is not None and end.connected for end in ends):
@@ -151,9 +148,10 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
             return []
         begin = first.number if first.spool == meta.uuid else last.number - 1
         tasks = []
+        self._opened().check_mine()
         for epoch in range(begin + 1, last.number + 1):
             wanted = Plan(self._options.receivers, self._backlog_until_ns)
-            plan = plan_epoch(self._directory, epoch, wanted, self.files())
+            plan = plan_epoch(self._opened().shelf, epoch, wanted)
             tasks += [
                 EpochPartition(epoch, slot, plan.receivers, plan.backlog_until_ns, meta.uuid)
                 for slot in range(plan.receivers)
@@ -165,14 +163,14 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         meta, last = self._started(), parse_offset(end, "epoch")
         if last.spool == meta.uuid and last.number > meta.committed:
             self._meta = replace(meta, committed=last.number)
-            self.files().replace_text(self._directory / "META.json", self._meta.text())
-            forget_epochs(self._directory, last.number, self.files())
+            self._opened().commit(self._meta)
+            forget_epochs(self._opened().shelf, last.number)
 
     def stop(self) -> None:
         """Let go of the spool; tasks end by themselves within their epoch."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        spool, self._spool, self._meta = self._spool, None, None
+        if spool is not None:
+            spool.close()
 
     # -- task side
 
@@ -180,11 +178,11 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         """Yield a slot's rows: what was published, then what comes until the epoch ends."""
         if not isinstance(partition, EpochPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        check_visible(self._directory, partition.spool)  # before anything is received: it would be finished unseen
+        self._opened().check_visible(partition.spool)  # before anything is received: it would be finished unseen
         return self._task(partition).rows()
 
     def _task(self, partition: EpochPartition) -> EpochTask:
-        log = EpochLog(self._directory, partition.epoch, partition.slot, self.files())
+        log = EpochLog(self._opened().shelf, partition.epoch, partition.slot)
         return EpochTask(log, self._options, partition, self._make_receiver(partition))
 
     def _make_receiver(self, partition: EpochPartition) -> Receiver:

@@ -29,7 +29,7 @@ class LogUnavailable(NSQError):
 
 @dataclass(frozen=True)
 class Extent:
-    """A log's bytes that can be read, begin <= place < end, and how many messages it ever had."""
+    """A log's bytes on the disk, begin <= place < end, and how many messages it ever had."""
 
     begin: int
     end: int
@@ -58,12 +58,6 @@ class Leader:
 
 class Logs(Protocol):
     """A topic's logs, as planning asks for them."""
-
-    def extents(self) -> dict[int, Extent]:
-        """Return the logs whose leaders answer."""
-
-    def count(self) -> int:
-        """Return how many partitions the topic has."""
 
     def at(self, partition: int, place: int) -> Mark | None:
         """Return the first message at or behind *place*; None: there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,14 +10,12 @@ from typing import Any
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_ranges
 from gnsq_lite.options import parse_address
-from gnsq_lite.spark.options import camel, opt
+from gnsq_lite.spark.options import camel, opt, seconds_of
 from gnsq_lite.wire.names import check_channel, check_topic
 from gnsq_lite.youzan.commands import check_partition
 
 #: What stands for the log's two ends where a partition's offset is given, as Kafka's source has it.
 LATEST, EARLIEST = -1, -2
-
-_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -77,16 +74,7 @@ class LogOptions:
             check_partition(partition)
         self.starting(batch=False)
         self.ending()
-        if self.max_delay <= 0:
-            raise OptionError("maxTriggerDelay", self.max_trigger_delay, "must be more than nothing")
-
-    @property
-    def max_delay(self) -> float:
-        """maxTriggerDelay in seconds."""
-        found = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", self.max_trigger_delay.strip().lower())
-        if found is None:
-            raise OptionError("maxTriggerDelay", self.max_trigger_delay, "must be such as 500ms, 30s, 15m or 1h")
-        return int(found[1]) * _UNITS[found[2]]
+        seconds_of(self.max_trigger_delay)
 
     def starting(self, *, batch: bool) -> Position:
         """Return where to begin.  Raises OptionError."""

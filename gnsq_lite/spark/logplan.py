@@ -53,11 +53,17 @@ def _place(position: Position, partition: int, extent: Extent, logs: Logs) -> in
         return at_time(partition, extent, time * 1_000_000, logs)
     place = position.offsets.get(partition, position.otherwise)
     if place < 0:
-        return extent.begin if place == EARLIEST else extent.end
+        return first_place(partition, extent, logs) if place == EARLIEST else extent.end
     if extent.begin <= place < extent.end:
         found = logs.at(partition, place)  # a place amid a message means the next one
         return extent.end if found is None else found.place
     return place  # behind the log's end, or removed: told of when it is read
+
+
+def first_place(partition: int, extent: Extent, logs: Logs) -> int:
+    """Return where reading can begin: nsqd may find a message no more whose bytes it has not removed yet."""
+    found = logs.at(partition, extent.begin) if extent.begin < extent.end else None
+    return extent.end if found is None else found.place
 
 
 def at_time(partition: int, extent: Extent, since_ns: int, logs: Logs) -> int:

@@ -31,6 +31,7 @@ from gnsq_lite.spark.logplan import (
     Places,
     Range,
     as_offset,
+    first_place,
     limited,
     messages_waiting,
     parse_places,
@@ -39,7 +40,8 @@ from gnsq_lite.spark.logplan import (
 )
 from gnsq_lite.spark.logschema import LOG_COLUMNS, LOG_DDL
 from gnsq_lite.spark.logtask import RangeTask, lost
-from gnsq_lite.spark.options import parse, redacted
+from gnsq_lite.spark.offsets import Patience
+from gnsq_lite.spark.options import parse, redacted, seconds_of
 from gnsq_lite.spark.stream import ignore_sigterm
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -145,7 +147,7 @@ class _LogReader:
                 lost(self._options, f"partition {partition} of {topic} lacks {begin}: {why}")
                 begins = {**begins, partition: min(extent.begin, end)}
             elif extent is not None and partition not in begins:
-                begins = {**begins, partition: extent.begin}
+                begins = {**begins, partition: first_place(partition, extent, self._cluster)}
         return [LogPartition(one) for one in ranges(begins, ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -173,7 +175,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         super().__init__(options)
         self._last: Places | None = None
         self._until: Places | None = None
-        self._waiting_since: float | None = None
+        self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
         limits = (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger)
         if any(limits) and not supports_available_now():
             why = "this PySpark does not tell a Python source where a batch begins, so limits need PySpark 4.2"
@@ -225,14 +227,9 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
     def _admitted(self, begins: Places, ends: Places, extents: Mapping[int, Extent], limit: Any) -> Places:
         """Return *ends* within the limits; *begins* where too little waits."""
         options = self._options
-        at_least = options.min_offsets_per_trigger
-        if at_least is not None and self._until is None and any(ends[n] > begins.get(n, 0) for n in ends):
-            now = time.monotonic()
-            self._waiting_since = now if self._waiting_since is None else self._waiting_since
-            late = now - self._waiting_since >= options.max_delay
-            if not late and messages_waiting(begins, extents, self._cluster) < at_least:
-                return dict(begins)
-            self._waiting_since = None
+        more = self._until is None and any(ends[n] > begins.get(n, 0) for n in ends)
+        if more and self._patience.waits(lambda: messages_waiting(begins, extents, self._cluster)):
+            return dict(begins)
         rows = [one for one in (options.max_offsets_per_trigger, getattr(limit, "max_rows", None)) if one is not None]
         size = [one for one in (options.max_bytes_per_trigger, getattr(limit, "max_bytes", None)) if one is not None]
         if not rows and not size:

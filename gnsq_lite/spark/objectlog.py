@@ -223,10 +223,14 @@ class ObjectLog:
 
     def commit(self, number: int) -> None:
         """Note that the entries up to *number* are needed no more.  Raises SpoolFenced, OSError."""
+        self.check_writer()
+        self._committed.write(key(self._term), json.dumps({"number": number}).encode())
+
+    def check_writer(self) -> None:
+        """Raise SpoolFenced where there is a newer lease; OSError."""
         names = self._leases.names()
         if names and int(names[-1]) != self._term:
             raise SpoolFenced(f"spool {self.store.url} was taken over by another query: this one removes nothing more")
-        self._committed.write(key(self._term), json.dumps({"number": number}).encode())
 
     def remove(self, numbers: list[int]) -> None:
         """Remove entries that are committed."""

@@ -143,6 +143,10 @@ class ObjectSpool:
         """Return the bytes that no batch up to segment *number* has."""
         return sum(segment.size for segment in reversed(self.segments) if segment.number > number)
 
+    def rows_after(self, number: int) -> int:
+        """Return the rows above segment *number*."""
+        return sum(segment.rows for segment in reversed(self.segments) if segment.number > number)
+
     def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
         """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
         wanted = range(begin + 1, end + 1)

@@ -7,10 +7,11 @@ that took its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.spoolmeta import SpoolError
 
 
@@ -62,3 +63,22 @@ class Limits:
                 break
             last = number
         return last
+
+
+class Patience:
+    """Whether a batch waits for more: until *rows* are there, or *delay* seconds since some were."""
+
+    def __init__(self, rows: int | None, delay: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._rows, self._delay, self._clock = rows, delay, clock
+        self._since: float | None = None
+
+    def waits(self, waiting: Callable[[], int]) -> bool:
+        """Ask with what counts the rows that wait, one at least."""
+        if self._rows is None:
+            return False
+        now = self._clock.now()
+        self._since = now if self._since is None else self._since
+        if now - self._since < self._delay and waiting() < self._rows:
+            return True
+        self._since = None
+        return False

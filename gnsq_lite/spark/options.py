@@ -27,6 +27,7 @@ _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": 
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -43,6 +44,14 @@ def camel(name: str) -> str:
         return _SPECIAL[name]
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of a maxTriggerDelay such as 500ms, 30s, 15m or 1h.  Raises OptionError."""
+    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h)", text.strip().lower())
+    if found is None or not int(found[1]):
+        raise OptionError("maxTriggerDelay", text, "must be such as 500ms, 30s, 15m or 1h")
+    return int(found[1]) * _SECONDS[found[2]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +104,8 @@ class SourceOptions(CommonOptions):
     epoch_ms: int = opt(1000, "receiver=executors: how long a task receives", low=50, high=3_600_000)
     max_offsets_per_trigger: int | None = opt(None, "most rows of a micro-batch", low=1)
     max_bytes_per_trigger: int | None = opt(None, "most spooled bytes of a micro-batch", low=1, kind="bytes")
+    min_offsets_per_trigger: int | None = opt(None, "rows a micro-batch waits for", low=1)
+    max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
     min_partitions: int = opt(1, "tasks a full batch of maxOffsetsPerTrigger rows is cut into", low=1, high=4096)
     fail_on_data_loss: bool = opt(
         True, "end the query when acknowledged rows are gone: spool replaced, segment missing"
@@ -143,10 +154,11 @@ class SourceOptions(CommonOptions):
             object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
         self.check_addresses()
         self._check_start()
+        if self.min_offsets_per_trigger is not None and self.receiver == "executors":
+            raise OptionError("minOffsetsPerTrigger", self.min_offsets_per_trigger, "an epoch ends after its epochMs")
+        seconds_of(self.max_trigger_delay)
         if self.snapshot and not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", self.snapshot):
             raise OptionError("snapshot", self.snapshot, "must be letters, digits, '_', '-' and '.'")
-        if self.receiver == "executors" and self.is_remote:
-            raise OptionError("spoolDir", self.spool_dir, "receiver=executors needs a directory all executors share")
         if self.receiver == "executors" and self.spool_transfer == "inline":
             raise OptionError("spoolTransfer", "inline", "receiver=executors needs a spoolDir all executors share")
 

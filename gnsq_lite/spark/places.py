@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.schema import arrow_schema
 from gnsq_lite.spark.segments import Segment
+from gnsq_lite.spark.shelves import DirectorySpool, EpochSpool, RemoteSpool
 from gnsq_lite.spark.spool import Spool
 from gnsq_lite.spark.spoolmeta import DataLoss, check_visible
 
@@ -100,6 +102,13 @@ def open_any_spool(options: SourceOptions, files: Files) -> Spool | ObjectSpool:
     spool = ObjectSpool(object_log(options), options.topic, options.channel)
     spool.open(options.lock_wait_ms / 1000)
     return spool
+
+
+def open_epoch_spool(options: SourceOptions, files: Files) -> EpochSpool:
+    """Return the spool of receiver=executors, which is not locked yet."""
+    if options.is_remote:
+        return RemoteSpool(partial(object_log, options))
+    return DirectorySpool(Path(options.spool_dir), files)
 
 
 def object_log(options: SourceOptions) -> ObjectLog:

@@ -285,6 +285,11 @@ class Spool:
         sealed = sum(segment.size for segment in reversed(self.segments) if segment.number > number)
         return sealed + sum(lane.size for lane in self._lanes.values())
 
+    def rows_after(self, number: int) -> int:
+        """Return the rows above segment *number*, those of open segments too."""
+        sealed = sum(segment.rows for segment in reversed(self.segments) if segment.number > number)
+        return sealed + sum(lane.rows for lane in self._lanes.values())
+
     def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
         """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
         return [segment for segment, _ in locate(self.directory, begin, end, complete=complete)]

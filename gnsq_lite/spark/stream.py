@@ -25,8 +25,8 @@ from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.files import Files
-from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
-from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
+from gnsq_lite.spark.options import SourceOptions, seconds_of
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.spoolmeta import DataLoss
@@ -48,6 +48,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._available_now = False
         self._unasked = not supports_available_now()
         self._last: Offset | None = None
+        self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_collector": None}
@@ -85,7 +86,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._unasked:
             self._unasked = False
             self._wait_unasked(collector, limits)
-        end = self._end(collector, begin, limits)
+        end = None if self._waits(collector, begin) else self._end(collector, begin, limits)
         if end is None and self._available_now:
             end = self._wait_for_backlog(collector, begin, limits)
         if end is not None:
@@ -127,6 +128,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if not sealed and newest > begin.number:
             return newest  # committed by an earlier query on this spool: located, or lost, in partitions()
         return limits.cut([(s.number, s.rows, s.size) for s in sealed])
+
+    def _waits(self, collector: Collector, begin: Offset) -> bool:
+        """Whether minOffsetsPerTrigger says to wait: not for what a spool that is full cannot take."""
+        with collector.lock:
+            waiting = collector.spool.rows_after(begin.number)
+        may_wait = waiting and not self._available_now and not collector.is_paused()
+        return bool(may_wait) and self._patience.waits(lambda: waiting)
 
     def _wait_for_backlog(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
         """AvailableNow: wait for rows until the backlog counts as read; None: it does."""

@@ -18,6 +18,7 @@ from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
+from gnsq_lite.spark.shelves import DirectoryShelf
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolInUse, SpoolNotVisible
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
@@ -42,7 +43,9 @@ class Feeding(FakeReceiver):
 
 def task(directory: Path, messages: list[FakeMessage], files: Files | None = None, **more: str) -> EpochTask:
     partition = EpochPartition(1, 0, 2, 0, "")
-    return EpochTask(EpochLog(directory, 1, 0, files), options(directory, **more), partition, Feeding(messages))
+    return EpochTask(
+        EpochLog(DirectoryShelf(directory, files), 1, 0), options(directory, **more), partition, Feeding(messages)
+    )
 
 
 def numbers(made: EpochTask) -> list[int]:
@@ -77,7 +80,7 @@ def test_nothing_is_finished_before_it_is_published(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_died_after_publishing_is_carried_on(tmp_path: Path) -> None:
-    log = EpochLog(tmp_path, 1, 0)
+    log = EpochLog(DirectoryShelf(tmp_path), 1, 0)
     assert log.publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
     assert numbers(task(tmp_path, messages(2, 2))) == [0, 1, 2, 3]
 
@@ -85,7 +88,7 @@ def test_an_attempt_that_died_after_publishing_is_carried_on(tmp_path: Path) -> 
 def test_a_chunk_another_attempt_published_first_counts_and_ones_own_goes_back(tmp_path: Path) -> None:
     mine = messages(10, 2)
     made = task(tmp_path, mine)
-    log = EpochLog(tmp_path, 1, 0)
+    log = EpochLog(DirectoryShelf(tmp_path), 1, 0)
 
     class Overtaken(Files):
         def link(self, source: Path, target: Path) -> None:
@@ -94,13 +97,13 @@ def test_a_chunk_another_attempt_published_first_counts_and_ones_own_goes_back(t
                 log.finish(1, End(2, 0, True))
             super().link(source, target)
 
-    made._log._files = Overtaken()
+    made._log._shelf = DirectoryShelf(tmp_path, Overtaken())
     assert numbers(made) == [0, 1]
     assert {m.answer for m in mine} == {"REQ"}
 
 
 def test_nobody_publishes_behind_the_end(tmp_path: Path) -> None:
-    log = EpochLog(tmp_path, 1, 0)
+    log = EpochLog(DirectoryShelf(tmp_path), 1, 0)
     assert log.finish(0, End(0, 0, True))
     assert not log.publish(0, [to_batch(messages(0, 1))])  # type: ignore[arg-type]
     zombie = messages(0, 1)
@@ -152,7 +155,7 @@ def test_an_epochs_rows_are_limited(tmp_path: Path) -> None:
 
 
 def test_a_damaged_chunk_is_an_error(tmp_path: Path) -> None:
-    EpochLog(tmp_path, 1, 0).publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
+    EpochLog(DirectoryShelf(tmp_path), 1, 0).publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
     path = next(tmp_path.glob("e*.seg"))
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(SegmentDamaged, match="damaged"):
@@ -160,10 +163,10 @@ def test_a_damaged_chunk_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_plan_holds_when_the_batch_runs_again(tmp_path: Path) -> None:
-    assert plan_epoch(tmp_path, 1, Plan(2, 5), Files()) == Plan(2, 5)
-    assert plan_epoch(tmp_path, 1, Plan(8, 9), Files()) == Plan(2, 5)
-    EpochLog(tmp_path, 1, 1).finish(0, End(0, 0, True))
-    forget_epochs(tmp_path, 1, Files())
+    assert plan_epoch(DirectoryShelf(tmp_path), 1, Plan(2, 5)) == Plan(2, 5)
+    assert plan_epoch(DirectoryShelf(tmp_path), 1, Plan(8, 9)) == Plan(2, 5)
+    EpochLog(DirectoryShelf(tmp_path), 1, 1).finish(0, End(0, 0, True))
+    forget_epochs(DirectoryShelf(tmp_path), 1)
     assert list(tmp_path.glob("e*")) == []
 
 
@@ -177,13 +180,13 @@ def test_each_named_topic_partition_has_one_slot() -> None:
 
 def test_a_slot_without_a_partition_ends_at_once(tmp_path: Path) -> None:
     made = EpochTask(
-        EpochLog(tmp_path, 1, 1),
+        EpochLog(DirectoryShelf(tmp_path), 1, 1),
         options(tmp_path, partitions="0"),
         EpochPartition(1, 1, 2, 0, ""),
         Feeding(messages(0, 1)),
     )
     assert numbers(made) == []
-    assert EpochLog(tmp_path, 1, 1).end() == End(0, 0, True)
+    assert EpochLog(DirectoryShelf(tmp_path), 1, 1).end() == End(0, 0, True)
 
 
 def test_the_driver_counts_epochs_and_cleans_up(tmp_path: Path) -> None:
@@ -211,12 +214,12 @@ def test_available_now_ends_after_an_epoch_without_backlog(tmp_path: Path) -> No
     first = reader.latestOffset(start, None)
     reader.partitions(start, first)
     for slot, backlog in ((0, 0), (1, 4)):
-        EpochLog(tmp_path, 1, slot).finish(0, End(4, backlog, True))
+        EpochLog(DirectoryShelf(tmp_path), 1, slot).finish(0, End(4, backlog, True))
     second = reader.latestOffset(first, None)
     assert second["epoch"] == 2
     reader.partitions(first, second)
     for slot in range(2):
-        EpochLog(tmp_path, 2, slot).finish(0, End(3, 0, True))
+        EpochLog(DirectoryShelf(tmp_path), 2, slot).finish(0, End(3, 0, True))
     assert reader.latestOffset(second, None) == second
     reader.stop()
 
@@ -225,11 +228,11 @@ def test_a_task_counts_its_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(epochs, "CHUNK_SECONDS", 0.01)
     given = [FakeMessage(n, b"%d" % n, timestamp_ns=n) for n in range(4)]
     partition = EpochPartition(1, 0, 1, backlog_until_ns=1, spool="")
-    made = EpochTask(EpochLog(tmp_path, 1, 0), options(tmp_path), partition, Feeding(given))
+    made = EpochTask(EpochLog(DirectoryShelf(tmp_path), 1, 0), options(tmp_path), partition, Feeding(given))
     begun = time.monotonic()
     assert numbers(made) == [0, 1, 2, 3]
     assert time.monotonic() - begun >= 0.1
-    assert EpochLog(tmp_path, 1, 0).end() == End(4, 2, True)
+    assert EpochLog(DirectoryShelf(tmp_path), 1, 0).end() == End(4, 2, True)
 
 
 @pytest.mark.rule("PIPE-2")

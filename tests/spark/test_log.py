@@ -100,6 +100,17 @@ def test_topic_and_lookupds_are_required() -> None:
             options(**{lacking: ""})
 
 
+def test_the_earliest_is_what_nsqd_finds_and_not_what_its_files_hold() -> None:
+    class Forgetful(FakeLogs):
+        def at(self, partition: int, place: int) -> Mark | None:
+            return super().at(partition, max(place, 70))
+
+    logs = Forgetful(p0=10, p1=0)
+    logs.begin = 20
+    extents = {0: logs.extents()[0], 1: Extent(0, 0, 0)}
+    assert resolved(options().starting(batch=True), extents, logs) == {0: 70, 1: 0}
+
+
 def test_limits_are_shared_out_by_what_waits_and_end_between_messages() -> None:
     logs = FakeLogs(p0=90, p1=10, p2=5)
     ends = {0: 900, 1: 100, 2: 50}

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.spoolmeta import SpoolError
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
 from tests.spark.gateway import PROGRAM, Gateway
@@ -48,13 +52,11 @@ def test_a_url_that_names_no_place_is_refused(url: str, why: str) -> None:
         parse(SourceOptions, {**BASE, "spoolDir": url})
 
 
-def test_what_needs_a_directory_says_so_and_settings_are_no_secret_told() -> None:
+def test_settings_are_no_secret_told() -> None:
     from gnsq_lite.spark.source import NsqDataSource
 
     given = {**BASE, "spoolDir": "s3a://bucket/x/", "nsq.storage.secretAccessKey": "hunter2"}
     given["nsq.storage.accessKeyId"] = "me"
-    with pytest.raises(OptionError, match="all executors share"):
-        parse(SourceOptions, {**given, "receiver": "executors"})
     with pytest.raises(OptionError, match="did you mean secret_access_key"):
         NsqDataSource({**given, "nsq.storage.secretAccesKey": "x"}).schema()
     with pytest.raises(OptionError, match="refuses its settings"):
@@ -82,6 +84,39 @@ if PROGRAM:
         second.run(settled(server))
         again.stop()
         assert sorted(first.rows + second.rows) == list(range(2000))
+
+    @pytest.mark.rule("PIPE-3")
+    def test_receivers_in_tasks_publish_to_the_store_and_another_driver_goes_on(
+        server: ServerHandle, gateway: Gateway
+    ) -> None:
+        publish(server, 2000)
+        given = options(server, gateway, receiver="executors", epochMs="500", lockWaitMs="0")
+        first = NsqEpochReader(given)
+        offset = first.initialOffset()
+        with pytest.raises(SpoolError, match="in use by another query"):
+            NsqEpochReader(given).initialOffset()
+        rows: list[list[int]] = []
+        ends = [offset]
+        while sum(map(len, rows)) < 2000 and len(ends) < 60:
+            ends.append(first.latestOffset(ends[-1], None))
+            rows.append(in_tasks(first, ends[-2], ends[-1]))
+        assert sorted(row for one in rows for row in one) == list(range(2000))
+        first.commit(ends[-2])
+        first.stop()
+        again = NsqEpochReader(given)
+        assert in_tasks(again, ends[-2], ends[-1]) == rows[-1], "the batch that was not committed is the same"
+        (task, _) = again.partitions(ends[-2], ends[-1])
+        with pytest.raises(SpoolError, match="does not see the driver's"):
+            again.read(replace(task, spool="another"))
+        again.stop()
+
+    def in_tasks(reader: NsqEpochReader, start: Any, end: Any) -> list[int]:
+        """The rows of a batch, each task's reader made of the pickled one as on an executor."""
+        rows = []
+        for partition in reader.partitions(start, end):
+            for batch in pickle.loads(pickle.dumps(reader)).read(partition):
+                rows += [int(body) for body in batch.column("body").to_pylist()]
+        return rows
 
     def test_a_second_driver_is_refused_and_a_server_that_is_away_for_a_while_costs_nothing(
         server: ServerHandle, gateway: Gateway

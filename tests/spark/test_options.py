@@ -184,11 +184,9 @@ def test_a_place_nobody_here_can_write_to_is_refused(url: str) -> None:
         parse(SinkOptions, {"topic": "t", "nsqdTCPAddresses": "n", "markerDir": url})
 
 
-def test_markers_and_tasks_that_receive_need_a_directory() -> None:
+def test_markers_need_a_directory() -> None:
     with pytest.raises(OptionError, match="markerDir"):
         parse(SinkOptions, {"topic": "t", "nsqdTCPAddresses": "n", "markerDir": "s3://b/x"})
-    with pytest.raises(OptionError, match="all executors share"):
-        source(spoolDir="s3://b/x", receiver="executors")
 
 
 def test_settings_of_an_object_store_are_the_sources_and_kept_apart() -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.errors import ConnectError
-from gnsq_lite.spark.offsets import Limits, Offset, parse_offset
+from gnsq_lite.errors import ConnectError, OptionError
+from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
 from gnsq_lite.spark.stream import NsqStreamReader
+from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
 RECEIVERS: list[FakeReceiver] = []
@@ -108,6 +109,27 @@ def test_rows_per_trigger_are_limited(readers: Any) -> None:
         start, end = end, reader.latestOffset(end, None)
         sizes.append(len(rows(reader, start, end)))
     assert sizes == [4, 4, 2, 0]
+
+
+def test_a_batch_waits_for_min_offsets_and_no_longer_than_the_delay(readers: Any) -> None:
+    reader = readers(minOffsetsPerTrigger="4", maxTriggerDelay="1h")
+    start = reader.initialOffset()
+    for number in range(3):
+        feed(reader, number, 1)
+        assert reader.latestOffset(start, None) == start
+    assert reader._collector.spool.segments == [], "waiting cuts no small segments"
+    feed(reader, 3, 1)
+    end = reader.latestOffset(start, None)
+    assert len(rows(reader, start, end)) == 4
+    assert reader.latestOffset(end, None) == end
+    clock = FakeClock()
+    patience = Patience(4, 10.0, clock)
+    assert (patience.waits(lambda: 1), patience.waits(lambda: 4), patience.waits(lambda: 1)) == (True, False, True)
+    clock.advance(10.0)
+    assert (patience.waits(lambda: 1), patience.waits(lambda: 1)) == (False, True)
+    assert not Patience(None, 10.0, clock).waits(lambda: 1)
+    with pytest.raises(OptionError, match="epoch"):
+        readers(receiver="executors", minOffsetsPerTrigger="4")
 
 
 def test_sparks_own_limit_counts_too(readers: Any) -> None:
