@@ -130,8 +130,10 @@ class Consumer:
         settings = self.settings
         self.discovery = Discovery.for_reader(settings, self.rng, self.clock, self._found, self._forgotten)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
-        self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
-        self._greenlets.append(self.loop.spawn("rate limit", self.rate.run))
+        if self.limits.is_needed:
+            self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
+        if self.rate.is_needed:
+            self._greenlets.append(self.loop.spawn("rate limit", self.rate.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:

@@ -17,6 +17,7 @@ class Pacing:
     def __init__(self, options: HandlerOptions, clock: Clock, set_allowed: Callable[[int], None]) -> None:
         rate = options.per_second
         self._limit = None if rate is None else RateLimit(rate, clock)
+        self.is_needed = rate is not None
         self._clock, self._set_allowed = clock, set_allowed
         self._came = Event()
         self._told: int | None = None
@@ -29,7 +30,7 @@ class Pacing:
             self._tell(self._limit)
 
     def run(self) -> None:
-        """Allow more when it is time, until killed; without a limit there is nothing to do."""
+        """Allow more when it is time, until killed; returns at once where there is no limit."""
         limit = self._limit
         while limit is not None:
             self._tell(limit)

@@ -42,6 +42,8 @@ class TimeLimits:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._outcomes, self._hooks = outcomes, hooks
         self._times = HandlerTimes(settings.limits, clock, interruptible=settings.pool != "thread")
+        #: Whether there is a limit; without one, whoever wants to know looks.
+        self.is_needed = (settings.limits.time_limit, settings.limits.soft_time_limit) != (None, None)
         #: Handlers that run on though they were written off.
         self.overdue = 0
 
@@ -55,9 +57,8 @@ class TimeLimits:
         self._pool.set_concurrency(count + min(self.overdue, count))
 
     def run(self) -> None:
-        """Look until killed, where there is a limit; without one, whoever wants to know looks."""
-        limits = self._settings.limits
-        while limits.time_limit is not None or limits.soft_time_limit is not None:
+        """Look until killed."""
+        while True:
             gevent.sleep(self._times.look_every)
             self.look()
 
