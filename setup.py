@@ -20,7 +20,11 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["gnsq_lite", "gnsq_lite.*"]),
-    package_data={"gnsq_lite": ["py.typed", "*.pyi"], "gnsq_lite.contrib": ["*.json"]},
+    package_data={
+        "gnsq_lite": ["py.typed", "*.pyi"],
+        "gnsq_lite.contrib": ["*.json"],
+        "gnsq_lite.supervise": ["*.html"],
+    },
     # Where no compiler is, the install goes on without: speed.py and packing.py have the same in Python.
     ext_modules=[
         Extension(

@@ -22,8 +22,10 @@ from gnsq_lite.supervise.place import Place, take_place
 @click.option("--topic", "topics", multiple=True, help="Run only the handlers of this topic; may be repeated.")
 @addresses
 @click.option("--reload", is_flag=True, help="Start anew when a source changes; for development.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve /metrics /healthz /readyz; 0: any port.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve a live page and /metrics; 0: any port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for them; 0.0.0.0: every one.")
+@click.option("--allow-host", "names", multiple=True, help="Serve the live page under this name too; may be repeated.")
+@click.option("--allow-control", is_flag=True, help="Let who has the token in GNSQ_LITE_CONTROL_TOKEN pause and drain.")
 @click.option("--drain-timeout", type=Duration(), help="Time handlers have to finish.  [default: the Worker's, 30]")
 @click.option("--max-messages", type=click.IntRange(1), help="Replace a process that has handled so many messages.")
 @click.option("--max-memory", type=click.IntRange(1), help="Replace a process that uses so many MiB.")
@@ -51,7 +53,7 @@ def command(target: str, **flags: Any) -> int:
     place = take_place()
     logs.configure(flags["log_format"], flags["log_level"], str(place.number) if place else "main")
     if place is None and not flags["no_supervise"]:
-        status = StatusAt(flags["metrics_host"], flags["metrics_port"])
+        status = _status(flags)
         return supervise(flags["processes"], status, reload=flags["reload"], pid_path=flags["pidfile"])
     return _work(target, place, flags)
 
@@ -68,9 +70,13 @@ def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
             return Exit.USAGE
         wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
         return Exit.RELOAD
-    status = StatusAt(flags["metrics_host"], flags["metrics_port"])
+    status = _status(flags)
     wear = {name: flags[name] for name in ("max_messages", "max_memory", "processes")}
     return run_worker(worker, place, reload=flags["reload"], status=status, **wear)
+
+
+def _status(flags: dict[str, Any]) -> StatusAt:
+    return StatusAt(flags["metrics_host"], flags["metrics_port"], flags["names"], flags["allow_control"])
 
 
 def _configure(worker: Any, flags: dict[str, Any]) -> None:

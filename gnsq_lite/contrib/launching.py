@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.errors import MissingExtra, NSQConnectionError
+from gnsq_lite.errors import MissingExtra, NSQConnectionError, OptionError
+from gnsq_lite.supervise.access import Access, access
 from gnsq_lite.supervise.election import ByLock
 from gnsq_lite.supervise.folders import pidfile
 from gnsq_lite.supervise.group import GroupPages, Merge
@@ -20,16 +22,38 @@ from gnsq_lite.supervise.processes import GRACE, READY_TIMEOUT, Supervisor
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
+#: The environment variable that holds the token of who may act through the live page.
+TOKEN = "GNSQ_LITE_CONTROL_TOKEN"
+
 #: Seconds between two looks at the sources.
 _WATCH_EVERY = 0.5
 
 
 @dataclass(frozen=True)
 class StatusAt:
-    """Where status pages are served; port None: nowhere, 0: any free port."""
+    """Where status pages are served, and how; port None: nowhere, 0: any free port."""
 
     host: str = "127.0.0.1"
     port: int | None = None
+    #: Names under which the live page may be asked for, besides addresses, localhost and *host*.
+    names: Sequence[str] = ()
+    #: Whether who has the token may pause, resume and drain.
+    control: bool = False
+
+    def access(self) -> Access:
+        """Return who may see the page and act; without a token in the environment, one is made and told.
+
+        Raises OptionError for a token that is easily guessed or that no header can hold.
+        """
+        if not self.control:
+            return access(self.host, self.names, None)
+        token = os.environ.get(TOKEN) or ""
+        if not token:
+            token = secrets.token_urlsafe(24)
+            print(f"control token, as {TOKEN} is not set: {token}", file=sys.stderr, flush=True)
+        if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+            raise OptionError("allow_control", True, f"{TOKEN} must be at least 16 ASCII characters without spaces")
+        return access(self.host, self.names, token)
 
 
 def supervise(processes: int, status: StatusAt, *, reload: bool = False, pid_path: str | None = None) -> int:
@@ -49,7 +73,7 @@ def supervise(processes: int, status: StatusAt, *, reload: bool = False, pid_pat
         supervisor = Supervisor(command, processes, ready_timeout=timeout, notifier=notifier)
         if status.port is not None:
             pages = GroupPages(supervisor, _merge())
-            _serve(StatusServer(pages, (status.host, status.port)), status)
+            _serve(StatusServer(pages, (status.host, status.port), access=status.access()), status)
         return supervisor.run()
 
 
@@ -70,12 +94,19 @@ def run_worker(
     """
     from gnsq_lite.net.os_threads import start_native_thread
     from gnsq_lite.worker import running
+    from gnsq_lite.worker.depths import Depths
+    from gnsq_lite.worker.live import LastErrors, Live
     from gnsq_lite.worker.pages import WorkerPages
     from gnsq_lite.worker.reports import Reports, Wear
 
     status = status or StatusAt()
-    pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker))
+    errors = LastErrors()
+    live = Live(worker, errors, Depths(worker).look)
+    pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker), live)
     ticks: list[Callable[[], bool]] = []
+    if status.port is not None:
+        worker.middleware.insert(0, errors)
+        ticks.append(live.look)
     if place is not None:
         worker.processes = processes
         worker.election = ByLock(os.path.join(os.path.dirname(place.socket), "schedules"))
@@ -84,9 +115,21 @@ def run_worker(
         StatusServer(pages, place.socket, start_native_thread, last_resort.look).start()
         ticks += [place.is_orphaned, Reports(worker, place, Wear(max_messages, max_memory)).look]
         ticks += [_telling(place)] if reload else []
+        ticks += [_pausing(place, live)] if status.port is not None else []
     elif status.port is not None:
-        _serve(StatusServer(pages, (status.host, status.port), start_native_thread), status)
+        server = StatusServer(pages, (status.host, status.port), start_native_thread, access=status.access())
+        _serve(server, status)
     return running.run(worker, worker.drain_timeout, supervised=place is not None, ticks=ticks)
+
+
+def _pausing(place: Place, live: Any) -> Callable[[], bool]:
+    """Return what does as the supervisor says, and drains nothing."""
+
+    def look() -> bool:
+        live.pause(place.paused())
+        return False
+
+    return look
 
 
 def _telling(place: Place) -> Callable[[], bool]:
@@ -138,7 +181,8 @@ def _serve(server: StatusServer, status: StatusAt) -> None:
     except OSError as error:
         address = f"{status.host}:{status.port}"
         raise NSQConnectionError(address, f"no status pages: {error.strerror or error}") from error
-    print(f"status: http://{status.host}:{server.port}/metrics /healthz /readyz", file=sys.stderr, flush=True)
+    where = f"http://{status.host}:{server.port}/"
+    print(f"status: {where}metrics /healthz /readyz; live: {where}", file=sys.stderr, flush=True)
 
 
 def _merge() -> Merge:

@@ -40,6 +40,8 @@ class Child:
     stale_at: float = NEVER
     #: Told to end before a new one is started.
     replaced: bool = False
+    #: How the last one here ended: its exit code, or the signal's number below 0.
+    last_exit: int | None = None
 
     @property
     def is_loaded(self) -> bool:
@@ -97,9 +99,9 @@ class Child:
             except ProcessLookupError:
                 pass
 
-    def ended(self) -> None:
+    def ended(self, code: int) -> None:
         """It has ended; what it left goes."""
-        self.pid, self.kill_at = None, NEVER
+        self.pid, self.kill_at, self.last_exit = None, NEVER, code
         forget(self.socket, *Word)
         try:
             os.unlink(self.socket)

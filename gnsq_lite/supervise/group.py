@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gnsq_lite.supervise.children import Child
+from gnsq_lite.supervise.merged import Document, empty, merge
 from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import Page, Verdict, fetch
+from gnsq_lite.version import __version__
 
 #: Seconds a process has to answer; below the 10 s after which Prometheus gives up.
 TIMEOUT = 5.0
@@ -46,17 +49,58 @@ class GroupPages:
         good = bool(answers) and all(status == 200 for status, _ in answers.values())
         return good, {"processes": details}
 
-    def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
-        def ask(child: Child) -> tuple[int, bytes]:
-            try:
-                return fetch(child.socket, page, TIMEOUT)
-            except OSError as error:
-                return 0, json.dumps({"ok": False, "why": f"no answer: {error}"}).encode()
+    def live(self, details: str) -> dict[str, Any]:
+        """All processes, those included that do not run; the first that runs is asked for the depths of all."""
+        history = "?history" if "history" in details else "?"
+        children = tuple(self._supervisor.children)
+        told: list[Document] = []
+        for child, (status, body) in zip(
+            children, self._answers(children, "/api/status" + history, "+brief"), strict=True
+        ):
+            document = json.loads(body) if status == 200 else _absent(child, body)
+            document["processes"][0] |= {"number": child.number, "restarts": max(0, child.restarts.starts - 1)}
+            for handler in document["handlers"]:
+                handler["errors"] = [{**error, "process": child.number} for error in handler["errors"]]
+            told.append(document)
+        return {**merge(__version__, time.time(), told), "draining": self._supervisor.is_stopping}
 
+    def act(self, action: str, topic: str, channel: str) -> bool:
+        """Have the supervisor do it: in every process, and in those that are started later."""
+        if action == "drain":
+            self._supervisor.drain()
+            return True
+        if (topic, channel) not in {(each["topic"], each["channel"]) for each in self.live("")["handlers"]}:
+            return False
+        self._supervisor.pause(topic, channel, action == "pause")
+        return True
+
+    def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
         answers: dict[int, tuple[int, bytes]] = {}
         while children != (now := tuple(self._supervisor.children)):  # one replaced meanwhile would say that it drains
             children = now
-            with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
-                answers = dict(zip((child.number for child in children), pool.map(ask, children), strict=True))
+            answers = dict(zip((child.number for child in children), self._answers(children, page), strict=True))
         return answers
+
+    def _answers(self, children: Sequence[Child], page: str, others: str = "") -> list[tuple[int, bytes]]:
+        """Return what each child answers; *others* is added to what all but the first that runs are asked."""
+
+        def ask(child: Child) -> tuple[int, bytes]:
+            try:
+                return fetch(child.socket, page + ("" if child is first else others), TIMEOUT)
+            except OSError as error:
+                return 0, json.dumps({"ok": False, "why": f"no answer: {error}"}).encode()
+
+        first = next((child for child in children if child.pid is not None), None)
+        with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
+            return list(pool.map(ask, children))
+
+
+def _absent(child: Child, body: bytes) -> Document:
+    """Return the document of a process that did not tell of itself."""
+    state, why = ("starting", "") if not child.is_loaded else ("no answer", body.decode("utf-8", "replace")[:200])
+    if child.pid is None:
+        ended = "" if child.last_exit is None else f"with {child.last_exit}"
+        state, why = ("ended", ended) if child.last_exit is not None else ("starting", "")
+    process = {"number": child.number, "pid": child.pid, "state": state, "why": why, "memory": None, "runs_for": None}
+    return {**empty(__version__, time.time()), "processes": [{**process, "rate": 0, "in_flight": 0}]}

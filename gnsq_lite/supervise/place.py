@@ -6,14 +6,18 @@ outlives whoever told it.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
 #: The environment variable that tells it; the command line is the supervisor's own.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
+
+#: The file in which the supervisor tells what is paused.
+_PAUSED = "paused"
 
 
 class Word(Enum):
@@ -50,6 +54,14 @@ class Place:
                 file.write(text)
             os.replace(f"{path}.new", path)
 
+    def paused(self) -> frozenset[tuple[str, str]]:
+        """Return the (topic, channel) that the supervisor has paused."""
+        try:
+            with open(os.path.join(os.path.dirname(self.socket), _PAUSED), encoding="utf-8") as file:
+                return frozenset((topic, channel) for topic, channel in json.load(file))
+        except (OSError, ValueError):
+            return frozenset()
+
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
         """Whether the supervisor is gone, so that nobody would ever tell this process to end."""
         return parent() != self.supervisor
@@ -73,6 +85,14 @@ def told_ready(socket: str) -> tuple[int, int]:
     """Return how many handlers of that process would get messages, of how many; (0, 0): it has not said."""
     some, _, all_of_them = (told(socket, Word.READY) or "").partition("/")
     return int(_number(some) or 0), int(_number(all_of_them) or 0)
+
+
+def tell_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
+    """Tell all processes whose sockets are in *folder* which (topic, channel) are paused.  Raises OSError."""
+    path = os.path.join(folder, _PAUSED)
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(sorted(paused), file)
+    os.replace(f"{path}.new", path)
 
 
 def forget(socket: str, *words: Word) -> None:

@@ -16,6 +16,7 @@ from gnsq_lite.supervise.children import NEVER, Child
 from gnsq_lite.supervise.exits import Exit
 from gnsq_lite.supervise.folders import folder_for_sockets
 from gnsq_lite.supervise.notify import Notifier
+from gnsq_lite.supervise.place import tell_paused
 from gnsq_lite.supervise.restarts import Restarts
 from gnsq_lite.supervise.rolling import Rolling
 
@@ -58,6 +59,7 @@ class Supervisor:
         self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
         self._folder = ""
+        self._paused: frozenset[tuple[str, str]] = frozenset()
         self._looked = self.clock.now()
         self.children: list[Child] = []
         self._leaving: list[Child] = []
@@ -79,6 +81,21 @@ class Supervisor:
     def is_well(self) -> bool:
         """Whether it still looks after its processes; from any thread."""
         return self.clock.now() - self._looked < _STUCK
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._stages > 0
+
+    def pause(self, topic: str, channel: str, paused: bool) -> None:
+        """Have every process, and each that is started later, pause a handler or resume it; from any thread."""
+        self._paused = self._paused | {(topic, channel)} if paused else self._paused - {(topic, channel)}
+        tell_paused(self._folder, self._paused)
+
+    def drain(self) -> None:
+        """End in order, as on SIGTERM; from any thread."""
+        if not self._stages:
+            self._told.put(signal.SIGTERM)
 
     def _all(self) -> list[Child]:
         new = self._rolling.newcomer
@@ -229,7 +246,7 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int) -> None:
         extra = {**child.extra, "exit": code}
-        child.ended()
+        child.ended(code)
         if child in self._leaving:
             self._leaving.remove(child)
             log.info("process %d, replaced, ended (%d)", child.number, code, extra=extra)

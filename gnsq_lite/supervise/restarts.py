@@ -17,6 +17,8 @@ class Restarts:
         self._clock = clock
         self._started = clock.now()
         self._early = 0
+        #: How often it was started.
+        self.starts = 0
 
     @property
     def early_ends(self) -> int:
@@ -26,6 +28,7 @@ class Restarts:
     def started(self) -> None:
         """The process runs from now on."""
         self._started = self._clock.now()
+        self.starts += 1
 
     def ended(self) -> float:
         """Return the seconds to wait before the next start."""

@@ -1,4 +1,4 @@
-"""Status pages over HTTP: /metrics, /healthz, /readyz, from a thread of their own."""
+"""Status pages over HTTP: /metrics, /healthz, /readyz, the live page and its data, from a thread of their own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
+from gnsq_lite.supervise.access import Access, Refused, asked, body_length
+from gnsq_lite.supervise.page import PRIVATE, live_page
+
 log = logging.getLogger("gnsq_lite.supervise")
 
 #: Seconds a request may take as a whole, its answer included.
 TIMEOUT = 10.0
 #: Requests at once; one more ends the oldest, so that whoever dawdles never keeps a probe from its answer.
 MOST = 32
+
+TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
 #: Content type and body.
 Page = tuple[str, bytes]
@@ -42,39 +47,83 @@ class Pages(Protocol):
     def ready(self) -> Verdict:
         """Whether it does its work."""
 
+    def live(self, details: str) -> dict[str, Any]:
+        """What the live page shows; *details*: "history" for the last minutes too, "brief": no depths."""
+
+    def act(self, action: str, topic: str, channel: str) -> bool:
+        """Pause or resume a handler, or drain the worker; False: there is no such handler."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT
     server_version = "gnsq_lite"
     sys_version = ""
     pages: Pages
+    access: Access
 
     def do_GET(self) -> None:
+        self._answer(self._page)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self._answer(self._act)
+
+    def _answer(self, make: Callable[[], tuple[HTTPStatus, str, bytes]]) -> None:
+        self._more: dict[str, str] = {}
         try:
-            status, kind, body = self._page(self.path.partition("?")[0])
+            status, kind, body = make()
+        except Refused as refused:
+            status, kind, body = refused.status, TEXT, f"{refused.why}\n".encode()
         except ImportError as error:
-            status, kind, body = HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", f"{error}\n".encode()
+            status, kind, body = HTTPStatus.NOT_IMPLEMENTED, TEXT, f"{error}\n".encode()
         except Exception as error:
             text = f"{type(error).__name__}: {error}\n"
-            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text.encode()
+            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, text.encode("utf-8", "replace")
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in self._more.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    do_HEAD = do_GET
-
-    def _page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+    def _page(self) -> tuple[HTTPStatus, str, bytes]:
+        path, _, query = self.path.partition("?")
         if path == "/metrics":
             return HTTPStatus.OK, *self.pages.metrics()
-        asked = {"/healthz": self.pages.health, "/readyz": self.pages.ready}.get(path)
-        if asked is None:
-            return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"/metrics /healthz /readyz\n"
-        good, details = asked()
-        body = json.dumps({"ok": good, **details}).encode() + b"\n"
-        return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", body
+        verdict = {"/healthz": self.pages.health, "/readyz": self.pages.ready}.get(path)
+        if verdict is not None:
+            good, details = verdict()
+            body = json.dumps({"ok": good, **details}).encode() + b"\n"
+            return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, JSON, body
+        if path not in ("/", "/api/status"):
+            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
+        self.access.check_host(self.headers.get("Host"))
+        if path == "/":
+            page, self._more = live_page()
+            return HTTPStatus.OK, "text/html; charset=utf-8", page
+        self._more = PRIVATE
+        live = {**self.pages.live(query), "control": self.access.token is not None}
+        return HTTPStatus.OK, JSON, json.dumps(live).encode() + b"\n"
+
+    def _act(self) -> tuple[HTTPStatus, str, bytes]:
+        self._more = PRIVATE
+        if self.path != "/api/control":
+            raise Refused(HTTPStatus.NOT_FOUND, "only /api/control takes a POST")
+        self.access.check_host(self.headers.get("Host"))
+        self.access.check_act(dict(self.headers))
+        body = self.rfile.read(body_length(self.headers.get("Content-Length")))
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
+        action, topic, channel = asked(data)
+        if not self.pages.act(action, topic, channel):
+            raise Refused(HTTPStatus.NOT_FOUND, "no handler has this topic and channel")
+        log.warning("%s %s, asked for over HTTP by %s", action, f"{topic}/{channel}".strip("/"), self.client_address[0])
+        return HTTPStatus.OK, JSON, b'{"ok": true}\n'
 
     def log_message(self, format: str, *args: Any) -> None:
         """No line for a request: a probe comes every few seconds."""
@@ -145,7 +194,8 @@ class StatusServer:
     """Serves *pages* at ``(host, port)``, port 0 being any, or at the path of a Unix socket.
 
     All of it happens in a thread that *start_thread* starts: a native one, or a blocked handler of a monkey-patched
-    process would block the pages too.  *often* is called there every half second.
+    process would block the pages too.  *often* is called there every half second.  *access* says who may see the live
+    page, and act.
     """
 
     def __init__(
@@ -154,8 +204,9 @@ class StatusServer:
         address: tuple[str, int] | str,
         start_thread: Callable[[str, Callable[[], None]], None] = _in_a_thread,
         often: Callable[[], None] | None = None,
+        access: Access | None = None,
     ) -> None:
-        self._handler = type("Handler", (_Handler,), {"pages": pages})
+        self._handler = type("Handler", (_Handler,), {"pages": pages, "access": access or Access()})
         self._address, self._start_thread, self._often = address, start_thread, often
         self._error: Exception | None = None
         #: The port it listens on; 0 for a Unix socket.

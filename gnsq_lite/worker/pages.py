@@ -8,6 +8,7 @@ from typing import Any
 
 from gnsq_lite.supervise.status import Page, Verdict
 from gnsq_lite.worker.app import Worker
+from gnsq_lite.worker.live import Live
 
 #: Seconds the I/O loop has to answer; in a monkey-patched process a blocked handler keeps it from it.
 TIMEOUT = 2.0
@@ -16,8 +17,8 @@ TIMEOUT = 2.0
 class WorkerPages:
     """Ready: every Reader has a connection with RDY above 0, so messages would come.  *metrics* makes that page."""
 
-    def __init__(self, worker: Worker, metrics: Callable[[], Page]) -> None:
-        self._worker, self._metrics = worker, metrics
+    def __init__(self, worker: Worker, metrics: Callable[[], Page], live: Live) -> None:
+        self._worker, self._metrics, self._live = worker, metrics, live
 
     def metrics(self) -> Page:
         """The metrics.  Raises MissingExtra."""
@@ -52,3 +53,11 @@ class WorkerPages:
             for each in stats
         ]
         return all(each.is_ready for each in stats), {"handlers": details}
+
+    def live(self, details: str) -> dict[str, Any]:
+        """This process alone."""
+        return self._live.document(details)
+
+    def act(self, action: str, topic: str, channel: str) -> bool:
+        """Do it here."""
+        return self._live.act(action, topic, channel)

@@ -67,13 +67,13 @@ def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> Base
     """Return when it is time to drain; what ended a Reader, if that is why."""
     while not stages.drain.done():
         try:
-            wait_any([stages.drain], _LOOK)
             for reader in worker.readers:
                 if reader.join(0):
                     log.error("the Reader of %s/%s was closed", reader.topic, reader.channel)
                     return None
             if any(tick() for tick in ticks):
                 return None
+            wait_any([stages.drain], _LOOK)
         except KeyboardInterrupt as interrupt:  # raised by a handler, or where the main thread is not ours
             return interrupt
         except BaseException as error:

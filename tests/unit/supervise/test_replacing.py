@@ -112,7 +112,7 @@ def test_a_process_that_does_not_run_is_not_replaced(tmp_path: Path) -> None:
     clock = FakeClock()
     children = [child(tmp_path, 0, clock)]
     tell(children[0], Word.CHANGED, "")
-    children[0].ended()
+    children[0].ended(0)
     assert told(children[0].socket, Word.CHANGED) is None
     children[0].stale_at = clock.now()
     assert not Rolling(60.0).begin(children, clock.now())

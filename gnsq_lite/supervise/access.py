@@ -1,0 +1,95 @@
+"""Who may see the live page, and who may act through it; pure."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+#: Bytes of a request to act, at the most.
+LONGEST = 4096
+
+#: What may be asked for.
+ACTIONS = ("pause", "resume", "drain")
+
+
+class Refused(Exception):
+    """A request that is not answered, with its status and why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(status, why)
+        self.status, self.why = status, why
+
+
+@dataclass(frozen=True)
+class Access:
+    """The names under which the page may be asked for, and the token of who may act; None: nobody."""
+
+    hosts: frozenset[str] = frozenset()
+    token: str | None = None
+
+    def check_host(self, header: str | None) -> None:
+        """Raise Refused for a host that is neither an address, nor localhost, nor among the names.
+
+        A site whose own name leads here (DNS rebinding) could have a browser read the page otherwise.
+        """
+        name = _host(header or "")
+        if name is not None and (name == "localhost" or name in self.hosts):
+            return
+        try:
+            ipaddress.ip_address(name or "")
+        except ValueError:
+            hint = "ask by address, or allow the name with --allow-host"
+            raise Refused(HTTPStatus.FORBIDDEN, f"this host is not served: {hint}") from None
+
+    def check_act(self, headers: Mapping[str, str]) -> None:
+        """Raise Refused for who may not act.
+
+        The token comes in a header that no page of another site can have a browser send: no cookie, no form.
+        """
+        if self.token is None:
+            raise Refused(HTTPStatus.FORBIDDEN, "read-only: start the worker with --allow-control")
+        origin = headers.get("Origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("Host"):
+            raise Refused(HTTPStatus.FORBIDDEN, "asked by a page of another site")
+        kind, _, given = headers.get("Authorization", "").partition(" ")
+        if kind != "Bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
+            raise Refused(HTTPStatus.UNAUTHORIZED, "the token is wrong or missing")
+        if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
+
+
+def access(host: str, names: Iterable[str], token: str | None) -> Access:
+    """Return the access to a page that is served at *host*, and goes by *names* too."""
+    return Access(frozenset(name.lower().rstrip(".") for name in (host, *names) if name), token)
+
+
+def body_length(header: str | None) -> int:
+    """Return how many bytes of a body to read.  Raises Refused."""
+    if header is None or not header.isascii() or not header.isdigit():
+        raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
+    if len(header) > 9 or int(header) > LONGEST:
+        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST} bytes")
+    return int(header)
+
+
+def asked(data: Any) -> tuple[str, str, str]:
+    """Return (action, topic, channel) of a request's JSON; a drain has neither topic nor channel.  Raises Refused."""
+    if not isinstance(data, dict) or data.get("action") not in ACTIONS:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"action must be one of {', '.join(ACTIONS)}")
+    action, topic, channel = data["action"], data.get("topic"), data.get("channel")
+    if action == "drain":
+        return action, "", ""
+    if not isinstance(topic, str) or not isinstance(channel, str):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{action} needs a topic and a channel")
+    return action, topic, channel
+
+
+def _host(header: str) -> str | None:
+    """Return the name or address of a Host header without its port, in lower case."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower().rstrip(".") or None

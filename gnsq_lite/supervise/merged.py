@@ -1,0 +1,93 @@
+"""What several processes tell of themselves, as one; pure.
+
+Each document is what ``/api/status`` answers, of one process or of several: merging gives the same kind again.  Counts
+are added up, so a process that starts anew takes its own out; rates come from each process and are never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Document = dict[str, Any]
+
+_SUMS = (
+    *("rate", "failing", "in_flight", "max_in_flight", "ready", "connections", "queued", "running", "received"),
+    *("finished", "requeued", "failures", "given_up", "expired"),
+)
+_HIGHEST = ("backoff_level", "backoff_for")
+#: The state of several is the first of these that one of them has.
+_STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
+#: Last errors shown of each handler.
+ERRORS = 10
+
+
+def empty(version: str, at: float) -> Document:
+    """Return the document of no process; *at* is seconds since 1970."""
+    lists: Document = {name: [] for name in ("handlers", "processes", "nsqds", "unavailable")}
+    return {"version": version, "at": at, "draining": False, "control": False, **lists}
+
+
+def merge(version: str, at: float, documents: Sequence[Document]) -> Document:
+    """Return one document of several."""
+    merged = empty(version, at)
+    merged["draining"] = any(each["draining"] for each in documents)
+    merged["processes"] = _all(documents, "processes")
+    merged["nsqds"] = [_nsqd(group) for group in _grouped(_all(documents, "nsqds"), "address", "topic", "channel")]
+    lost = _grouped(_all(documents, "unavailable"), "address", "topic", "channel")
+    merged["unavailable"] = [group[0] for group in lost]
+    merged["handlers"] = [_handler(group) for group in _grouped(_all(documents, "handlers"), "topic", "channel")]
+    depths: dict[tuple[str, str], float] = {}
+    for nsqd in merged["nsqds"]:
+        if nsqd["depth"] is not None:
+            key = (nsqd["topic"], nsqd["channel"])
+            depths[key] = depths.get(key, 0) + nsqd["depth"]
+    for handler in merged["handlers"]:
+        handler["depth"] = depths.get((handler["topic"], handler["channel"]))
+    return merged
+
+
+def _all(documents: Iterable[Document], name: str) -> list[Document]:
+    return [each for document in documents for each in document[name]]
+
+
+def _grouped(rows: Iterable[Document], *names: str) -> Iterable[list[Document]]:
+    groups: dict[tuple[Any, ...], list[Document]] = {}
+    for each in rows:
+        groups.setdefault(tuple(each[name] for name in names), []).append(each)
+    return groups.values()
+
+
+def _nsqd(group: list[Document]) -> Document:
+    depths = [each["depth"] for each in group if each["depth"] is not None]
+    return {
+        **group[0],
+        **{name: sum(each[name] for each in group) for name in ("ready", "in_flight", "connections")},
+        "last_read_ago": min(each["last_read_ago"] for each in group),
+        "depth": depths[0] if depths else None,
+    }
+
+
+def _handler(group: list[Document]) -> Document:
+    states = {each["state"] for each in group}
+    errors = sorted((error for each in group for error in each["errors"]), key=lambda error: -error["at"])
+    merged = {
+        **{name: group[0][name] for name in ("topic", "channel", "name")},
+        "state": next((state for state in _STATES if state in states), group[0]["state"]),
+        **{name: sum(each[name] for each in group) for name in _SUMS},
+        **{name: max(each[name] for each in group) for name in _HIGHEST},
+        "paused": all(each["paused"] for each in group),
+        "starved": any(each["starved"] for each in group),
+        "errors": errors[:ERRORS],
+    }
+    histories = [each["history"] for each in group if each.get("history")]
+    if histories:
+        merged["history"] = {name: _added([each[name] for each in histories]) for name in histories[0]}
+    return merged
+
+
+def _added(lines: list[list[float]]) -> list[float]:
+    """Add lines up, each of which ends now."""
+    longest = max(map(len, lines))
+    padded = [[0.0] * (longest - len(line)) + line for line in lines]
+    return [round(sum(values), 3) for values in zip(*padded, strict=True)]

@@ -1,0 +1,115 @@
+"""The depths of a Worker's channels, asked of its nsqds while somebody looks at the live page, and not otherwise."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import NSQError
+from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.keywords import url_list, with_environment
+from gnsq_lite.net.os_threads import start_native_thread
+from gnsq_lite.options import format_address
+from gnsq_lite.stats import ReaderStats
+from gnsq_lite.worker.app import Worker
+
+log = logging.getLogger("gnsq_lite.worker")
+
+#: (nsqd, topic, channel), the nsqd as ``host:port`` of its protocol.
+Place = tuple[str, str, str]
+
+#: Seconds between two rounds, and without anybody who looks before they end; seconds a server has to answer.
+EVERY, LINGER, TIMEOUT = 2.0, 15.0, 1.0
+#: Channels asked for in one round; of more than that others come in the next.
+MOST = 64
+#: nsqd's usual ports: where no nsqlookupd tells the one of HTTP, it is the second.
+_USUAL = (":4150", ":4151")
+
+
+class Depths:
+    """Asks in a thread of its own, one nsqd after the other; who looks waits for nothing."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        start_thread: Callable[[str, Callable[[], None]], None] = start_native_thread,
+        clock: Clock = SYSTEM_CLOCK,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._worker, self._start_thread, self._clock, self._sleep = worker, start_thread, clock, sleep
+        self._known: dict[Place, int] = {}
+        self._wanted: list[Place] = []
+        self._asked = 0.0
+        self._is_asking = False
+        self._turn = 0
+
+    def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:
+        """Return what is known by now."""
+        self._wanted = [(c.address, each.topic, each.channel) for each in stats for c in each.connections]
+        self._asked = self._clock.now()
+        if self._wanted and not self._is_asking:
+            self._is_asking = True
+            self._start_thread("gnsq_lite-depths", self._run)
+        return self._known
+
+    def _run(self) -> None:
+        try:
+            while self._clock.now() - self._asked < LINGER:
+                self._known = self._round()
+                self._sleep(EVERY)
+        except Exception:
+            log.exception("the depths of channels cannot be asked for")
+        finally:
+            self._is_asking = False
+
+    def _round(self) -> dict[Place, int]:
+        wanted = list(dict.fromkeys(self._wanted))
+        start = self._turn % len(wanted) if len(wanted) > MOST else 0
+        self._turn = start + MOST
+        http = {topic: self._http_addresses(topic, options) for topic, options in self._topics()}
+        known = {place: depth for place, depth in self._known.items() if place in set(wanted)}
+        for place in (wanted[start:] + wanted[:start])[:MOST]:
+            depth = _depth(http.get(place[1], {}), *place)
+            if depth is None:
+                known.pop(place, None)
+            else:
+                known[place] = depth
+        return known
+
+    def _topics(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for handler in self._worker.handlers:
+            yield handler.topic, handler.merged(self._worker.defaults)
+
+    def _http_addresses(self, topic: str, options: dict[str, Any]) -> dict[str, str]:
+        """Return the HTTP address of each nsqd that a nsqlookupd names for *topic*, by its other one."""
+        _, lookupds = with_environment(options.get("nsqd_tcp_addresses"), options.get("lookupd_http_addresses"))
+        settings = {"tls": options.get("lookupd_tls"), "auth_token": options.get("lookupd_token")}
+        found: dict[str, str] = {}
+        for address in url_list(lookupds):
+            try:
+                with LookupdClient(address, http_timeout=TIMEOUT, http_retries=0, **settings) as client:
+                    nodes = client.lookup(topic).producers
+            except NSQError as error:
+                log.debug("no depths through %s: %s", address, error)
+                continue
+            found |= {format_address(node.tcp_address): format_address(node.http_address) for node in nodes}
+        return found
+
+
+def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | None:
+    """Return the depth of a channel; None: it cannot be had."""
+    address = http.get(nsqd)
+    if address is None and nsqd.endswith(_USUAL[0]):
+        address = nsqd.removesuffix(_USUAL[0]) + _USUAL[1]
+    if address is None:
+        return None
+    try:
+        with NsqdClient(address, http_timeout=TIMEOUT, http_retries=0) as client:
+            found = client.stats(topic, channel, include_clients=False, include_mem=False).channel(topic, channel)
+    except NSQError as error:
+        log.debug("no depth of %s/%s at %s: %s", topic, channel, address, error)
+        return None
+    return None if found is None else found.depth

@@ -1,0 +1,193 @@
+"""The live page in a real browser: hostile texts, many nsqds, a process that dies, control only with the token."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.supervise.access import access
+from gnsq_lite.supervise.status import StatusServer, Verdict
+from tests.devtools import Browser, Page, browsing
+from tests.livedata import document, handler, nsqd, process
+
+TOKEN = "sesame"
+HOSTILE = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1">\'"&\u202e\x00\ud800'
+
+
+class Pages:
+    """Shows what the test says."""
+
+    def __init__(self) -> None:
+        self.shown: Callable[[], dict[str, Any]] = document
+        self.looks = 0
+        self.acts: list[tuple[str, str, str]] = []
+
+    def metrics(self) -> tuple[str, bytes]:
+        return "text/plain", b"up 1\n"
+
+    def health(self) -> Verdict:
+        return True, {}
+
+    ready = health
+
+    def live(self, details: str) -> dict[str, Any]:
+        self.looks += 1
+        return copy.deepcopy(self.shown())
+
+    def act(self, action: str, topic: str, channel: str) -> bool:
+        self.acts.append((action, topic, channel))
+        return True
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Page:
+    return browser.page()
+
+
+def serve(pages: Pages, token: str | None = None) -> str:
+    server = StatusServer(pages, ("127.0.0.1", 0), access=access("127.0.0.1", (), token)).start()
+    return f"http://127.0.0.1:{server.port}/"
+
+
+def is_whole(page: Page) -> None:
+    assert page.overflow() == 0
+    assert page.complaints() == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["desk", "phone"])
+def test_hostile_texts_are_shown_and_nothing_of_them_runs(page: Page, width: int, dark: bool) -> None:
+    pages = Pages()
+    error = {"type": HOSTILE, "text": HOSTILE * 3, "at": 1.0, "count": 5, "message": HOSTILE, "process": 0}
+    shown = document(
+        handlers=[
+            handler(HOSTILE, channel=HOSTILE, name=HOSTILE, state=HOSTILE, errors=[error], failures=5),
+            handler("__proto__", channel="constructor"),
+        ],
+        processes=[process(0, state=HOSTILE, why=HOSTILE)],
+        nsqds=[nsqd(HOSTILE, HOSTILE)],
+        unavailable=[{"address": HOSTILE, "topic": HOSTILE, "channel": HOSTILE, "why": HOSTILE}],
+    )
+    pages.shown = lambda: shown
+    page.open(serve(pages), width=width, dark=dark)
+    page.wait_for("document.querySelectorAll('.card').length === 2")
+    page.value("document.querySelector('details').open = true")
+    page.wait_for("document.querySelector('.error').innerText.includes('<script>window.owned=1</script>')")
+    assert page.value("window.owned") is None
+    assert page.value("document.querySelectorAll('img, iframe, main script').length") == 0
+    is_whole(page)
+
+
+@pytest.mark.timeout(300)
+def test_a_script_that_came_in_all_the_same_would_not_run(page: Page) -> None:
+    page.open(serve(Pages()))
+    page.wait_for("document.getElementById('state').textContent === 'running'")
+    page.value(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.owned = 1';"
+        " document.body.append(s); const d = document.createElement('div');"
+        " d.innerHTML = '<img src=x onerror=\"window.owned=1\">'; document.body.append(d); })()"
+    )
+    page.wait_for("true")
+    assert page.value("new Promise(done => setTimeout(() => done(window.owned), 200))") is None
+    assert any("Content Security Policy" in text for text in page.complaints())
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_nsqds_are_shown_a_hundred_at_a_time_and_each_is_found(page: Page) -> None:
+    pages = Pages()
+    shown = document(
+        handlers=[handler("t", connections=1000, ready=5000)],
+        processes=[process(0)],
+        nsqds=[nsqd(f"10.0.{number // 250}.{number % 250}:4150", "t", number) for number in range(1000)],
+    )
+    pages.shown = lambda: shown
+    page.open(serve(pages), width=390)
+    page.wait_for("document.querySelectorAll('#nsqds tr').length === 101")
+    assert "900 more" in page.text()
+    assert page.value("document.querySelector('#nsqds tr:nth-child(2)').innerText").endswith("999")
+    page.value("document.getElementById('filter').value = '10.0.3.249'; document.getElementById('filter').oninput()")
+    page.wait_for("document.querySelectorAll('#nsqds tr').length === 2")
+    assert page.value("document.getElementById('totals').innerText").count("499.5K") == 1
+    is_whole(page)
+
+
+@pytest.mark.timeout(300)
+def test_the_page_goes_on_while_a_process_dies_and_comes_back_and_while_nobody_answers(page: Page) -> None:
+    pages = Pages()
+    runs = document(handlers=[handler("t", rate=9.0)], processes=[process(0), process(1)])
+    dead = document(handlers=[handler("t", rate=4.0)], processes=[process(0), process(1, pid=None, state="ended")])
+    again = document(handlers=[handler("t", rate=9.0)], processes=[process(0), process(1, restarts=1)])
+    pages.shown = lambda: runs
+    page.open(serve(pages))
+    page.wait_for("document.getElementById('state').textContent === 'running'")
+    pages.shown = lambda: dead
+    page.wait_for("document.getElementById('state').textContent === '1 of 2 processes run'")
+    page.wait_for("document.querySelector('#processes tr:nth-child(3)').innerText.includes('ended')")
+
+    def fails() -> dict[str, Any]:
+        raise ValueError(HOSTILE[:20])
+
+    pages.shown = fails
+    page.wait_for("document.body.classList.contains('stale') && !document.getElementById('note').hidden")
+    pages.shown = lambda: again
+    page.wait_for("document.getElementById('state').textContent === 'running'")
+    assert page.value("document.querySelector('#processes tr:nth-child(3) td:last-child').innerText") == "1"
+    assert page.value("document.getElementById('note').hidden")
+    line = page.wait_for("document.querySelector('path.rate').getAttribute('d')")
+    assert line.count("L") >= 2
+
+
+@pytest.mark.timeout(300)
+def test_a_handler_is_paused_through_the_page_only_with_the_token(page: Page) -> None:
+    pages = Pages()
+    is_paused = threading.Event()
+    pages.shown = lambda: document(handlers=[handler("t", paused=is_paused.is_set())], processes=[process(0)])
+    page.open(serve(pages, TOKEN))
+    page.wait_for("document.querySelector('.acts button').innerText === 'Pause'")
+
+    def press(token: str) -> None:
+        page.value("document.querySelector('.acts button').click()")
+        page.wait_for("document.getElementById('ask').open")
+        page.value(f"document.getElementById('token').value = {token!r}; document.getElementById('ask-yes').click()")
+
+    press("wrong")
+    page.wait_for("document.getElementById('note').innerText.includes('401')")
+    assert pages.acts == []
+    press(TOKEN)
+    page.wait_for("!document.getElementById('ask').open")
+    deadline = time.monotonic() + 30
+    while not pages.acts and time.monotonic() < deadline:
+        page.value("new Promise(done => setTimeout(done, 50))")
+    assert pages.acts == [("pause", "t", "ch")]
+    is_paused.set()
+    page.wait_for("document.querySelector('.acts button').innerText === 'Resume'")
+
+
+@pytest.mark.timeout(300)
+def test_a_page_that_may_only_be_read_has_no_buttons(page: Page) -> None:
+    pages = Pages()
+    pages.shown = lambda: document(handlers=[handler("t")], processes=[process(0)])
+    page.open(serve(pages))
+    page.wait_for("document.querySelectorAll('.card').length === 1")
+    shown = "[...document.querySelectorAll('main button, header button')].filter(b => b.offsetParent).length"
+    assert page.value(shown) == 0
+
+
+def test_the_file_is_self_contained() -> None:
+    text = (Path(__file__).parents[2] / "gnsq_lite/supervise/live.html").read_text(encoding="utf-8")
+    assert "innerHTML" not in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert not any(word in text for word in ("<link", "<img", "@import", "src="))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+from gnsq_lite.supervise.merged import ERRORS, empty, merge
+from tests.livedata import document, handler, nsqd, process
+
+
+def together(*documents: dict[str, Any]) -> dict[str, Any]:
+    return merge("1.0", 5.0, documents)
+
+
+def test_counts_and_rates_of_a_handler_are_added_up_over_processes() -> None:
+    one = document(handlers=[handler("t", rate=1.5, in_flight=2, backoff_level=3), handler("u")])
+    two = document(handlers=[handler("t", rate=2.0, in_flight=5, backoff_level=1, starved=True)])
+    first, second = together(one, two)["handlers"]
+    assert (first["rate"], first["in_flight"], first["backoff_level"], first["starved"]) == (3.5, 7, 3, True)
+    assert (second["topic"], second["rate"]) == ("u", 0)
+
+
+def test_the_worst_state_is_shown_and_paused_is_what_is_paused_everywhere() -> None:
+    paused = document(handlers=[handler("t", state="paused", paused=True)])
+    fine = document(handlers=[handler("t")])
+    blocked = document(handlers=[handler("t", state="blocked")])
+    assert together(paused, paused)["handlers"][0]["paused"]
+    merged = together(paused, fine)["handlers"][0]
+    assert (merged["state"], merged["paused"]) == ("paused", False)
+    assert together(paused, fine, blocked)["handlers"][0]["state"] == "blocked"
+
+
+def test_the_last_errors_are_the_newest_of_all() -> None:
+    def error(at: float) -> dict[str, Any]:
+        return {"type": "E", "text": "x", "at": at, "count": 1, "message": "", "process": 0}
+
+    one = document(handlers=[handler("t", errors=[error(float(at)) for at in range(ERRORS)])])
+    two = document(handlers=[handler("t", errors=[error(at + 0.5) for at in range(ERRORS)])])
+    times = [each["at"] for each in together(one, two)["handlers"][0]["errors"]]
+    assert times == sorted(times, reverse=True)
+    assert (times[0], len(times)) == (ERRORS - 0.5, ERRORS)
+
+
+def test_lines_end_now_however_long_they_are() -> None:
+    one = document(handlers=[handler("t", history={"rate": [1.0, 2.0, 3.0]})])
+    two = document(handlers=[handler("t", history={"rate": [10.0]})])
+    assert together(one, two)["handlers"][0]["history"] == {"rate": [1.0, 2.0, 13.0]}
+
+
+def test_an_nsqd_of_several_processes_is_one_and_depths_are_of_all_nsqds() -> None:
+    one = document(handlers=[handler("t")], nsqds=[nsqd("a:1", "t", 5), nsqd("b:1", "t", 7), nsqd("c:1", "t", None)])
+    two = document(handlers=[handler("t")], nsqds=[nsqd("a:1", "t", None)])
+    merged = together(one, two)
+    assert [(each["address"], each["ready"], each["depth"]) for each in merged["nsqds"]] == [
+        *(("a:1", 10, 5), ("b:1", 5, 7), ("c:1", 5, None))
+    ]
+    assert merged["handlers"][0]["depth"] == 12
+    assert together(two)["handlers"][0]["depth"] is None
+
+
+def test_what_is_merged_can_be_merged_again() -> None:
+    one = document(handlers=[handler("t", rate=1.0)], processes=[process(0)], nsqds=[nsqd("a:1", "t", 5)])
+    assert together(together(one)) == together(one)
+    assert together() == empty("1.0", 5.0)
