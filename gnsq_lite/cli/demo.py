@@ -18,12 +18,15 @@ import click
 
 from gnsq_lite import Message, Reader, Requeue, Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.cli import demo_youzan
+from gnsq_lite.cli import demo_watch, demo_youzan
 from gnsq_lite.cli.goflags import go_command
 from gnsq_lite.cli.output import Progress, console
 
 #: Lines of ``--youzan`` where --limit is not given: one at a time in each partition takes its time.
 YOUZAN_LINES = 5_000
+
+#: Lines that go round with --watch.
+WATCHED = 20_000
 
 #: Messages of one MPUB.
 BATCH = 200
@@ -148,6 +151,7 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @click.option(
     "--youzan", is_flag=True, help="Youzan's NSQ: keyed records, 4 partitions, a leader that moves; order is checked."
 )
+@click.option("--watch", is_flag=True, help="Go on afterwards, with a live page to look at, until Ctrl-C.")
 def command(
     file: BinaryIO | None,
     nsqd: str | None,
@@ -157,6 +161,7 @@ def command(
     max_in_flight: int,
     concurrency: int,
     youzan: bool,
+    watch: bool,
 ) -> int:
     """Publish the lines of FILE ('-' is standard input), consume them, and prove that nothing was lost.
 
@@ -164,8 +169,8 @@ def command(
     process, in memory.
     """
     if youzan:
-        if nsqd or lookupd:
-            raise click.UsageError("--youzan runs on an embedded cluster; it takes no --nsqd and no --lookupd")
+        if nsqd or lookupd or watch:
+            raise click.UsageError("--youzan runs on an embedded cluster; it takes no --nsqd, --lookupd or --watch")
         return demo_youzan.run(file if file is not None else standard_library(), limit or YOUZAN_LINES)
     sent, handler = Tally(), Handler()
     with ExitStack() as stack:
@@ -177,7 +182,6 @@ def command(
         topic = topic or f"demo-{int(time.time())}"
         where = {"lookupd_http_addresses": lookupd} if lookupd else {"nsqd_tcp_addresses": nsqd}
         writer = stack.enter_context(Writer(nsqd))
-        progress = stack.enter_context(Progress("demo"))
         source = records(file if file is not None else standard_library(), limit)
         first = list(itertools.islice(source, 1))
         if not first:
@@ -195,7 +199,7 @@ def command(
             max_attempts=0,
             **where,
         )
-        with reader:
+        with Progress("demo") as progress, reader:
             publishing = Publishing(writer, topic, source, sent)
             publishing.start()
             while publishing.is_alive():
@@ -205,4 +209,8 @@ def command(
                 raise publishing.failed
             wait_for_all(sent, handler, progress, timeout=30.0)
             seconds = time.monotonic() - started
-    return 0 if summary(sent, handler, seconds) else 1
+        is_whole = summary(sent, handler, seconds)
+        if watch and is_whole:
+            lines = [line for line in itertools.islice(standard_library(), WATCHED) if line]
+            return demo_watch.watch(writer, topic, lines, concurrency, where)
+    return 0 if is_whole else 1
