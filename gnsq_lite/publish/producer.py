@@ -252,7 +252,7 @@ class Producer:
             try:
                 publication.data = self.settings.dialect.encode(publication.request, _NOWHERE, None)
             except NSQError as error:
-                self.settle(publication, error=error)
+                self.outcomes.settle(publication, error=error)
             else:
                 self._send(publication)
 

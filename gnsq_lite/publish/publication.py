@@ -38,7 +38,7 @@ class Carrier(Protocol):
     #: Held by who marks it as sent, or gives it up.
     lock: Any
 
-    def give_up(self, publication: Publication) -> None:
+    def give_up(self, publication: Publication[Any]) -> None:
         """Settle it, whose deadline has passed, unless it just was; in its own thread."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, Writer, arguments, keywords, options
-from gnsq_lite.options import ConnectionOptions, LookupOptions, ReconnectOptions, RetryOptions
+from gnsq_lite.options import ConnectionOptions, HandlerOptions, LookupOptions, ReconnectOptions, RetryOptions
 from gnsq_lite.options import WriterOptions as OfWriter
 from gnsq_lite.options import WriterReconnectOptions as OfReconnect
 from gnsq_lite.worker import Handler
@@ -40,7 +40,10 @@ def types_of_parameters(function: Callable[..., Any]) -> dict[str, Any]:
     [
         (keywords.ConnectionKeywords, [ConnectionOptions]),
         (keywords.LookupKeywords, [LookupOptions]),
-        (keywords.ReaderKeywords, [ConnectionOptions, LookupOptions, RetryOptions, ReconnectOptions]),
+        (
+            keywords.ReaderKeywords,
+            [ConnectionOptions, HandlerOptions, LookupOptions, RetryOptions, ReconnectOptions],
+        ),
         (keywords.WriterKeywords, [ConnectionOptions, LookupOptions, OfWriter, OfReconnect]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
