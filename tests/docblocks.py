@@ -68,6 +68,8 @@ def _body(text: str) -> list[ast.stmt]:
 
 
 def _serves(tree: ast.Module) -> bool:
+    if not isinstance(tree.body[-1], ast.Expr):  # what start() returns is kept: it is none of a Reader's
+        return False
     for call in ast.walk(tree.body[-1]):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ("start", "run"):
             return not call.args and not any(keyword.arg == "block" for keyword in call.keywords)

@@ -94,6 +94,7 @@ def test_a_block_that_needs_nothing_from_above_is_a_program_of_its_own(
         ('Reader("a", "b", handle).start()', True),
         ("reader.start(block=False)", False),
         ("broker = Broker()", False),
+        ("query = stream.start()", False),
     ],
 )
 def test_a_program_that_ends_by_serving_is_known(last: str, serves: bool) -> None:
