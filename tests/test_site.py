@@ -145,3 +145,11 @@ def test_the_screen_of_the_demo_ends_well() -> None:
     shown = [re.sub(r"<[^>]+>", "", line) for line in lines]
     assert shown[0] == "$ gnsq-lite demo"
     assert re.fullmatch(r"result: +nothing was lost", shown[-1])
+
+
+def test_every_extra_is_on_the_page_of_installation() -> None:
+    declared = (ROOT / "setup.py").read_text(encoding="utf-8").split("extras_require=")[1].split("},")[0]
+    extras = re.findall(r'^        "([\w-]+)": ', declared, re.M)
+    page = (DOCS / "installation.rst").read_text(encoding="utf-8")
+    assert len(extras) >= 10
+    assert [extra for extra in extras if f"``{extra}``" not in page] == []
