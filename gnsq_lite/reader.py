@@ -323,6 +323,14 @@ class Reader:
         core = self._started()
         core.loop.run(core.flow.set_paused, False)
 
+    def resume_partition(self, partition: int | str) -> None:
+        """Read a partition on that stopped after max_attempts (YZ-13): its message is handled once more.
+
+        *partition* is as ``stats().stopped`` has it.  Raises OptionError for one that is not stopped.
+        """
+        core = self._started()
+        core.loop.run(core.resume_partition, partition)
+
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 pauses (RDY-8)."""
         core = self._started()

@@ -74,6 +74,8 @@ class ReaderStats:
     handlers_overdue: int = 0
     #: Why each nsqd that was asked and is not connected now is not, by ``host:port``, with the partition where named.
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    #: Ordered partitions that stopped after max_attempts, for ``resume_partition``; of an nsqd that names none, it.
+    stopped: tuple[int | str, ...] = ()
     #: What ended it, where not ``close()``; ``join()`` raises it.
     error: str | None = None
 

@@ -22,6 +22,7 @@ from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.queued import drop, is_expired, take_queued
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.stopped import StoppedPartitions
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.consume.subscription import Subscription
 from gnsq_lite.consume.time_limits import TimeLimits
@@ -41,25 +42,9 @@ from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
-from gnsq_lite.policy.losses import Losses
+from gnsq_lite.policy.losses import LONGEST_PAUSE, Losses, first_pause
 
 log = logging.getLogger("gnsq_lite.reader")
-
-#: Longest pause, seconds, between two lookups for the leader of a partition that was lost; up to 30 % more by chance.
-_LONGEST_PAUSE = 8.0
-
-
-def first_pause(after: float, misses: int) -> float:
-    """Return the seconds before the search for a leader that was lost *misses* times in a row.
-
-    *after* for the first three, then twice as long each time, up to the longest pause.
-    """
-    return min(after * 2.0 ** min(max(0, misses - 3), 16), _LONGEST_PAUSE)
-
-
-def _ordered_by(endpoint: Endpoint) -> Endpoint | int:
-    """Return what keeps an order of its own: a partition, or an nsqd that names none."""
-    return endpoint if endpoint.partition is None else endpoint.partition
 
 
 class Consumer:
@@ -110,8 +95,7 @@ class Consumer:
             end=self._end,
         )
         self._subscriptions: dict[Endpoint, Subscription] = {}
-        #: Partitions that are read no further, whoever leads them; of an nsqd that names none, the nsqd.
-        self._stopped: set[Endpoint | int] = set()
+        self.stopped = StoppedPartitions(self.tries)
         self.losses: Losses[Endpoint] = Losses(settings.reconnect, clock=clock, rng=self.rng)
         #: The search for the leader of each partition that was lost.
         self._searches: dict[int | None, Any] = {}
@@ -128,7 +112,8 @@ class Consumer:
         if self.closing:
             return  # close() was quicker
         settings = self.settings
-        self.discovery = Discovery.for_reader(settings, self.rng, self.clock, self._found, self._forgotten)
+        called = {"on_found": self._found, "on_forget": self._forgotten, "on_lookup": self._renew}
+        self.discovery = Discovery.for_reader(settings, self.rng, self.clock, **called)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
@@ -150,8 +135,17 @@ class Consumer:
         for endpoint in endpoints:
             self.losses.forget(endpoint)
 
+    def _renew(self, *looked_up: Any) -> None:
+        """Connect anew where the topic is not any more what the connection told nsqd: nothing comes there (YZ-15)."""
+        topic, dialect = self.settings.topic, self.settings.dialect
+        for endpoint, connection in list(self.connections.items()):
+            if dialect.identify_extra(topic, endpoint) != connection.target.identify_extra:
+                connection.close(ConnectionLost(connection.address, f"{topic} was changed"))
+
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
-        if self.closing or endpoint in self._subscriptions or _ordered_by(endpoint) in self._stopped:
+        if self.discovery is not None and endpoint in self.stopped:
+            self.discovery.disconnected(endpoint)  # once it goes on it is to be found
+        if self.closing or endpoint in self._subscriptions or endpoint in self.stopped:
             return
         subscription = self._subscriptions[endpoint] = Subscription(self, endpoint, direct=direct)
         subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
@@ -160,9 +154,10 @@ class Consumer:
 
     def on_end(self, subscription: Subscription) -> None:
         """Its greenlet has ended: a poll may find the endpoint again."""
-        self._subscriptions.pop(subscription.endpoint, None)
-        if self.discovery is not None:
-            self.discovery.disconnected(subscription.endpoint)
+        if self._subscriptions.get(subscription.endpoint) is subscription:  # not since it was stopped
+            del self._subscriptions[subscription.endpoint]
+            if self.discovery is not None:
+                self.discovery.disconnected(subscription.endpoint)
 
     def on_connected(self, connection: Subscribed) -> None:
         """A connection is subscribed."""
@@ -173,9 +168,9 @@ class Consumer:
         if self.discovery is not None:
             self.discovery.connected(endpoint)
         self.flow.joined(connection)
-        topic, channel = self.settings.topic, self.settings.channel
-        said = "%s: connected, subscribed to %s/%s"
-        log_safely(log, logging.INFO, said, endpoint, topic, channel, extra=self.settings.log_fields(endpoint))
+        said, settings = "%s: connected, subscribed to %s/%s", self.settings
+        fields = settings.log_fields(endpoint)
+        log_safely(log, logging.INFO, said, endpoint, settings.topic, settings.channel, extra=fields)
         self.hooks.call("on_connected", connection.address)
 
     def on_disconnected(self, connection: Subscribed) -> None:
@@ -254,15 +249,15 @@ class Consumer:
             if any(endpoint.partition == lost.partition for endpoint in self._subscriptions):
                 return  # should that one fail, it is looked for anew
             self.discovery.poke()
-            if lost.partition is None or lost.partition in self._stopped:
+            if lost.partition is None or lost in self.stopped:
                 return
-            pause = min(max(1.0, 2.0 * pause), _LONGEST_PAUSE) * (1.0 + 0.3 * self.rng.random())
+            pause = min(max(1.0, 2.0 * pause), LONGEST_PAUSE) * (1.0 + 0.3 * self.rng.random())
 
     def stop_partition(self, message: Message) -> None:
         """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
         for endpoint, connection in list(self.connections.items()):
             if connection is message._connection:
-                self._stopped.add(_ordered_by(endpoint))
+                self.stopped.stop(endpoint, message)
                 error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
                 log_safely(log, logging.ERROR, "%s", error, extra=self.settings.log_fields(endpoint))
                 self.hooks.call("on_error", error)
@@ -270,6 +265,15 @@ class Consumer:
                 subscription = self._subscriptions.get(endpoint)
                 if subscription is not None:
                     subscription.direct = False
+                    self.on_end(subscription)
+
+    def resume_partition(self, name: int | str) -> None:
+        """Read a stopped partition on.  Raises OptionError."""
+        self.stopped.resume(name)
+        if self.discovery is not None:
+            self.discovery.poke()
+        for endpoint in self.settings.endpoints:
+            self._connect(endpoint, direct=True)
 
     def fail(self, error: BaseException) -> None:
         """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""

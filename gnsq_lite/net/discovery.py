@@ -91,10 +91,11 @@ class Discovery:
         self._stopped = False
 
     @classmethod
-    def for_reader(
-        cls, settings: Any, rng: Rng, clock: Clock, found: Callable[..., Any], forgotten: Callable[..., Any]
-    ) -> Discovery:
-        """Return the discovery of a Reader's topic, from its ConsumerSettings.  Raises OptionError."""
+    def for_reader(cls, settings: Any, rng: Rng, clock: Clock, **called: Callable[..., Any]) -> Discovery:
+        """Return the discovery of a Reader's topic, from its ConsumerSettings; *called*: the ``on_...`` arguments.
+
+        Raises OptionError.
+        """
         dialect, topic = settings.dialect, settings.topic
         return cls(
             settings.lookupds,
@@ -104,12 +105,11 @@ class Discovery:
             clock=clock,
             rng=rng,
             direct=settings.endpoints,
-            on_found=found,
-            on_forget=forgotten,
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
             fuller_path=lambda data: dialect.fuller_path(topic, data),
+            **called,
         )
 
     @classmethod

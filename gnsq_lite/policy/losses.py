@@ -44,6 +44,18 @@ MISCONFIGURED = (
 )
 
 
+#: Longest pause, seconds, between two lookups for the leader of a partition that was lost; up to 30 % more by chance.
+LONGEST_PAUSE = 8.0
+
+
+def first_pause(after: float, misses: int) -> float:
+    """Return the seconds before the search for a leader that was lost *misses* times in a row.
+
+    *after* for the first three, then twice as long each time, up to the longest pause.
+    """
+    return min(after * 2.0 ** min(max(0, misses - 3), 16), LONGEST_PAUSE)
+
+
 class Losses(Generic[K]):
     """Remembers, for each nsqd that is not subscribed now, why; by any hashable key."""
 

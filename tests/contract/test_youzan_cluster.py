@@ -316,10 +316,10 @@ def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() ->
     with Broker(youzan=True, nsqds=2) as broker:
         broker.youzan.create_topic("t", 2, ordered=True)
         broker.youzan.create_channel("t", "c")
-        cluster, got = Cluster(broker.lookupd_http_address, broker), []
+        cluster, got, mended = Cluster(broker.lookupd_http_address, broker), [], []
 
         def handle(message: Any) -> None:
-            if message.body == b"bad":
+            if message.body == b"bad" and not mended:
                 raise ValueError("always")
             got.append((message.partition, message.body))
 
@@ -332,9 +332,20 @@ def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() ->
                 until(lambda: len(reader.stats().connections) == 1)
                 writer.publish("t", b"later", partition=1)
             until(lambda: (1, b"later") in got)
-        assert (0, b"0") in got
-        assert (0, b"1") not in got
-        assert broker.youzan.depth("t", 0, "c") == 2
+            assert (0, b"0") in got
+            assert (0, b"1") not in got
+            assert broker.youzan.depth("t", 0, "c") == 2
+            for _ in range(2):
+                assert reader.stats().stopped == (0,)
+                reader.resume_partition(0)  # its message is handled once more, and stops it again
+                until(lambda: reader.stats().stopped == (0,) and len(reader.stats().connections) == 1)
+            with pytest.raises(OptionError, match="not stopped"):
+                reader.resume_partition(1)
+            mended.append(True)
+            reader.resume_partition(0)
+            until(lambda: (0, b"1") in got)
+            assert reader.stats().stopped == ()
+        assert [body for partition, body in got if partition == 0] == [b"0", b"bad", b"1"]
 
 
 @pytest.mark.rule("YZ-1")
@@ -382,6 +393,23 @@ def test_a_topic_that_became_ext_takes_headers_before_the_writer_has_looked_agai
 def test_a_topic_that_is_not_there_is_named_as_the_reason(cluster: Cluster) -> None:
     with a_writer(cluster) as writer, pytest.raises(NotSent, match=r"nosuch: no nsqlookupd lists a partition"):
         writer.publish("nosuch", b"x", timeout=1.0)
+
+
+@pytest.mark.rule("YZ-15")
+def test_a_topic_that_became_ext_is_read_on_after_the_next_lookup() -> None:
+    with Broker(youzan=True, nsqds=1) as broker:
+        broker.youzan.create_topic("t", 1)
+        cluster, got = Cluster(broker.lookupd_http_address, broker), []
+        where: dict[str, Any] = {"lookupd_http_addresses": cluster.lookupd, "lookupd_poll_interval": 1.0}
+        with (
+            Reader("t", "c", lambda m: got.append((m.body, m.headers)), dialect="youzan", **where) as reader,
+            a_writer(cluster) as writer,
+        ):
+            subscribed(reader, 1)
+            broker.youzan.upgrade_to_ext("t")
+            writer.publish("t", b"x", headers={"a": 1}, timeout=10.0)
+            until(lambda: got, 15.0)  # silence alone tells after a minute
+    assert got[0] == (b"x", {"a": 1})
 
 
 @pytest.mark.rule("YZ-15")

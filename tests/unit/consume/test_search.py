@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnsq_lite.consume.consumer import first_pause
+from gnsq_lite.policy.losses import first_pause
 
 
 @pytest.mark.rule("YZ-12")
