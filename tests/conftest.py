@@ -168,5 +168,21 @@ def youzan_lookupd(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def started_youzan_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """HTTP address of the nsqlookupd of a Youzan cluster that was started for this run."""
-    with youzan_servers.youzan_cluster(tmp_path_factory.mktemp("youzan")) as address:
-        yield address
+    yield from (cluster.addresses[0] for cluster in _started(tmp_path_factory.mktemp("youzan")))
+
+
+@pytest.fixture(scope="module")
+def failing_youzan_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[youzan_servers.RealCluster]:
+    """A Youzan cluster of three nsqds and two nsqlookupds, for tests that kill some of them."""
+    yield from _started(tmp_path_factory.mktemp("failing"), nodes=3, lookupds=2)
+
+
+def _started(folder: Path, **sizes: int) -> Iterator[youzan_servers.RealCluster]:
+    if youzan_servers.programs() is None:
+        _absent("Youzan cluster", "name its programs in GNSQ_YOUZAN_NSQD and GNSQ_YOUZAN_NSQLOOKUPD")
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(youzan_servers.youzan_cluster(folder, **sizes))
+        except servers.MissingServer as error:
+            _absent("Youzan cluster", f"it takes {error}")
+        yield cluster

@@ -71,8 +71,8 @@ def until(done: Callable[[], bool], seconds: float) -> bool:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if youzan_servers.programs() is None:
         pytest.skip("no Youzan's nsqd, nsqlookupd and etcd: GNSQ_YOUZAN_NSQD, GNSQ_YOUZAN_NSQLOOKUPD")
-    with youzan_servers.youzan_nodes(tmp_path_factory.mktemp("youzan"), 3) as (lookupd, nodes):
-        yield Cluster(lookupd, nodes)
+    with youzan_servers.youzan_cluster(tmp_path_factory.mktemp("youzan"), 3) as real:
+        yield Cluster(real.addresses[0], {node.http_address: node for node in real.nsqds})
 
 
 def rows(reader: Any, partitions: Any) -> list[list[tuple[int, int]]]:
