@@ -213,7 +213,8 @@ class Producer:
 
     def carry_and_wait(self, publication: Publication) -> Any:
         """Send it, wait, and return its receipt; from any thread.  Raises its error."""
-        if self.routed or not self.loop.is_shared or not self.threads.publish(publication):
+        unmade = publication.request is not None and not publication.data
+        if self.routed or unmade or not self.loop.is_shared or not self.threads.publish(publication):
             self.carry(publication)
         return publication.result()
 

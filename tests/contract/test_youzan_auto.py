@@ -103,3 +103,12 @@ def test_a_publish_waits_until_each_nsqlookupd_has_answered_or_failed(plain: Bro
             began = time.monotonic()
             writer.publish("t", b"x")
             assert time.monotonic() - began >= 0.9
+
+
+def test_what_only_youzans_can_do_is_refused_where_the_first_publish_finds_plain_nsq(plain: Broker) -> None:
+    for asked in ({"key": b"k"}, {"partition": 0}, {"headers": {"a": 1}}):
+        with a_writer(plain.lookupd_http_address) as writer:
+            with pytest.raises(OptionError, match="Youzan"):
+                writer.publish("t", b"x", **asked)  # type: ignore[arg-type]
+            writer.publish("t", b"x", defer=60.0)
+            assert (writer.stats().failed, writer.stats().published) == (1, 1)
