@@ -20,6 +20,7 @@ def publish(broker: Broker, partition: int, first: int, count: int) -> None:
         writer.multipublish("clicks", [b"%d" % n for n in range(first, first + count)], partition=partition)
 
 
+@pytest.mark.short
 @pytest.mark.rule("PIPE-1")
 @pytest.mark.rule("PIPE-3")
 def test_a_log_is_read_from_its_beginning_twice_and_on_from_a_checkpoint(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def until(what: Callable[[], bool], seconds: float = 240.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.short
 @pytest.mark.rule("PIPE-1")
 def test_a_stream_has_every_message_and_a_restart_goes_on(spark: Any, feed: Feed) -> None:
     sink = Sink()
