@@ -253,6 +253,10 @@ class Collector:
         """Return the nsqds that are known of and not subscribed to."""
         return self._receiver.missing()
 
+    def in_flight(self) -> int:
+        """Return how many messages are here that are not stored yet."""
+        return len(self._queue)
+
     def is_paused(self) -> bool:
         """Whether receiving waits for room in the spool."""
         return self._paused

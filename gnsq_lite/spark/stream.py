@@ -167,11 +167,15 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             log.warning("%s", error)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest position, for the query's progress; None before the first batch."""
-        if self._collector is None:
+        """Return the newest position and the lag, for the query's progress alone; None before the first batch."""
+        collector = self._collector
+        if collector is None:
             return None
-        spool = self._collector.spool
-        return Offset(spool.meta.uuid, spool.newest).as_dict()
+        spool = collector.spool
+        with collector.lock:
+            waiting = {"rows": spool.rows_after(collector.handed), "bytes": spool.bytes_after(collector.handed)}
+            newest = Offset(spool.meta.uuid, spool.newest).as_dict()
+        return {**newest, "waiting": waiting, "inFlight": collector.in_flight(), "missing": collector.missing()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what the backlog is: all that was published up to now, by nsqd's clock."""

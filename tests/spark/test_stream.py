@@ -132,6 +132,19 @@ def test_a_batch_waits_for_min_offsets_and_no_longer_than_the_delay(readers: Any
         readers(receiver="executors", minOffsetsPerTrigger="4")
 
 
+def test_the_progress_tells_of_the_lag(readers: Any) -> None:
+    reader = readers(segmentMaxRecords="2")
+    assert reader.reportLatestOffset() is None
+    start = reader.initialOffset()
+    feed(reader, 0, 5)
+    found = reader.reportLatestOffset()
+    assert found["waiting"]["rows"] == 5
+    assert found["waiting"]["bytes"] > 0
+    assert (found["seg"], found["inFlight"], found["missing"]) == (2, 0, [])
+    reader.partitions(start, reader.latestOffset(start, None))
+    assert reader.reportLatestOffset()["waiting"] == {"rows": 0, "bytes": 0}
+
+
 def test_sparks_own_limit_counts_too(readers: Any) -> None:
     class ReadMaxRows:
         max_rows = 3
