@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from gnsq_lite.consume.run_handler import refuse_unrun
@@ -16,7 +16,7 @@ from gnsq_lite.policy.schedule import Schedule
 from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.election import Election
-from gnsq_lite.worker import running, schedules
+from gnsq_lite.worker import running, schedules, sharing
 from gnsq_lite.worker.specs import Handler, check_drain_timeout, check_give_up, shared_rate, writer_options
 from gnsq_lite.writer import Writer
 
@@ -71,6 +71,7 @@ class Worker:
         #: What :meth:`every` has registered, and which process of them publishes it; None: this one is alone.
         self.schedules: list[schedules.Entry] = []
         self.election: Election | None = None
+        self._sharing: sharing.Sharing | None = None
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
         self._readers: list[Reader] | None = None
@@ -146,6 +147,20 @@ class Worker:
                 )
         self._handlers.append(handler)
 
+    def share_concurrency(self, total: int, weights: Mapping[str, float] | None = None) -> None:
+        """Run *total* handlers at once in each process, whichever they are, and where more want to, by weight.
+
+        A handler's ``concurrency`` is then the most of its own that run at once, *total* where it has none.  Places are
+        shared out twenty times a second; none stays empty while a message waits.
+
+        Args:
+            weights: By ``"topic/channel"``; 1.0 for those that are not named.
+        Raises:
+            OptionError, ClosedError
+        """
+        self._not_started()
+        self._sharing = sharing.make(total, weights)
+
     def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
         """Publish a message by the clock, as long as it runs; of the processes of one supervisor one does.
 
@@ -171,6 +186,8 @@ class Worker:
         """Raise what :meth:`start` would: OptionError, where there is no handler or options do not go together."""
         if not self._handlers:
             raise OptionError("handlers", [], "nothing is decorated with @worker.handler(topic, channel)")
+        if self._sharing is not None:
+            self._sharing.check(self._handlers, [handler.merged(self.defaults) for handler in self._handlers])
         check_drain_timeout(self.drain_timeout)
         for handler in self._handlers:
             _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
@@ -211,6 +228,8 @@ class Worker:
                 extra={"topic": handler.topic, "channel": handler.channel, "handler": handler.name},
             )
 
+        if self._sharing is not None:
+            self._sharing.begin(self._handlers, self._readers)
         if self.schedules:
             schedules.start(self.schedules, self.writer().publish, self.election, self._stages.drain)
 
@@ -256,6 +275,8 @@ class Worker:
 
     def _reader(self, handler: Handler) -> Reader:
         options = handler.merged(self.defaults)
+        if self._sharing is not None:
+            options = self._sharing.options(options)
         if options.get("rate_limit") is not None:
             options["rate_limit"] = shared_rate(options["rate_limit"], self.processes)
         on_give_up = options.get("on_give_up")
