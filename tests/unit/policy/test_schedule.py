@@ -109,9 +109,11 @@ def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped
         for each in (first, second, third):
             each.look()
     assert len(nsqd.had) == 3
+    assert [each.wins() for each in elections] == [True, False, False]
     clock.advance(60)
     first.look()
     elections[0].leave()
+    assert [each.wins() for each in elections[1:]] == [True, False]
     second.look()  # it was done already
     assert len(nsqd.had) == 4
     clock.advance(60)
