@@ -15,16 +15,27 @@ if TYPE_CHECKING:
     from gnsq_lite.spark.batch import drop_snapshot, snapshots
     from gnsq_lite.spark.launch import session
     from gnsq_lite.spark.logsource import NsqLogDataSource
+    from gnsq_lite.spark.parsing import parse_json, with_dead_letters
     from gnsq_lite.spark.source import NsqDataSource
 
-__all__ = ["NsqDataSource", "NsqLogDataSource", "drop_snapshot", "session", "snapshots"]
+__all__ = [
+    "NsqDataSource",
+    "NsqLogDataSource",
+    "drop_snapshot",
+    "parse_json",
+    "session",
+    "snapshots",
+    "with_dead_letters",
+]
 
 _HOMES = {
     "NsqDataSource": "gnsq_lite.spark.source",
     "NsqLogDataSource": "gnsq_lite.spark.logsource",
+    "parse_json": "gnsq_lite.spark.parsing",
     "session": "gnsq_lite.spark.launch",
     "snapshots": "gnsq_lite.spark.batch",
     "drop_snapshot": "gnsq_lite.spark.batch",
+    "with_dead_letters": "gnsq_lite.spark.parsing",
 }
 
 
