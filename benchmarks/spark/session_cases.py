@@ -65,6 +65,24 @@ def through_spark(
     return result
 
 
+def to_parquet(spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
+    """Topic -> Parquet files, receiving included; what is stored is counted."""
+    prepare(server, topic, messages, size)
+    frame = spark.readStream.format("nsq").options(**options(server, topic, directory / "spool")).load()
+    stored = str(directory / "stored")
+    result = run_query(frame, directory, messages, "parquet", path=stored)
+    assert spark.read.parquet(stored).count() == messages
+    server.http("POST", f"/topic/delete?topic={topic}")
+    return result
+
+
+def rate_source(spark: Any, directory: Path, rows: int) -> dict[str, float]:
+    """Spark's own source of rows made up in the JVM, for comparison: what a query costs without anything to read."""
+    directory.mkdir(parents=True)
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows // 4).load()
+    return run_query(frame, directory, rows // 4 * 4)
+
+
 def lines(directory: Path, messages: int, size: int) -> Path:
     """Write *messages* lines as text files, 50,000 a file, and return their directory."""
     source = directory / "lines"
