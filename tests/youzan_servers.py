@@ -124,9 +124,17 @@ class RealCluster:
         raise RuntimeError("no nsqlookupd answers")
 
     def leading(self) -> Node:
-        """Return the nsqlookupd that leads the others."""
+        """Return the nsqlookupd that leads the others.  Raises StopIteration while none does."""
         port = self.ask("/listlookup")["lookupdleader"]["HttpPort"]
         return next(each for each in self.lookupds if each.http_address.endswith(f":{port}"))
+
+    def is_stable(self) -> bool:
+        """Whether no partition is without a leader or a replica; only the leading nsqlookupd tells."""
+        try:
+            answer = servers.http_call(self.leading().http_address, "GET", "/cluster/stats")
+        except (OSError, StopIteration):  # it has died, or none leads yet
+            return False
+        return answer.status == 200 and bool(answer.json()["stable"])
 
     def at(self, distributed_id: str) -> Node:
         """Return the nsqd that a lookup names so."""
@@ -140,7 +148,7 @@ class RealCluster:
             if not node.is_running():
                 node.start()
         until(lambda: len(self.ask("/nodes")["producers"] or ()) == len(self.nsqds), "a nsqd is not known again")
-        until(lambda: self.ask("/cluster/stats")["stable"], "the cluster is not stable again")
+        until(self.is_stable, "the cluster is not stable again")
 
 
 @contextmanager
@@ -189,8 +197,7 @@ def youzan_cluster(folder: Path, nodes: int = 2, lookupds: int = 1) -> Iterator[
             cluster.nsqds.append(start(f"nsqd{number}", found.nsqd, "/ping", http, *own))
         until(lambda: len(cluster.ask("/nodes")["producers"] or ()) == nodes, "the nsqlookupd does not know its nsqds")
         # Until it is stable it moves no leader.  It looks once a minute, and not before there is a topic.
-        until(lambda: cluster.leading() is not None, "no nsqlookupd leads")
-        lead = cluster.leading().http_address
-        servers.http_call(lead, "POST", "/topic/create?topic=first&partition_num=1&replicator=1")
-        until(lambda: cluster.ask("/cluster/stats")["stable"], "the nsqlookupd says that its cluster is not stable")
+        create = "/topic/create?topic=first&partition_num=1&replicator=1"
+        servers.http_call(cluster.leading().http_address, "POST", create)
+        until(cluster.is_stable, "the nsqlookupd says that its cluster is not stable")
         yield cluster
