@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, TypeVar
 
 from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import NSQError
-from gnsq_lite.keywords import Addresses, ReaderKeywords, WriterKeywords
+from gnsq_lite.keywords import Addresses, Delivery, ReaderKeywords, WriterKeywords
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.options import BackoffOptions, DialectName, HandlerPool
@@ -33,6 +33,7 @@ class SharedArguments(ReaderKeywords, total=False):
     max_in_flight: int
     concurrency: int | None
     handler_pool: HandlerPool
+    delivery: Delivery
     backoff: BackoffOptions | bool | None
     dialect: DialectName | Dialect
     partitions: Collection[int] | None

@@ -12,7 +12,7 @@ import inspect
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from gnsq_lite.errors import OptionError
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 #: One address, several, or none.
 Addresses = str | Address | Iterable[str | Address]
+#: How a Reader uses its max_in_flight; see :class:`gnsq_lite.Reader`.
+Delivery = Literal["auto", "prompt", "bulk"]
 
 DEFAULT_TCP_PORT = 4150
 DEFAULT_LOOKUPD_PORT = 4161

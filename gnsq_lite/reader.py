@@ -22,6 +22,7 @@ from gnsq_lite.errors import ClosedError, NSQError, OptionError
 from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
     Addresses,
+    Delivery,
     address_list,
     check_callables,
     check_runs,
@@ -101,6 +102,8 @@ class Reader:
         dialect, partitions, ordered: For Youzan's NSQ; see its page.
         address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
         allowed_addresses: A function of (host, port): whether a discovered nsqd may be connected to.
+        delivery: "prompt": RDY is kept just above what is in flight, so that nsqd sends each message at once, and goes
+            up to all of max_in_flight with the rate; "bulk": always all of it; "auto": "bulk" for batches.
         rdy_idle_timeout, rdy_low_timeout: Seconds after which a connection without, or with, messages gives
             its turn to another when max_in_flight is smaller than the number of connections (RDY-6).
         handle_signals: Whether SIGTERM drains it while the main thread waits in ``start(block=True)`` or :meth:`join`
@@ -153,6 +156,7 @@ class Reader:
         ordered: bool = False,
         address_map: AddressMap | None = None,
         allowed_addresses: Callable[[str, int], bool] | None = None,
+        delivery: Delivery = "auto",
         rdy_idle_timeout: float = 10.0,
         rdy_low_timeout: float = 30.0,
         handle_signals: bool = True,
@@ -192,6 +196,7 @@ class Reader:
             endpoints=_named(chosen, [Endpoint(host, port) for host, port in endpoints]),
             lookupds=url_list(lookupds),
             max_in_flight=_whole("max_in_flight", max_in_flight, 0),
+            is_prompt=_is_prompt(delivery, batch_size),
             concurrency=None if concurrency is None else _whole("concurrency", concurrency, 1),
             pool=pool_kind(_one_of_pools(handler_pool)),
             batch_size=None if batch_size is None else _whole("batch_size", batch_size, 1),
@@ -399,6 +404,12 @@ def _one_of_pools(value: Any) -> HandlerPool:
     if value not in ("auto", "greenlet", "thread", "inline"):
         raise OptionError("handler_pool", value, "must be 'auto', 'greenlet', 'thread' or 'inline'")
     return value  # type: ignore[no-any-return]
+
+
+def _is_prompt(delivery: Any, batch_size: int | None) -> bool:
+    if delivery not in ("auto", "prompt", "bulk"):
+        raise OptionError("delivery", delivery, "must be 'auto', 'prompt' or 'bulk'")
+    return delivery == "prompt" or (delivery == "auto" and batch_size is None)
 
 
 def _backoff(value: Any) -> BackoffOptions:

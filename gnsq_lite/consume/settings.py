@@ -30,6 +30,8 @@ class ConsumerSettings:
     endpoints: Sequence[Endpoint]
     lookupds: Sequence[str]
     max_in_flight: int
+    #: Whether RDY is kept low where that brings messages sooner.
+    is_prompt: bool
     concurrency: int | None
     pool: Literal["greenlet", "thread", "inline"]
     batch_size: int | None

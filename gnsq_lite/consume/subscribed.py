@@ -6,7 +6,7 @@ The cost is per read, not per message: FINs gather in one buffer, REQs in a list
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
@@ -18,6 +18,7 @@ from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.policy.delivery import Delivery
 from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.identify import Negotiated
@@ -57,10 +58,17 @@ class Subscribed(Connection):
     """A connection and its counts of messages."""
 
     def __init__(
-        self, loop: Loop, target: Target, options: ConnectionOptions, owner: MessageOwner, clock: Clock
+        self,
+        loop: Loop,
+        target: Target,
+        options: ConnectionOptions,
+        owner: MessageOwner,
+        clock: Clock,
+        *,
+        is_prompt: bool = False,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
-        self._messages_to = owner
+        self._messages_to, self._is_prompt = owner, is_prompt
         self.topic, self.channel = target.topic, target.channel
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
         #: Messages that were received and not answered (MSG-5).
@@ -71,6 +79,11 @@ class Subscribed(Connection):
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
         self._limit = ReadingLimit()
+        #: None: RDY is what the flow control says.
+        self._delivery: Delivery | None = None
+        self._delivery_timer: Any = None
+        #: Inline handlers run in there, and nothing is read meanwhile: that is no sign of a quiet nsqd.
+        self._is_handing_on = False
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         super()._adopt(negotiated)
@@ -79,6 +92,8 @@ class Subscribed(Connection):
         if negotiated is not None:
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
+            if self._is_prompt and negotiated.negotiated:  # else it may count RDY down
+                self._delivery = Delivery(self.clock)
 
     # -- messages
 
@@ -89,7 +104,12 @@ class Subscribed(Connection):
 
     def _on_messages(self, messages: list[Message]) -> None:
         self.in_flight.add(messages)
+        delivery = self._delivery
+        if delivery is not None and not delivery.is_full:
+            self._tell_ready(delivery.received(len(messages), len(self.in_flight), messages[-1].timestamp_ns))
+        self._is_handing_on = True
         self._messages_to.on_messages(self, messages)
+        self._is_handing_on = False
 
     def _wait_for_room(self) -> None:
         if len(self.in_flight) > self._limit.most:
@@ -102,7 +122,37 @@ class Subscribed(Connection):
     def set_ready(self, count: int) -> None:
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
         self._limit.allow(count)
-        self.send(commands.ready(count))
+        if self._delivery is None:
+            self.send(commands.ready(count))
+        else:
+            self._tell_ready(self._delivery.set_limit(count, len(self.in_flight)))
+
+    def _tell_ready(self, count: int | None) -> None:
+        """Queue the RDY that was chosen, if any; have the choice looked at again where that is asked for."""
+        if count is not None:
+            self.send(commands.ready(count))
+        self._watch_delivery()
+
+    def _watch_delivery(self) -> None:
+        if self._delivery is None or self._delivery_timer is not None:
+            return
+        after = self._delivery.tick_after
+        if after is not None and self.is_open():
+            self._delivery_timer = timer = self.loop.hub.loop.timer(after)
+            timer.start(self._look_at_delivery)
+
+    def _look_at_delivery(self) -> None:
+        self._stop_delivery()
+        if self._is_handing_on:
+            self._watch_delivery()
+        elif self._delivery is not None and self.is_open():
+            self._tell_ready(self._delivery.tick(self.in_flight.received, len(self.in_flight)))
+
+    def _stop_delivery(self) -> None:
+        timer, self._delivery_timer = self._delivery_timer, None
+        if timer is not None:
+            timer.stop()
+            timer.close()
 
     # -- answers
 
@@ -179,11 +229,18 @@ class Subscribed(Connection):
             self.answers_lost += finished + requeued
             self._messages_to.on_answers_lost(finished + requeued)
             return
-        self._emit(data)
         if finished or requeued:
             self.finished += finished
             self.requeued += requeued
             self.in_flight.answered(finished + requeued)
+            delivery = self._delivery
+            if delivery is not None and not delivery.is_full:
+                ready = delivery.answered(len(self.in_flight))
+                if ready is not None:
+                    data += commands.ready(ready)
+                self._watch_delivery()
+        self._emit(data)
+        if finished or requeued:
             self._limit.look()
             self._messages_to.on_answered(self, finished, requeued, 0)
 
@@ -204,6 +261,8 @@ class Subscribed(Connection):
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
         if late:
             self.expired += len(late)
+            if self._delivery is not None:
+                self._tell_ready(self._delivery.expired(len(self.in_flight)))
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, len(late))
             self._messages_to.on_answered(self, 0, 0, len(late))
@@ -214,11 +273,14 @@ class Subscribed(Connection):
     def close(self, reason: NSQError) -> None:
         """Close at once; what was not answered is nsqd's again."""
         super().close(reason)
+        self._stop_delivery()
         self.in_flight.clear()
         self._limit.look()
 
     def send_close(self) -> None:
-        """Send CLS: nsqd sends no more messages and answers CLOSE_WAIT (CLOSE-1)."""
+        """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1)."""
+        self._stop_delivery()
+        self._delivery = None
         self.send(commands.CLS)
 
     def __repr__(self) -> str:

@@ -99,7 +99,7 @@ def test_an_nsqd_that_falls_silent_is_given_up_and_replaced() -> None:
 @pytest.mark.rule("RDY-8")
 def test_pause_and_resume_and_max_in_flight_zero(broker: ServerHandle, topic: str) -> None:
     seen: list[bytes] = []
-    with reader_on(broker, topic, lambda m: seen.append(m.body), max_in_flight=10) as reader:
+    with reader_on(broker, topic, lambda m: seen.append(m.body), max_in_flight=10, delivery="bulk") as reader:
         wait_for(lambda: reader.stats().ready == 10)
         reader.pause()
         assert reader.stats().state == "paused"

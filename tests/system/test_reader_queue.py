@@ -90,7 +90,7 @@ def test_an_inline_handler_goes_on_with_few_messages_of_a_connection_that_is_gon
         gevent.sleep(0.02)
 
     with Proxy(broker.tcp_address) as proxy:
-        options: dict[str, Any] = {"handler_pool": "inline", "max_in_flight": MANY, **QUICK}
+        options: dict[str, Any] = {"handler_pool": "inline", "max_in_flight": MANY, "delivery": "bulk", **QUICK}
         with Reader(topic, "ch", handle, nsqd_tcp_addresses=proxy.address, **options) as reader:
             wait_for(lambda: reader.stats().finished >= 10 and reader.stats().queued > MANY // 2)
             proxy.reset()

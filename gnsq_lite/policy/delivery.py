@@ -1,0 +1,257 @@
+"""How much of its share of RDY a connection uses, so that nsqd sends a message when it has one.
+
+**RDY decides when nsqd sends.**  What nsqd writes to a consumer gathers in a buffer, which is flushed when it is full,
+when ``output_buffer_timeout`` ticks, and at once when the consumer is not ready for more: its messages in flight, those
+in the buffer included, have reached its RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  With all of a large share
+as RDY a message waits for the tick.  With RDY one above what is in flight it comes at once, but each message costs a
+round trip.
+
+**The window** is by how many messages RDY is kept above what is in flight: as many as come in :data:`SPAN`, and one
+where they come more rarely.  It grows fourfold, up to the whole share, when nsqd used it up and its newest message had
+waited there: there is a backlog.  So at full speed RDY stays at the share, none is sent, and nothing is done per read.
+
+**Flushing.**  When nothing is read for a while and nsqd may hold messages back, RDY goes down to one above what is in
+flight.  If nsqd holds any, it is not ready for more then, and flushes.
+
+**Few commands.**  RDY is sent when half of the window is used up, or it is twice too large, and goes out with FINs
+where there are some.  Where handlers answer at once nothing is sent for a message that is about to be answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gnsq_lite.clock import Clock
+
+__all__ = ["SPAN", "TICK", "Delivery"]
+
+#: Seconds for which messages may gather at nsqd, at a steady rate.
+SPAN = 0.001
+#: Seconds between two ticks; the second where the whole share has been used for longer than the third.
+TICK, _SLOW_TICK, _LONG_FULL = 0.001, 0.004, 0.05
+#: Seconds a round trip is taken to last at most.
+_LONGEST_TRIP = 0.5
+#: Seconds after which a least value is forgotten, at most twice that.
+_REMEMBERED = 10.0
+#: Seconds in which the whole share is used after messages expired: nsqd may count them for some time yet.
+_CAREFUL = 60.0
+
+
+class Least:
+    """The least value of the last seconds."""
+
+    __slots__ = ("_before", "_now", "_turns_at", "value")
+
+    def __init__(self) -> None:
+        self._before = self._now = self.value = 0.0
+        self._turns_at = 0.0  # never, until there is a value
+
+    def add(self, value: float, now: float) -> None:
+        """Take a value."""
+        if now >= self._turns_at or not self._turns_at:
+            self._before, self._now = (self._now if self._turns_at else value), value
+            self._turns_at = now + _REMEMBERED
+        elif value < self._now:
+            self._now = value
+        self.value = min(self._before, self._now)
+
+
+class Delivery:
+    """Chooses the RDY of one connection within the limit it is given.
+
+    The caller tells what happened, once per read and once per write of answers, but for when :attr:`is_full`.  It sends
+    the RDY that is returned, if any, and calls :meth:`tick` after :attr:`tick_after` seconds, unless that is None.
+    """
+
+    __slots__ = (
+        "_age",
+        "_allowed",
+        "_clock",
+        "_cut_at",
+        "_every",
+        "_full_since",
+        "_full_until",
+        "_held",
+        "_in_flight",
+        "_is_quick",
+        "_openings",
+        "_read_at",
+        "_received",
+        "_seen",
+        "_span",
+        "_trip",
+        "_window",
+        "is_full",
+        "limit",
+        "ready",
+    )
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.limit = 0  # the most RDY it may have
+        self.ready = 0  # the last RDY sent
+        #: Whether the whole limit is used, so that only ticks are of use.
+        self.is_full = False
+        self._in_flight = 0
+        self._received = self._seen = 0  # since the connection was opened; when it was looked last
+        self._window = 1
+        self._span = SPAN  # or a round trip, where that is longer
+        self._every = _LONGEST_TRIP  # seconds from message to message, on average
+        self._read_at = clock.now()
+        self._allowed = 0  # messages that nsqd could have sent so far, in all
+        self._openings: deque[tuple[int, int, float]] = deque()  # allowed before and after, and when
+        self._cut_at = float("-inf")  # when less was allowed than before
+        self._trip = Least()
+        self._age = Least()
+        self._held: int | None = None  # the window before nsqd was made to flush
+        self._is_quick = True  # handlers answer before the next tick
+        self._full_since, self._full_until = 0.0, float("-inf")
+
+    @property
+    def window(self) -> int:
+        """By how many messages RDY is kept above what is in flight, where the limit allows it."""
+        return self._window
+
+    @property
+    def tick_after(self) -> float | None:
+        """Seconds to the next tick; None: there is nothing to do, unless something happens."""
+        if self.is_full:
+            return _SLOW_TICK if self._read_at - self._full_since > _LONG_FULL else TICK
+        return TICK if self.limit > 1 and (self.ready - self._in_flight > 1 or self._is_short()) else None
+
+    def set_limit(self, limit: int, in_flight: int) -> int | None:
+        """Change the limit; return the RDY to send."""
+        before, self.limit, self._in_flight = self.limit, limit, in_flight
+        self._fit(self._window)
+        if limit > 1 and before > 1 and limit >= self.ready:
+            return self._adjusted()
+        return self._send(self._wanted())
+
+    def received(self, count: int, in_flight: int, timestamp_ns: int) -> int | None:
+        """A read brought *count* messages, the last published at *timestamp_ns*; return the RDY to send."""
+        now = self._clock.now()
+        self._in_flight = in_flight
+        self._received += count
+        gap, self._read_at = now - self._read_at, now
+        self._every += (min(gap, _LONGEST_TRIP) / count - self._every) * min(1.0, count / 16.0)
+        opened_at, lag = self._used_up(now), 0.0
+        if self.limit <= 1:
+            return None
+        if opened_at is not None or self._held is not None:
+            lag = self._lag(now, timestamp_ns)
+        if self._held is not None:
+            self._flushed(count, now, lag > gap + 2.0 * _SLOW_TICK)
+        elif opened_at is not None and now - opened_at < 2.0 * self._span and lag > 0.5 * self._span:
+            self._fit(4 * self._window)
+        elif opened_at is not None:
+            self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
+        return None if self._is_quick else self._adjusted()
+
+    def _lag(self, now: float, timestamp_ns: int) -> float:
+        """Return how much older a message is than those that come at once: the clocks may differ."""
+        age = self._clock.wall() - timestamp_ns * 1e-9
+        self._age.add(age, now)
+        return age - self._age.value
+
+    def _flushed(self, count: int, now: float, has_backlog: bool) -> None:
+        """Take the first read since nsqd was made to flush: it was busy, or held these back, or they came later."""
+        before, self._held = self._held or 1, None
+        if has_backlog:  # its newest message was there when the one before was read
+            self._fit(before)
+        else:
+            self._fit(min(before // 2, 2 * count) if now - self._cut_at < 2.0 * self._span else 1)
+
+    def _used_up(self, now: float) -> float | None:
+        """Return when nsqd got the room that is used up now; None where it still has some.
+
+        The first message that it could not have sent before shows how long a round trip takes.
+        """
+        used_up, openings, received = None, self._openings, self._received
+        while openings and received > openings[0][0]:
+            _, allowed, at = openings[0]
+            if at > self._cut_at + 2.0 * self._span:  # else nsqd may have sent it before it knew of the cut
+                self._trip.add(now - at, now)
+                self._span = min(max(SPAN, self._trip.value), _LONGEST_TRIP)
+            if received < allowed:
+                break
+            openings.popleft()
+            used_up = at if received == allowed or not openings else None
+        return used_up
+
+    def answered(self, in_flight: int) -> int | None:
+        """Answers go out now, and leave *in_flight*; return the RDY to send with them."""
+        now = self._clock.now()
+        self._in_flight = in_flight
+        self._allow(now)
+        if not in_flight and now - self._read_at < TICK:
+            self._is_quick = True
+        return self._adjusted()
+
+    def expired(self, in_flight: int) -> int | None:
+        """Messages are counted in flight no more, but perhaps by nsqd; return the RDY to send."""
+        self._in_flight = in_flight
+        self._full_until = self._clock.now() + _CAREFUL
+        return self._adjusted()
+
+    def tick(self, received: int, in_flight: int) -> int | None:
+        """Return the RDY to send; *received*: messages since the connection was opened."""
+        if self.limit <= 1:
+            return None
+        self._in_flight = in_flight
+        if not self.is_full and self._is_short():
+            self._is_quick = False
+            return self._adjusted()
+        now = self._clock.now()
+        if received != self._seen:  # or what has come waits to be read: this thread was busy
+            if self.is_full:
+                self._read_at = now
+            self._seen = self._received = received
+        elif now - self._read_at >= 2.0 * self._span and now >= self._full_until and self.ready - in_flight > 1:
+            self._held = self._window
+            self._fit(1)
+            return self._send(in_flight + 1)
+        return None
+
+    def _allow(self, now: float) -> None:
+        """Take how much nsqd may send from now on."""
+        allowed = self._received - self._in_flight + self.ready
+        if allowed < self._allowed:
+            self._cut_at = now
+            self._openings.clear()
+            self._openings.append((allowed - 1, allowed, now))
+        elif allowed > self._allowed:
+            self._openings.append((self._allowed, allowed, now))
+        self._allowed = allowed
+
+    def _fit(self, window: int) -> None:
+        self._window = max(1, min(window, self.limit))
+        is_full = 1 < self.limit == self._window
+        if is_full and not self.is_full:
+            self._full_since = self._read_at
+        self.is_full = is_full and self.ready == self.limit
+
+    def _is_short(self) -> bool:
+        """Whether nsqd may send so little that it should get a RDY."""
+        little = 2 * (self.ready - self._in_flight) <= self._window
+        return self.ready < self.limit and (little or self._clock.now() < self._full_until)
+
+    def _wanted(self) -> int:
+        if self.limit <= 1 or self._clock.now() < self._full_until:
+            return self.limit
+        return min(self.limit, self._in_flight + self._window)
+
+    def _adjusted(self) -> int | None:
+        if self.limit <= 1:
+            return None
+        wanted = self._wanted()
+        if wanted > self.ready:
+            return self._send(wanted) if self._is_short() else None
+        return self._send(wanted) if self.ready - self._in_flight >= 2 * self._window else None
+
+    def _send(self, count: int) -> int | None:
+        if count == self.ready:
+            return None
+        self.ready = count
+        self._allow(self._clock.now())
+        self._fit(self._window)
+        return count

@@ -1,0 +1,97 @@
+"""When messages come: nsqd is made to send each at once, or given the whole share (RDY as the latency knob)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader, errors
+from tests.conftest import MakeBroker
+from tests.servers import ServerHandle
+from tests.system.test_reader import channel, reader_on, wait_for
+
+#: nsqd sends nothing by itself before this many seconds, and no test waits for as long.
+NEVER = 29.0
+
+
+def sent_ready(broker: ServerHandle, topic: str) -> int:
+    found: int = channel(broker, topic)["clients"][0]["ready_count"]
+    return found
+
+
+@pytest.mark.rule("RDY-1")
+@pytest.mark.rule("RDY-3")
+def test_an_idle_connection_has_ready_1_or_its_share_or_what_batches_need(broker: ServerHandle, topic: str) -> None:
+    for options, expected in (
+        ({}, 1),
+        ({"delivery": "prompt", "batch_size": 10}, 1),
+        ({"delivery": "bulk"}, 50),
+        ({"batch_size": 10}, 50),
+    ):
+        with reader_on(broker, topic, lambda got: None, max_in_flight=50, **options) as reader:
+            wait_for(lambda: reader.stats().ready == 50)
+            wait_for(lambda expected=expected: sent_ready(broker, topic) == expected)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2], ids=["at-once", "slow"])
+def test_messages_come_while_nsqd_holds_its_buffer_back(broker: ServerHandle, topic: str, pause: float) -> None:
+    seen: list[bytes] = []
+
+    def handler(message: Any) -> None:
+        seen.append(message.body)
+        time.sleep(pause)
+
+    options: dict[str, Any] = {"output_buffer_timeout": NEVER, "max_in_flight": 100, "concurrency": 20}
+    with reader_on(broker, topic, handler, **options) as reader:
+        for n in range(20):
+            broker.publish(topic, b"%d" % n)
+            wait_for(lambda n=n: len(seen) == n + 1)  # type: ignore[misc]
+        wait_for(lambda: reader.stats().finished == 20)
+        wait_for(lambda: sent_ready(broker, topic) == 1)
+
+
+@pytest.mark.parametrize("size", [3, 40, 400])
+def test_a_burst_comes_whole_and_the_connection_is_ready_for_the_next(
+    broker: ServerHandle, topic: str, size: int
+) -> None:
+    options: dict[str, Any] = {"output_buffer_timeout": NEVER, "max_in_flight": 100}
+    with reader_on(broker, topic, lambda m: None, **options) as reader:
+        wait_for(lambda: reader.stats().ready == 100)
+        for n in range(1, 3):
+            broker.publish(topic, *[b"x" * 100] * size)
+            wait_for(lambda n=n: reader.stats().finished == n * size)  # type: ignore[misc]
+            wait_for(lambda: sent_ready(broker, topic) == 1)
+
+
+@pytest.mark.rule("RDY-4")
+@pytest.mark.rule("RDY-8")
+def test_pause_and_less_in_flight_are_kept(broker: ServerHandle, topic: str) -> None:
+    with reader_on(broker, topic, lambda m: None, max_in_flight=100, output_buffer_timeout=NEVER) as reader:
+        broker.publish(topic, *[b"x" * 100] * 300)
+        reader.set_max_in_flight(2)
+        wait_for(lambda: reader.stats().finished == 300)
+        reader.pause()
+        wait_for(lambda: sent_ready(broker, topic) == 0)
+        broker.publish(topic, b"while paused")
+        time.sleep(0.2)
+        assert reader.stats().finished == 300
+        reader.resume()
+        wait_for(lambda: reader.stats().finished == 301)
+        assert sent_ready(broker, topic) <= 2
+
+
+def test_a_reader_that_closes_takes_what_comes_no_further(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker()
+    broker.publish(topic, *[b"x" * 100] * 500)
+    with reader_on(broker, topic, lambda m: time.sleep(0.01), max_in_flight=50, concurrency=5) as reader:
+        wait_for(lambda: reader.stats().finished > 50)
+    left = channel(broker, topic)
+    assert left["depth"] + reader.stats().finished == 500
+    assert reader.stats().late_answers == 0
+
+
+def test_delivery_is_checked() -> None:
+    with pytest.raises(errors.OptionError, match="delivery"):
+        Reader("t", "c", print, delivery="soon")  # type: ignore[call-overload]

@@ -1,0 +1,177 @@
+"""A model of one nsqd's connection: its queue, its output buffer and ticker, the wire, and a Reader that uses Delivery.
+
+nsqd does as messagePump of nsqd/protocol_v2.go @v1.3.0: it sends while in flight < RDY, into a buffer that it flushes
+when that is full, when its ticker fires, and whenever the client is not ready for more.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from gnsq_lite.policy.delivery import Delivery
+from tests.fakes import FakeClock
+
+#: Messages of 100 bytes in a buffer of 16 KiB, and seconds nsqd takes for one.
+BUFFERED, PUMPED_IN = 122, 5e-6
+
+
+class Wire:
+    """Runs one history; *ticker* is output_buffer_timeout, None: none."""
+
+    def __init__(
+        self,
+        published: Iterable[float],
+        *,
+        limit: int = 200,
+        prompt: bool = True,
+        handle: float = 0.0,
+        concurrency: int = 100,
+        delay: float = 0.0001,
+        ticker: float | None = 0.025,
+        skew: float = 0.0,
+    ) -> None:
+        self.clock = FakeClock()
+        self.delivery = Delivery(self.clock)
+        self.prompt, self.handle, self.concurrency = prompt, handle, concurrency
+        self.delay, self.ticker, self.skew = delay, ticker, skew
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._turn = itertools.count()
+        self._start = self.clock.now()
+        # nsqd's side
+        self.ready = self.sent_in_flight = 0
+        self.queue: deque[float] = deque()
+        self.buffer: list[float] = []
+        self._pumping = False
+        # the client's side
+        self.waiting: deque[float] = deque()
+        self.running = 0
+        self._answers = self.received = self.in_flight = 0
+        self._ticking = self._flushing = False
+        #: Seconds from publish to arrival, in the order of arrival; RDY commands; the most messages that were out.
+        self.latencies: list[float] = []
+        self.arrived_at = 0.0
+        self.commands: list[int] = []
+        self.most_out = 0
+        for at in published:
+            self._at(at, lambda at=at: self._published(at))  # type: ignore[misc]
+        if ticker is not None:
+            self._at(ticker * 0.37, self._ticked)
+        self.limit(limit)
+
+    # -- time
+
+    def _now(self) -> float:
+        return self.clock.now() - self._start
+
+    def _at(self, when: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._turn), act))
+
+    def run(self, until: float) -> Wire:
+        while self._events and self._events[0][0] <= until:
+            when, _, act = heapq.heappop(self._events)
+            self.clock.advance(max(0.0, when - self._now()))
+            act()
+        return self
+
+    # -- nsqd
+
+    def _published(self, at: float) -> None:
+        self.queue.append(at)
+        self._pump_soon(0.0)
+
+    def _pump_soon(self, after: float) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._at(self._now() + after, self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        if self.sent_in_flight >= self.ready:
+            self._flush()
+        elif self.queue:
+            self.buffer.append(self.queue.popleft())
+            self.sent_in_flight += 1
+            self.most_out = max(self.most_out, self.sent_in_flight)
+            if len(self.buffer) >= BUFFERED:
+                self._flush()
+            self._pump_soon(PUMPED_IN)
+
+    def _flush(self) -> None:
+        if self.buffer:
+            batch, self.buffer = self.buffer, []
+            self._at(self._now() + self.delay, lambda: self._read(batch))
+
+    def _ticked(self) -> None:
+        self._flush()
+        self._at(self._now() + (self.ticker or 0.0), self._ticked)
+
+    def _obey(self, finished: int, ready: int | None) -> None:
+        self.sent_in_flight -= finished
+        if ready is not None:
+            self.ready = ready
+        self._pump_soon(0.0)
+
+    # -- the client
+
+    def limit(self, count: int) -> None:
+        """The flow control gives the connection another share."""
+        self._tell(self.delivery.set_limit(count, self.in_flight) if self.prompt else count)
+
+    def _tell(self, ready: int | None, finished: int = 0) -> None:
+        if ready is not None:
+            self.commands.append(ready)
+        if ready is not None or finished:
+            self._at(self._now() + self.delay, lambda: self._obey(finished, ready))
+        after = self.delivery.tick_after if self.prompt and not self._ticking else None
+        if after is not None:
+            self._ticking = True
+            self._at(self._now() + after, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        self._tell(self.delivery.tick(self.received, self.in_flight))
+
+    def _read(self, batch: list[float]) -> None:
+        now = self._now()
+        self.latencies += [now - at for at in batch]
+        self.arrived_at = now
+        self.received += len(batch)
+        self.in_flight += len(batch)
+        if self.prompt and not self.delivery.is_full:
+            last = self.clock.wall() - (now - batch[-1]) + self.skew
+            self._tell(self.delivery.received(len(batch), self.in_flight, int(last * 1e9)))
+        self.waiting.extend(batch)
+        self._work()
+
+    def _work(self) -> None:
+        while self.waiting and self.running < self.concurrency:
+            self.waiting.popleft()
+            self.running += 1
+            if self.handle:
+                self._at(self._now() + self.handle, self._done)
+            else:
+                self._done()
+
+    def _done(self) -> None:
+        self.running -= 1
+        self._answers += 1
+        if not self._flushing:  # all answers of a turn are one write
+            self._flushing = True
+            self._at(self._now(), self._answer)
+        if self.handle:
+            self._work()
+
+    def _answer(self) -> None:
+        self._flushing = False
+        count, self._answers = self._answers, 0
+        self.in_flight -= count
+        heard = self.prompt and not self.delivery.is_full
+        self._tell(self.delivery.answered(self.in_flight) if heard else None, finished=count)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value that *share* of them do not pass."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]

@@ -1,0 +1,152 @@
+"""Delivery against a model of nsqd's output buffer: soon at any rate, and as fast as the whole share at full speed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.policy.delivery import TICK, Delivery
+from tests.fakes import FakeClock
+from tests.unit.policy.nsqd_buffer import Wire, percentile
+
+#: What a message may wait at most where nothing but the rule itself holds it: quiet is found, and nsqd told.
+SOON = 5 * TICK
+
+
+def steady(rate: float, seconds: float, seed: int = 0) -> list[float]:
+    """Publishes at random times, *rate* a second."""
+    rng, at = random.Random(seed), 0.01
+    times = []
+    while at < seconds:
+        times.append(at)
+        at += rng.expovariate(rate)
+    return times
+
+
+@pytest.mark.rule("RDY-4")
+@pytest.mark.parametrize(("rate", "p50"), [(50, 0.0003), (500, 0.0003), (2000, 0.002), (5000, 0.002), (20000, 0.002)])
+def test_messages_come_soon_at_any_rate(rate: float, p50: float) -> None:
+    published = steady(rate, min(2.0, 4000 / rate))
+    wire = Wire(published).run(5.0)
+    full = Wire(published, prompt=False).run(5.0)
+    assert len(wire.latencies) == len(full.latencies) == len(published)
+    assert percentile(wire.latencies, 0.5) <= p50 < percentile(full.latencies, 0.5)
+    assert percentile(wire.latencies, 0.99) <= SOON
+    assert max(wire.commands) <= 200
+    assert wire.most_out <= 200
+
+
+@pytest.mark.parametrize("rate", [50, 500])
+def test_handlers_that_answer_at_once_cost_next_to_no_ready(rate: float) -> None:
+    wire = Wire(steady(rate, 2.0)).run(4.0)
+    assert len(wire.commands) < 0.15 * len(wire.latencies) + 5
+
+
+@pytest.mark.parametrize(("rate", "handle"), [(50, 0.02), (500, 0.02), (500, 0.1), (2000, 0.02)])
+def test_handlers_that_take_long_delay_no_message(rate: float, handle: float) -> None:
+    wire = Wire(steady(rate, 2.0), handle=handle, concurrency=200).run(5.0)
+    assert percentile(wire.latencies, 0.5) <= 0.0006
+    assert percentile(wire.latencies, 0.99) <= SOON
+    assert len(wire.commands) <= 2.1 * len(wire.latencies)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 10, 50, 100, 500, 1000, 10_000])
+def test_a_burst_comes_as_fast_as_with_the_whole_share(size: int) -> None:
+    wire, full = (Wire([0.05] * size, prompt=prompt).run(3.0) for prompt in (True, False))
+    assert len(wire.latencies) == len(full.latencies) == size
+    assert wire.arrived_at - 0.05 <= 1.1 * (full.arrived_at - 0.05)
+
+
+def test_at_full_speed_the_whole_share_is_used_and_no_ready_sent() -> None:
+    backlog = [0.0] * 40_000
+    wire, full = (Wire(backlog, prompt=prompt).run(10.0) for prompt in (True, False))
+    assert wire.arrived_at <= 1.02 * full.arrived_at
+    assert len(wire.commands) <= 40
+
+
+@pytest.mark.parametrize("delay", [0.0001, 0.002, 0.02, 0.1])
+@pytest.mark.parametrize(("handle", "concurrency"), [(0.0, 1), (0.001, 10), (0.02, 100), (0.2, 100)])
+def test_a_backlog_is_worked_off_as_fast_whatever_the_handlers_and_the_wire(
+    delay: float, handle: float, concurrency: int
+) -> None:
+    backlog = [0.0] * 3000
+    wire, full = (
+        Wire(backlog, prompt=prompt, handle=handle, concurrency=concurrency, delay=delay).run(60.0)
+        for prompt in (True, False)
+    )
+    assert len(wire.latencies) == 3000
+    assert wire.arrived_at <= 1.02 * full.arrived_at + 12 * delay  # the window grows in six round trips
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
+def test_clocks_that_differ_change_nothing(skew: float) -> None:
+    wire, same = (Wire(steady(5000, 0.5), skew=s).run(2.0) for s in (skew, 0.0))
+    assert percentile(wire.latencies, 0.5) == pytest.approx(percentile(same.latencies, 0.5), abs=1e-4)
+
+
+@given(
+    gaps=st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.0002, 0.001, 0.004, 0.05]), min_size=1, max_size=200),
+    limit=st.integers(1, 40),
+    handle=st.sampled_from([0.0, 0.0005, 0.003]),
+    delay=st.sampled_from([0.00005, 0.0004, 0.005]),
+)
+def test_without_any_ticker_each_message_comes(gaps: list[float], limit: int, handle: float, delay: float) -> None:
+    published = list(itertools.accumulate(gaps))
+    wire = Wire(published, limit=limit, handle=handle, delay=delay, ticker=None).run(1000.0)
+    assert len(wire.latencies) == len(published)
+    assert max(wire.commands) <= limit
+    assert wire.most_out <= limit
+
+
+@given(limits=st.lists(st.integers(0, 30), min_size=1, max_size=12), seed=st.integers(0, 99))
+def test_a_limit_is_kept_through_its_changes(limits: list[int], seed: int) -> None:
+    wire = Wire(steady(3000, 0.1, seed), handle=0.002, limit=limits[0], ticker=None)
+    for number, limit in enumerate([*limits, 10]):
+        wire.limit(limit)
+        told = len(wire.commands)
+        assert wire.delivery.ready <= limit
+        wire.run(0.01 * (number + 1))
+        assert all(count <= limit for count in wire.commands[told:])
+    assert len(wire.run(30.0).latencies) == len(steady(3000, 0.1, seed))
+
+
+def test_an_idle_connection_needs_no_ticks() -> None:
+    wire = Wire([0.01, 0.02, *[0.03] * 500]).run(1.0)
+    assert wire.delivery.ready == 1
+    assert wire.delivery.tick_after is None
+
+
+@pytest.mark.rule("RDY-1")
+def test_a_new_connection_gets_one_first_and_a_share_of_one_is_left_alone() -> None:
+    delivery = Delivery(FakeClock())
+    assert [delivery.set_limit(n, 0) for n in (1, 200, 1, 0, 1)] == [1, None, None, 0, 1]
+    assert [delivery.received(1, 1, 0), delivery.answered(0)] == [None, None]
+    assert delivery.tick_after is None
+
+
+def test_what_expired_here_may_count_at_nsqd_so_the_whole_share_is_used_for_a_minute() -> None:
+    clock = FakeClock()
+    delivery = Delivery(clock)
+    assert delivery.set_limit(10, 0) == 1
+    delivery.received(1, 1, 0)
+    assert delivery.expired(0) == 10
+    clock.advance(59.0)
+    assert delivery.tick(1, 0) is None
+    assert delivery.tick(1, 0) is None
+    clock.advance(2.0)
+    assert [delivery.tick(1, 0), delivery.tick_after] == [1, None]
+
+
+def test_a_thread_that_was_busy_reads_before_it_asks_nsqd_to_flush() -> None:
+    wire = Wire([0.0] * 3000).run(0.008)
+    assert wire.delivery.is_full
+    assert wire.delivery.ready == 200
+    wire.clock.advance(0.1)  # a handler held the loop up: what came meanwhile is not read yet
+    assert wire.delivery.tick(wire.received + 1, 0) is None
+    assert wire.delivery.tick(wire.received + 1, 0) is None  # nor has it been looked for since
+    wire.clock.advance(0.1)
+    assert wire.delivery.tick(wire.received + 1, 0) == 1
