@@ -52,6 +52,7 @@ IMPLEMENTATIONS = (
     _ours("greenlet", "consume publish latency idle scale rules", 1_000_000, pool="greenlet", patched=True),
     _ours("thread", "consume publish latency idle scale rules", 500_000, pool="thread"),
     _ours("inline", "consume latency rules codec", 1_000_000, pool="inline", patched=True),
+    _ours("bulk", "latency", 1_000_000, pool="greenlet", patched=True, delivery="bulk"),
     _ours("coalesce", "publish", 1_000_000, callers="many", pool="greenlet", patched=True, coalesce=True),
     Implementation("go-nsq", "go", pace=50_000),
     Implementation("nsq-py", "nsq_py_driver.py", "nsq-py", codecs=_PLAIN, pace=150_000),
@@ -139,6 +140,16 @@ def _publish(which: tuple[str, int, int, float, int], body: int, codec: str) -> 
     )
 
 
+def latency(rate: int, in_flight: int, burst: int = 1) -> Case:
+    """Messages published at a steady *rate*, or *burst* at once."""
+    job = {"max_in_flight": in_flight, "body": 100, "codec": "plain", "rate": rate, "burst": burst}
+    title = f"latency at {rate} messages/s, max_in_flight {in_flight}" + (f", {burst} at once" if burst > 1 else "")
+    quick = (rate, in_flight, burst) == (500, 200, 1)
+    return Case(
+        "latency", "latency", title, job, "seconds, p50", quick=quick, rounds=2 if rate == 500 and burst == 1 else 1
+    )
+
+
 def all_cases() -> Iterator[Case]:
     """Yield every case, the ones the README leads with first."""
     for codec in CODECS:
@@ -149,10 +160,9 @@ def all_cases() -> Iterator[Case]:
         for body in (100, 1000):
             for which in _PUBLISH:
                 yield _publish(which, body, codec)
-    for in_flight in (200, 1):
-        job = {"max_in_flight": in_flight, "body": 100, "codec": "plain", "rate": 500}
-        title = f"latency at 500 messages/s, max_in_flight {in_flight}"
-        yield Case("latency", "latency", title, job, "seconds, p50", quick=in_flight == 200, rounds=3)
+    for rate, in_flight in ((50, 200), (500, 200), (2_000, 200), (10_000, 200), (500, 1)):
+        yield latency(rate, in_flight)
+    yield latency(1_000, 200, burst=500)
     for connections in (1, 100):
         job = {"connections": connections, "codec": "plain", "max_in_flight": 200, "body": 100}
         title = f"{connections} idle connection" + ("s" if connections > 1 else "")

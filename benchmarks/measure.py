@@ -41,7 +41,10 @@ class Settings:
     """Messages measured, instead."""
     server: str = "auto"
     idle_seconds: float = 4.0
-    latency_messages: int = 1000
+    latency_seconds: float = 2.0
+    """Seconds for which latency is measured."""
+    latency_messages: int | None = None
+    """Messages whose latency is measured, instead."""
     settle: float = 1.5
     """Seconds an idle client gets to connect."""
     linger: float = 0.25
@@ -147,13 +150,10 @@ class Bench:
         }
         wanted = self.settings.messages or int(pace(implementation, case) * self.settings.seconds)
         if case.kind == "latency":
-            wanted = (
-                min(wanted, self.settings.latency_messages)
-                if self.settings.messages
-                else (self.settings.latency_messages)
-            )
+            few = self.settings.latency_messages
+            wanted = int(job["rate"] * self.settings.latency_seconds) if few is None else min(few, wanted)
         job["text"] = text_of(job.get("body", 100))
-        unit = job["callers"] * job["batch"]
+        unit = job["callers"] * job["batch"] * job.get("burst", 1)
         job["messages"] = max(1, wanted // unit) * unit
         job["warmup"] = 0 if case.kind == "latency" else max(1, job["messages"] // 10 // unit) * unit
         return job
@@ -298,16 +298,37 @@ def _publish_at_rate(nsqd: Nsqd, job: dict[str, Any], driver: subprocess.Popen[s
     with nsqd.connect() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(b"  V2")
-        head = b"PUB %s\n" % job["topic"].encode() + struct.pack(">I", job["body"])
-        start = time.monotonic()
-        for n in range(job["messages"]):
-            pause = start + n / job["rate"] - time.monotonic()
-            if pause > 0:
-                time.sleep(pause)
-            sock.sendall(head + (b"%020d" % time.monotonic_ns()).ljust(job["body"], b"x"))
-            answer = b""
-            while len(answer) < 10:
-                answer += sock.recv(10 - len(answer))
+        publish_stamped(sock, job)
+
+
+def publish_stamped(sock: socket.socket, job: dict[str, Any]) -> None:
+    """Publish *burst* messages at a time, evenly; what is late goes at once, and no answer is waited for."""
+    burst, size, topic = job["burst"], job["body"], job["topic"].encode()
+    publishes = job["messages"] // burst
+    answers = threading.Thread(target=_receive, args=(sock, 10 * publishes))
+    answers.start()
+    start, done = time.monotonic(), 0
+    while done < publishes:
+        pause = start + done * burst / job["rate"] - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+        due = min(publishes, 1 + int((time.monotonic() - start) * job["rate"] / burst))
+        body = struct.pack(">I", size) + (b"%020d" % time.monotonic_ns()).ljust(size, b"x")
+        if burst == 1:
+            command = b"PUB %s\n%b" % (topic, body)
+        else:
+            command = b"MPUB %s\n%b" % (topic, struct.pack(">II", 4 + burst * len(body), burst) + body * burst)
+        sock.sendall(command * max(1, due - done))
+        done = max(due, done + 1)
+    answers.join()
+
+
+def _receive(sock: socket.socket, count: int) -> None:
+    while count > 0:
+        data = sock.recv(65536)
+        if not data:
+            raise Failed("nsqd refused a publish")
+        count -= len(data)
 
 
 @contextmanager

@@ -31,6 +31,8 @@ def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
         options["compression"] = job["codec"]
     if job.get("concurrency"):
         options["concurrency"] = job["concurrency"]
+    if job.get("delivery"):
+        options["delivery"] = job["delivery"]
     if job["output_buffer_ms"]:
         options["output_buffer_timeout"] = job["output_buffer_ms"] / 1000
     if job.get("extra") == "msg_timeout":
