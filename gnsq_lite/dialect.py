@@ -120,6 +120,9 @@ class Dialect(Protocol):
     def fuller_path(self, topic: str, data: Any) -> str | None:
         """Return what a nsqlookupd that answered *data* is to be asked for instead; None: it told all it can."""
 
+    def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Return the endpoints to read of *nsqds*, which are given and not looked up."""
+
     def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
         """Return the policy of which nsqlookupds to ask; None: those that are configured, all of them (YZ-1)."""
 
@@ -185,6 +188,10 @@ class PlainDialect:
     def fuller_path(self, topic: str, data: Any) -> str | None:
         """An answer is all there is."""
         return None
+
+    def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """The nsqds themselves: plain NSQ has no partitions."""
+        return nsqds
 
     def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
         """Those that are configured."""

@@ -193,7 +193,7 @@ class Reader:
             channel=channel,
             handler=handler,
             dialect=chosen,
-            endpoints=_named(chosen, [Endpoint(host, port) for host, port in endpoints]),
+            endpoints=chosen.named_endpoints([Endpoint(host, port) for host, port in endpoints]),
             lookupds=url_list(lookupds),
             max_in_flight=_whole("max_in_flight", max_in_flight, 0),
             is_prompt=_is_prompt(delivery, batch_size),
@@ -380,12 +380,6 @@ def _close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _named(dialect: Dialect, nsqds: list[Endpoint]) -> list[Endpoint]:
-    """Return an endpoint for each partition that is to be read of *nsqds*; plain NSQ has no partitions."""
-    name = getattr(dialect, "named_endpoints", None)
-    return nsqds if name is None else list(name(nsqds))
 
 
 def _whole(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:

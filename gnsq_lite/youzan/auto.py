@@ -66,6 +66,10 @@ class AutoDialect:
             return None if is_youzan_info(data) or _lists(data) else self._plain.lookup_path("", "write")
         return self._youzan.lookup_path(topic, "read") if is_youzan_answer(data) else None
 
+    def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """The nsqds themselves: no partitions are given."""
+        return nsqds
+
     def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> None:
         """Those that are configured."""
 
