@@ -154,7 +154,11 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
                 del message._token
             except AttributeError:
                 continue
-            message._connection.finish(message)
+            connection = message._connection
+            if connection.fins is None:
+                connection.finish(message)
+            else:
+                connection.fins.add(message.id)
 
     return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
 
