@@ -243,6 +243,13 @@ class Connection:
             self._due = True
             self.loop.call_soon(self._flush)
 
+    def send_at_once(self, data: bytes) -> None:
+        """Send *data*, which nothing that follows in this turn is worth waiting for; in the loop's thread."""
+        if self._out:
+            self.send(data)
+        else:
+            self._emit(data)
+
     def _flush(self) -> None:
         self._due = False
         self._emit(self._take(self._out))

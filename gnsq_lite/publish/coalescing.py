@@ -177,3 +177,40 @@ class Gathered:
                 gathering.finish()
                 if gathering.bodies:
                     self._send(gathering)
+
+
+def gathered(loop: Loop, queue: list[tuple[Any, bytes]], most: int, retries: int) -> list[tuple[Any, bytes]]:
+    """Return *queue*, publishes and their commands, with neighbours of one topic joined to MPUBs of *most* bytes.
+
+    They are sent now: none of them is given up any more.
+    """
+    joined: list[tuple[Any, bytes]] = []
+    run: list[tuple[Any, bytes]] = []
+    room = 0
+    for entry in queue:
+        publication = entry[0]
+        alone = publication is None or publication.batch or publication.request is not None
+        size = 0 if alone else len(publication.bodies[0]) + 4
+        if run and (alone or size > room or publication.topic != run[0][0].topic):
+            joined.append(_join(loop, run, most, retries))
+            run = []
+        if alone:
+            joined.append(entry)
+        else:
+            room = (room if run else most - 4) - size
+            run.append(entry)
+    if run:
+        joined.append(_join(loop, run, most, retries))
+    return joined
+
+
+def _join(loop: Loop, run: list[tuple[Any, bytes]], most: int, retries: int) -> tuple[Any, bytes]:
+    if len(run) == 1:
+        return run[0]
+    last = max((publication for publication, _ in run), key=lambda publication: publication.deadline)
+    gathering = Gathering(loop, last.topic, last.timeout, last.deadline, retries, most)
+    for publication, _ in run:
+        publication.sent = True
+        gathering.add(publication)
+    gathering.count, gathering.batch = len(run), True
+    return gathering, gathering.command()

@@ -34,7 +34,7 @@ class InThreads:
         submit: Carries a publish out, in the loop.
         took: Told in any thread, under the lock, of the messages that nsqd took, and of their bytes that were counted.
         given_up: Told in the loop of a publish that its thread has given up.
-        watch: Has a deadline kept, in the loop.
+        cover: Has a deadline kept; from any thread.
         reasons: Returns why no nsqd can be reached.
     """
 
@@ -47,12 +47,12 @@ class InThreads:
         submit: Callable[[Publication], None],
         took: Callable[[int, int], None],
         given_up: Callable[[Publication, NSQError], None],
-        watch: Callable[[float], None],
+        cover: Callable[[float], None],
         reasons: Callable[[], Iterable[NSQError | str]],
     ) -> None:
         self._loop, self.clock, self._ready = loop, clock, ready
         self._submit, self.took, self._given_up = submit, took, given_up
-        self._watch, self._reasons = watch, reasons
+        self._cover, self._reasons = cover, reasons
         #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
         self.lock = native_lock()
         #: What was handed to the loop, until it is in its queues.
@@ -67,16 +67,30 @@ class InThreads:
         # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
         if self._entering or self._loop.stopped or get_hub_if_exists() is not None:
             return False
-        ready = self._ready
-        for _ in range(len(ready)):
-            self._turn = turn = self._turn + 1
-            try:
-                connection = ready[turn % len(ready)].connection
-            except (IndexError, ZeroDivisionError):  # the loop has just taken one out
-                return False
+        for _ in range(len(self._ready)):
+            connection = self._next()
             if connection is not None and connection.publish(publication):
                 return True
         return False
+
+    def queue(self, publication: Publication) -> bool:
+        """Queue it on a connection, for the loop to send; False: the loop is to carry it out."""
+        if self._entering or self._loop.stopped:
+            return False
+        connection = self._next()
+        publication.carrier = self
+        if connection is None or not connection.put_in_thread(publication):
+            return False
+        self._cover(publication.deadline)
+        return True
+
+    def _next(self) -> Any:
+        """Return the connection of the nsqd whose turn it is, if it has one."""
+        self._turn = turn = self._turn + 1
+        try:
+            return self._ready[turn % len(self._ready)].connection
+        except (IndexError, ZeroDivisionError):  # the loop has just taken one out
+            return None
 
     def hand_over(self, publication: Publication) -> None:
         """Leave it to the loop, behind what was handed over before."""
@@ -104,4 +118,5 @@ class InThreads:
 
     def left_alone(self, publication: Publication) -> None:
         """Have its deadline kept: its thread was interrupted, and nobody waits for it."""
-        self._loop.call_soon(lambda: None if publication.done() else self._watch(publication.deadline))
+        if not publication.done():
+            self._cover(publication.deadline)

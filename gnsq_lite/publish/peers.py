@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -23,6 +24,7 @@ from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import format_address
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.publish.answer_queue import AnswerQueue
+from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.shared_connection import STALE, SharedConnection
 from gnsq_lite.wire.constants import OK
@@ -73,10 +75,12 @@ class Peer:
             connection.put(publication, command)
             return True
         if publication.mark_sent():
-            self.pending.append(publication)
-            if len(self.pending) == MANY:
+            pending = self.pending
+            send = connection.send if pending else connection.send_at_once  # many that wait are joined, one is not
+            pending.append(publication)
+            if len(pending) == MANY:
                 connection.read_at_least(_AT_ONCE)
-            connection.send(command)
+            send(command)
         return True
 
     # -- answers; the connection's owner
@@ -180,7 +184,10 @@ class Peer:
         if not self.shared:
             return Connection(producer.loop, target, options, self, producer.clock)
         self.pending = AnswerQueue()  # what a thread still reads of the last connection answers none of these
-        return SharedConnection(producer.loop, target, options, self, producer.threads, self.pending)
+        settings = producer.settings
+        most, retries = settings.max_body_size, settings.retries
+        join = partial(gathered, producer.loop, most=most, retries=retries) if settings.coalesce else None
+        return SharedConnection(producer.loop, target, options, self, producer.threads, self.pending, join)
 
     def _gone(self) -> None:
         self.connection = None

@@ -104,7 +104,7 @@ class Producer:
             submit=self.submit,
             took=self.outcomes.took,
             given_up=self._given_up,
-            watch=self._alarm.cover,
+            cover=self._cover,
             reasons=self._reasons,
         )
 
@@ -222,8 +222,13 @@ class Producer:
         """Send it, now or as soon as an nsqd can be reached; from any thread."""
         if self.loop.is_here():
             self.submit(publication)
-        else:
+        elif self.routed or not self.loop.is_shared or not self.threads.queue(publication):
             self.threads.hand_over(publication)
+
+    def _cover(self, deadline: float) -> None:
+        """Have a deadline kept; from any thread."""
+        if deadline < self._alarm.at:
+            self.loop.call_soon(lambda: self._alarm.cover(deadline))
 
     def submit(self, publication: Publication) -> None:
         """Carry it out, in the loop's thread."""

@@ -41,6 +41,10 @@ _MOST_WRITES = 8
 LOOP: Any = object()
 
 
+#: Publishes and their commands; None for what is no publish.
+Queue = list[tuple["Publication | None", bytes]]
+
+
 class PublishOwner(Owner, Protocol):
     """Whose connection it is."""
 
@@ -59,11 +63,13 @@ class SharedConnection(Connection):
         owner: PublishOwner,
         threads: InThreads,
         pending: AnswerQueue[Publication],
+        join_queue: Callable[[Queue], Queue] | None = None,
     ) -> None:
         super().__init__(loop, target, options, owner, threads.clock)
         self._peer, self._threads, self._lock, self._pending = owner, threads, threads.lock, pending
-        #: What is not written yet, each with its command; None for what is no publish.
-        self._queue: list[tuple[Publication | None, bytes]] = []
+        #: What is not written yet, and what joins neighbours to MPUBs.
+        self._queue: Queue = []
+        self._join_queue = join_queue
         #: Publishes whose threads wait for their answer, or to read.
         self._followers: deque[Publication] = deque()
         self._sender: Any = None
@@ -99,6 +105,20 @@ class SharedConnection(Connection):
             due, self._due = self._due, True
         if not due:
             self.loop.call_soon(self._flush)
+
+    def put_in_thread(self, publication: Publication) -> bool:
+        """Queue a publish that nobody waits for yet; False: the loop is to carry it out."""
+        if self.is_idle() and self.clock.now() - self.read_at > STALE:
+            return False  # the loop looks whether it has ended
+        command = publication.command()
+        with self._lock:
+            if not self._lent:
+                return False
+            self._queue.append((publication, command))
+            due, self._due = self._due, True
+        if not due:
+            self.loop.call_soon(self._flush)
+        return True
 
     def _flush(self) -> None:
         with self._lock:
@@ -251,6 +271,8 @@ class SharedConnection(Connection):
                 return None
             self._queue = []
             commands = []
+            if self._join_queue is not None and len(queue) > 1:
+                queue = self._join_queue([each for each in queue if each[0] is None or not each[0].done()])
             for publication, command in queue:
                 if publication is not None:
                     if publication.done():  # given up before its turn

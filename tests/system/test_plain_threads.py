@@ -321,3 +321,30 @@ def test_large_messages_of_many_threads_fill_the_socket_and_arrive_whole(broker:
             thread.join()
     seen = stored(broker, topic)
     assert seen == dict.fromkeys(bodies, 5)
+
+
+@pytest.mark.rule("PUB-1")
+def test_what_threads_publish_while_one_sends_is_one_mpub_where_asked(broker: ServerHandle, topic: str) -> None:
+    with Writer(broker.tcp_address, coalesce=True, **QUICK) as writer:
+        writer.publish(topic, b"first")
+        before = writer.stats().connections[0].bytes_in
+        crowd = Crowd(writer, topic, 30)
+        crowd.publishes(2000)
+        crowd.stop()
+        queued = [writer.publish_nowait(topic, b"queued-%d" % number) for number in range(200)]
+        assert [publication.result() for publication in queued] == [None] * 200
+        stats = writer.stats()
+    answers = (stats.connections[0].bytes_in - before) // len(b"....----OK")
+    assert stats.published == 1 + crowd.published() + 200 == depth(broker, topic)
+    assert answers < stats.published
+    seen = stored(broker, topic)
+    assert (max(seen.values()), len(seen)) == (1, stats.published)
+
+
+def test_what_nobody_waits_for_is_given_up_too_and_its_room_is_free_again() -> None:
+    with Writer("127.0.0.1:1", publish_timeout=0.2, max_pending=100, **QUICK) as writer:
+        publication = writer.publish_nowait("t", b"x" * 100)
+        with pytest.raises(errors.NotSent):
+            publication.result()
+        wait_for(lambda: writer.stats().failed == 1)
+        writer.publish_nowait("t", b"x" * 100)

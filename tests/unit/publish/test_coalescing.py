@@ -19,6 +19,7 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
@@ -438,3 +439,41 @@ def test_a_deadline_set_while_others_expire_is_kept() -> None:
         first.result(0)
     assert not last.done()
     assert bench.producer._alarm.at == again.deadline
+
+
+@pytest.mark.rule("PUB-1")
+def test_neighbours_of_one_topic_that_threads_queue_are_joined_in_their_order() -> None:
+    loop = loop_here()
+
+    def queued(topic: str, *bodies: bytes) -> tuple[Publication, bytes]:
+        publication = Publication(loop, topic, bodies, 5.0, 5.0, batch=len(bodies) > 1)
+        return publication, publication.command()
+
+    nop = (None, commands.NOP)
+    batch = queued("t", b"4", b"5")
+    queue = [queued("t", b"1"), queued("t", b"2"), queued("u", b"3"), nop, batch, queued("t", b"6"), queued("t", b"7")]
+    joined = gathered(loop, queue, 1000, 0)
+    assert [command for _, command in joined] == [
+        commands.multipublish("t", [b"1", b"2"]),
+        commands.publish("u", b"3"),
+        commands.NOP,
+        commands.multipublish("t", [b"4", b"5"]),
+        commands.multipublish("t", [b"6", b"7"]),
+    ]
+    first, second = joined[0][0], joined[4][0]
+    assert (first.count, [publication.sent for publication, _ in queue[:3] if publication]) == (2, [True, True, False])
+    first.settle(None)
+    second.settle(error=errors.OutcomeUnknown("lost"))
+    assert [publication.done() for publication, _ in queue if publication] == [True, True, False, False, True, True]
+    with pytest.raises(errors.OutcomeUnknown):
+        queue[5][0].result(0)  # type: ignore[union-attr]
+
+
+def test_joined_publishes_fit_into_one_mpub() -> None:
+    loop = loop_here()
+    queue = []
+    for _ in range(10):
+        publication = Publication(loop, "t", (b"x" * 100,), 5.0, 5.0)
+        queue.append((publication, publication.command()))
+    joined = gathered(loop, queue, 4 + 3 * 104, 0)
+    assert [publication.count for publication, _ in joined] == [3, 3, 3, 1]

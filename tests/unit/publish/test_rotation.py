@@ -31,6 +31,8 @@ class Line:
     def send(self, data: bytes) -> None:
         self.sent.append(data)
 
+    send_at_once = send
+
     def read_at_least(self, size: int) -> None:
         pass
 
