@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import gevent
-
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder, latest
 from gnsq_lite.consume.closing import Closing, send_back
 from gnsq_lite.consume.flow_control import FlowControl
+from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.consume.pacing import Pacing
 from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.queued import drop, is_expired, take_queued
@@ -42,7 +41,7 @@ from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
-from gnsq_lite.policy.losses import LONGEST_PAUSE, Losses, first_pause
+from gnsq_lite.policy.losses import Losses
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -97,10 +96,7 @@ class Consumer:
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self.stopped = StoppedPartitions(self.tries)
         self.losses: Losses[Endpoint] = Losses(settings.reconnect, clock=clock, rng=self.rng)
-        #: The search for the leader of each partition that was lost.
-        self._searches: dict[int | None, Any] = {}
-        #: How often each was lost since it was last subscribed.
-        self._misses: dict[int | None, int] = {}
+        self.search = LeaderSearch(loop, self.rng, self._is_read, self._ask)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
         leave_at_exit(self)
@@ -164,7 +160,7 @@ class Consumer:
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self.losses.joined(endpoint)
-        self._misses.pop(endpoint.partition, None)
+        self.search.found(endpoint)
         if self.discovery is not None:
             self.discovery.connected(endpoint)
         self.flow.joined(connection)
@@ -227,31 +223,9 @@ class Consumer:
         self.hooks.call("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)
         if after is not None and self.settings.lookupds:
-            # A nsqlookupd may list for a minute a leader that says it is none.
-            misses = self._misses[endpoint.partition] = self._misses.get(endpoint.partition, 0) + 1
-            self._search(endpoint, first_pause(after, misses))
+            self.search.lost(endpoint, after)
         if not self.settings.lookupds and self.losses.is_hopeless(self.settings.endpoints):
             self.fail(reason)  # asking on would only hide the mistake
-
-    def _search(self, lost: Endpoint, after: float) -> None:
-        """Look for the leader of a partition that was lost; one search at a time for each."""
-        before = self._searches.pop(lost.partition, None)
-        if before is not None:
-            before.kill(block=False)
-        self._greenlets = [g for g in self._greenlets if not g.dead]
-        search = self._searches[lost.partition] = self.loop.spawn("look up", self._look_up, lost, after)
-        self._greenlets.append(search)
-
-    def _look_up(self, lost: Endpoint, pause: float) -> None:
-        """Ask, and ask again until a nsqlookupd lists a leader: there may be none for many seconds (YZ-12)."""
-        while self.discovery is not None:
-            gevent.sleep(pause)
-            if any(endpoint.partition == lost.partition for endpoint in self._subscriptions):
-                return  # should that one fail, it is looked for anew
-            self.discovery.poke()
-            if lost.partition is None or lost in self.stopped:
-                return
-            pause = min(max(1.0, 2.0 * pause), LONGEST_PAUSE) * (1.0 + 0.3 * self.rng.random())
 
     def stop_partition(self, message: Message) -> None:
         """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
@@ -397,6 +371,16 @@ class Consumer:
     def _take_queued(self) -> list[Message]:
         return take_queued(self.pool, self.batches)
 
+    def _is_read(self, lost: Endpoint) -> bool:
+        """Whether its partition has a connection again; should that one fail, it is looked for anew."""
+        return any(endpoint.partition == lost.partition for endpoint in self._subscriptions)
+
+    def _ask(self, lost: Endpoint) -> bool:
+        """Ask the nsqlookupds now; return whether to look for it further."""
+        if self.discovery is not None:
+            self.discovery.poke()
+        return lost.partition is not None and lost not in self.stopped
+
     def _stop_discovery(self) -> None:
         if self.discovery is not None:
             self.discovery.stop()
@@ -406,7 +390,7 @@ class Consumer:
         self.pool.close()
         for connection in list(self.connections.values()):
             connection.close(ConnectionLost(connection.address, "the Reader was closed"))
-        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets, *self.search.tasks()))
         self.ended.settle(error=self.error)
 
     def leave(self) -> Callable[[], str]:
@@ -422,5 +406,5 @@ class Consumer:
             self._take_queued()
             if self.discovery is not None:
                 self.discovery.abandon()
-            self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+            self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets, *self.search.tasks()))
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))

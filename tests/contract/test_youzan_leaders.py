@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
-from gnsq_lite.consume.consumer import Consumer
+from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.errors import (
     NotLeaderError,
     PartitionStopped,
@@ -152,16 +152,16 @@ def test_a_leader_that_says_it_is_none_is_asked_more_and_more_seldom_and_told_of
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    look_up = Consumer._look_up
+    look_up = LeaderSearch._look_up
 
-    def at_once(core: Consumer, lost: Any, pause: float) -> None:
+    def at_once(search: LeaderSearch, lost: Any, pause: float) -> None:
         pauses.append(pause)
-        look_up(core, lost, 0.01)
+        look_up(search, lost, 0.01)
 
     def refuse(connection: Connection) -> None:
         raise NotLeaderError("E_FAILED_ON_NOT_LEADER")
 
-    monkeypatch.setattr(Consumer, "_look_up", at_once)
+    monkeypatch.setattr(LeaderSearch, "_look_up", at_once)
     monkeypatch.setattr(Connection, "open", refuse)
     with Broker(youzan=True) as broker:
         broker.youzan.create_topic("t", 1)

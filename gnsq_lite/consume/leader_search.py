@@ -1,0 +1,56 @@
+"""Asks the nsqlookupds again soon for the leader of a partition that was lost (YZ-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import gevent
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.policy.losses import LONGEST_PAUSE, first_pause
+
+
+class LeaderSearch:
+    """Of one Reader; *is_read* says whether the partition of a lost endpoint is read again, *ask* asks for it now.
+
+    *ask* returns whether to go on where that finds none.
+    """
+
+    def __init__(
+        self, loop: Loop, rng: Random, is_read: Callable[[Endpoint], bool], ask: Callable[[Endpoint], bool]
+    ) -> None:
+        self._loop, self._rng, self._is_read, self._ask = loop, rng, is_read, ask
+        #: One search at a time for each partition.
+        self._searches: dict[int | None, Any] = {}
+        #: How often each partition was lost since it was last subscribed.
+        self._misses: dict[int | None, int] = {}
+
+    def lost(self, endpoint: Endpoint, after: float) -> None:
+        """Look for the leader of its partition, first after so many seconds."""
+        partition = endpoint.partition
+        # A nsqlookupd may list for a minute a leader that says it is none.
+        misses = self._misses[partition] = self._misses.get(partition, 0) + 1
+        before = self._searches.pop(partition, None)
+        if before is not None:
+            before.kill(block=False)
+        pause = first_pause(after, misses)
+        self._searches[partition] = self._loop.spawn("look up", self._look_up, endpoint, pause)
+
+    def found(self, endpoint: Endpoint) -> None:
+        """Its partition is subscribed again."""
+        self._misses.pop(endpoint.partition, None)
+
+    def tasks(self) -> Iterable[Any]:
+        """Return the greenlets of all searches."""
+        return self._searches.values()
+
+    def _look_up(self, lost: Endpoint, pause: float) -> None:
+        """Ask until a nsqlookupd lists a leader: there may be none for many seconds."""
+        while True:
+            gevent.sleep(pause)
+            if self._is_read(lost) or not self._ask(lost):
+                return
+            pause = min(max(1.0, 2.0 * pause), LONGEST_PAUSE) * (1.0 + 0.3 * self._rng.random())
