@@ -39,7 +39,6 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Completion, Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries, requeue_delay
-from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.batch import Batcher
 from gnsq_lite.policy.losses import Losses
 
@@ -348,18 +347,6 @@ class Consumer:
     def queued(self) -> int:
         """Messages that wait for a handler."""
         return self.pool.queued() + (self.batches.waiting() if self.batches is not None else 0)
-
-    def state(self) -> str:
-        """One word for people and health checks."""
-        if self.ended.done():
-            return "closed"
-        if self.closing:
-            return "closing"
-        if self.flow.paused:
-            return "paused"
-        if self.flow.backoff.phase is not Phase.FLOWING:
-            return "backoff"
-        return "connected" if self.connections else "connecting"
 
     # -- the end; CLOSE-1 is in gnsq_lite.consume.closing
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.net.snapshot import connection_stats
+from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.stats import ConnectionStats, ReaderStats
 
 
@@ -18,7 +19,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
     return ReaderStats(
         topic=core.settings.topic,
         channel=core.settings.channel,
-        state=core.state(),
+        state=_state(core),
         connections=tuple(subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
         max_in_flight=core.flow.max_in_flight,
         in_flight=_total(len(c.in_flight) for c in connections),
@@ -60,6 +61,19 @@ def subscribed_stats(connection: Subscribed, ready: int, now: float) -> Connecti
         "answers_lost": connection.answers_lost,
     }
     return connection_stats(connection, now, counts)
+
+
+def _state(core: Consumer) -> str:
+    """Return one word for people and health checks."""
+    if core.ended.done():
+        return "closed"
+    if core.closing:
+        return "closing"
+    if core.flow.paused:
+        return "paused"
+    if core.flow.backoff.phase is not Phase.FLOWING:
+        return "backoff"
+    return "connected" if core.connections else "connecting"
 
 
 def _total(counts: Iterable[int]) -> int:
