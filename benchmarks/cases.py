@@ -118,6 +118,12 @@ _PUBLISH = (
     ("MPUB of 100", 1, 100, 12.0, 500_000),
 )
 
+#: In between, where threads that share a connection may get in each other's way.
+_CROWDS = (
+    ("publish from 10 callers", 10, 1, 0.8, 60_000),
+    ("publish from 50 callers", 50, 1, 1.0, 80_000),
+)
+
 
 def _consume(in_flight: int, body: int, codec: str) -> Case:
     title = f"consume, max_in_flight {in_flight}, {body} bytes" + ("" if codec == "plain" else f", {codec}")
@@ -160,6 +166,8 @@ def all_cases() -> Iterator[Case]:
         for body in (100, 1000):
             for which in _PUBLISH:
                 yield _publish(which, body, codec)
+    for which in _CROWDS:
+        yield _publish(which, 100, "plain")
     for rate, in_flight in ((50, 200), (500, 200), (2_000, 200), (10_000, 200), (500, 1)):
         yield latency(rate, in_flight)
     yield latency(1_000, 200, burst=500)

@@ -74,13 +74,16 @@ class Peer:
         if self.shared:
             connection.put(publication, command)
             return True
-        if publication.mark_sent():
-            pending = self.pending
-            send = connection.send if pending else connection.send_at_once  # many that wait are joined, one is not
-            pending.append(publication)
-            if len(pending) == MANY:
-                connection.read_at_least(_AT_ONCE)
-            send(command)
+        if publication.carrier is None:
+            publication.sent = True
+        elif not publication.mark_sent():
+            return True
+        pending = self.pending
+        send = connection.send if pending else connection.send_at_once  # many that wait are joined, one is not
+        pending.append(publication)
+        if len(pending) == MANY:
+            connection.read_at_least(_AT_ONCE)
+        send(command)
         return True
 
     # -- answers; the connection's owner

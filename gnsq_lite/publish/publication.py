@@ -176,7 +176,10 @@ class Publication(Completion, Generic[Outcome]):
         if self.gate is not None:
             self.open_gate()
         if self._greenlet is not None:
-            self._resume()
+            if self._loop.is_shared:
+                self._resume()
+            else:
+                self._loop.resume_soon((self._greenlet,))
         if self._wakers:
             for wake in tuple(self._wakers):
                 wake()
