@@ -65,7 +65,7 @@ class InThreads:
         False: nothing was sent, and the loop is to carry it out.
         """
         # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
-        if self._entering or self._loop.stopped or get_hub_if_exists() is not None:
+        if not self._may_go(publication) or get_hub_if_exists() is not None:
             return False
         for _ in range(len(self._ready)):
             connection = self._next()
@@ -75,7 +75,7 @@ class InThreads:
 
     def queue(self, publication: Publication) -> bool:
         """Queue it on a connection, for the loop to send; False: the loop is to carry it out."""
-        if self._entering or self._loop.stopped:
+        if not self._may_go(publication):
             return False
         connection = self._next()
         publication.carrier = self
@@ -83,6 +83,11 @@ class InThreads:
             return False
         self._cover(publication.deadline)
         return True
+
+    def _may_go(self, publication: Publication) -> bool:
+        """Whether it overtakes nothing, and its bytes are known: the dialect may have been undecided."""
+        known = publication.request is None or bool(publication.data)
+        return known and not self._entering and not self._loop.stopped
 
     def _next(self) -> Any:
         """Return the connection of the nsqd whose turn it is, if it has one."""

@@ -1,0 +1,127 @@
+"""Which publishes a caller's thread carries out by itself; without a network and without threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.publication import Publication
+from tests.fakes import FakeClock
+
+
+class Inbox:
+    """Stands in for the loop of a thread that never gets to run."""
+
+    is_shared = True
+    gone = stopped = False
+
+    def __init__(self) -> None:
+        self.acts: list[Callable[[], Any]] = []
+
+    def call_soon(self, act: Callable[[], Any]) -> None:
+        self.acts.append(act)
+
+
+class Line:
+    """An nsqd whose connection takes everything, or nothing."""
+
+    def __init__(self, takes: bool = True) -> None:
+        self.connection = self
+        self.takes = takes
+        self.taken: list[bytes] = []
+
+    def publish(self, publication: Publication) -> bool:
+        if self.takes:
+            self.taken.append(publication.command())
+        return self.takes
+
+    put_in_thread = publish
+
+
+class Bench:
+    """What threads and a loop share, with so many nsqds."""
+
+    def __init__(self, *lines: Line) -> None:
+        self.loop: Any = Inbox()
+        self.clock = FakeClock()
+        self.submitted: list[Publication] = []
+        self.threads = InThreads(
+            self.loop,
+            self.clock,
+            ready=lines,
+            submit=self.submitted.append,
+            took=lambda count, size: None,
+            given_up=lambda publication, error: None,
+            cover=lambda deadline: None,
+            reasons=lambda: (),
+        )
+
+    def publication(self, body: bytes = b"x") -> Publication:
+        return Publication(self.loop, "t", (body,), 5.0, self.clock.now() + 5.0)
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsq_lite.publish.in_threads.get_hub_if_exists", lambda: None)
+
+
+@pytest.mark.rule("PUB-1")
+def test_nothing_overtakes_what_was_handed_to_the_loop() -> None:
+    line = Line()
+    bench = Bench(line)
+    bench.threads.hand_over(bench.publication(b"1"))
+    assert not bench.threads.publish(bench.publication(b"2"))
+    assert not bench.threads.queue(bench.publication(b"3"))
+    bench.loop.acts.pop()()
+    assert [publication.bodies for publication in bench.submitted] == [(b"1",)]
+    assert bench.threads.publish(bench.publication(b"4"))
+    assert len(line.taken) == 1
+
+
+@pytest.mark.rule("PUB-4")
+def test_nsqds_take_turns_and_one_that_takes_nothing_is_passed_over() -> None:
+    first, gone, last = Line(), Line(takes=False), Line()
+    bench = Bench(first, gone, last)
+    assert all(bench.threads.publish(bench.publication()) for _ in range(6))
+    assert not gone.taken
+    assert len(first.taken) + len(last.taken) == 6
+    assert first.taken
+    assert last.taken
+    assert not Bench().threads.publish(bench.publication())
+    assert not Bench(gone).threads.publish(bench.publication())
+
+
+def test_a_request_whose_bytes_no_dialect_has_made_yet_is_the_loops() -> None:
+    line = Line()
+    bench = Bench(line)
+    publication = bench.publication()
+    publication.request = PublishRequest(topic="t", bodies=(b"x",), defer=5.0)
+    assert not bench.threads.publish(publication)
+    assert not bench.threads.queue(publication)
+    publication.data = b"DPUB t 5000\n\0\0\0\1x"
+    assert bench.threads.publish(publication)
+    assert line.taken == [publication.data]
+
+
+def test_a_thread_with_greenlets_of_its_own_leaves_it_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    bench = Bench(line)
+    monkeypatch.setattr("gnsq_lite.publish.in_threads.get_hub_if_exists", object)
+    assert not bench.threads.publish(bench.publication())
+    assert bench.threads.queue(bench.publication())  # which waits for nothing
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_publish_is_given_up_once_and_says_whether_it_was_sent() -> None:
+    bench = Bench()
+    unsent, sent = bench.publication(), bench.publication()
+    sent.sent = True
+    for publication in (unsent, sent, sent):
+        bench.threads.give_up(publication)
+    errors = [type(publication._error).__name__ for publication in (unsent, sent)]
+    assert errors == ["NotSent", "PublishTimeout"]
+    assert len(bench.loop.acts) == 2  # the loop is told of each once
