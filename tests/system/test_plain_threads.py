@@ -147,7 +147,7 @@ INTERRUPTED = """
 import os, random, signal, sys, threading, time
 from gnsq_lite import Writer, errors
 address, topic = sys.argv[1:]
-writer = Writer(address, publish_timeout=20)
+writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2)
 writer.publish(topic, b"first")
 main_ok, ok, failed, stop = [], [], [], False
 def others(number):
@@ -170,7 +170,6 @@ for thread in threads:
     thread.start()
 interrupter = threading.Thread(target=interrupt)
 interrupts = 0
-ends = time.monotonic() + 3
 interrupter.start()
 count = 0
 while interrupts < 300:
@@ -218,7 +217,7 @@ KILLED = """
 import ctypes, sys, threading, time
 from gnsq_lite import Writer, errors
 address, topic = sys.argv[1:]
-writer = Writer(address, publish_timeout=20)
+writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2)
 writer.publish(topic, b"first")
 class Killed(BaseException):
     pass
@@ -239,7 +238,7 @@ def others():
 threads = [threading.Thread(target=others) for _ in range(4)]
 for thread in threads:
     thread.start()
-for _ in range(100):
+for _ in range(50):
     thread = threading.Thread(target=victim)
     thread.start()
     time.sleep(0.005)
