@@ -99,6 +99,7 @@ class Gathering(Publication):
                 publication = Publication(self._loop, self.topic, (body,), self.timeout, self.deadline)
                 self._apart[waiters.pop()] = publication
             publication.retries = self.retries
+            publication.data = publication.command()  # which is joined to no other again
             publication.sent = publication.in_doubt = self.in_doubt
             apart.append(publication)
         self.members = []
@@ -189,7 +190,7 @@ def gathered(loop: Loop, queue: list[tuple[Any, bytes]], most: int, retries: int
     room = 0
     for entry in queue:
         publication = entry[0]
-        alone = publication is None or publication.batch or publication.request is not None
+        alone = publication is None or publication.batch or publication.request is not None or publication.data
         size = 0 if alone else len(publication.bodies[0]) + 4
         if run and (alone or size > room or publication.topic != run[0][0].topic):
             joined.append(_join(loop, run, most, retries))

@@ -469,6 +469,20 @@ def test_neighbours_of_one_topic_that_threads_queue_are_joined_in_their_order() 
         queue[5][0].result(0)  # type: ignore[union-attr]
 
 
+@pytest.mark.rule("PUB-2")
+def test_what_came_out_of_a_refused_mpub_is_not_joined_again() -> None:
+    loop = loop_here()
+    queue = []
+    for body in (b"1", b"2"):
+        publication = Publication(loop, "t", (body,), 5.0, 5.0)
+        queue.append((publication, publication.command()))
+    batch, _ = gathered(loop, queue, 1000, 0)[0]
+    apart = batch.come_apart(errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
+    assert apart == [publication for publication, _ in queue]
+    again = gathered(loop, [(publication, publication.command()) for publication in apart], 1000, 0)
+    assert [command for _, command in again] == [commands.publish("t", b"1"), commands.publish("t", b"2")]
+
+
 def test_joined_publishes_fit_into_one_mpub() -> None:
     loop = loop_here()
     queue = []
