@@ -213,8 +213,7 @@ class Producer:
 
     def carry_and_wait(self, publication: Publication) -> Any:
         """Send it, wait, and return its receipt; from any thread.  Raises its error."""
-        unmade = publication.request is not None and not publication.data
-        if not (self.routed or unmade) and self.loop.is_shared and self.threads.publish(publication):
+        if not self.routed and self.loop.is_shared and self.threads.publish(publication):
             return publication.outcome()
         self.carry(publication)
         return publication.result()
