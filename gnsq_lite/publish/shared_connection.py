@@ -27,6 +27,9 @@ from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.publication import Publication
 
+#: Of no read.
+NEVER = -1.0
+
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
 STALE = 0.001
 
@@ -80,6 +83,8 @@ class SharedConnection(Connection):
         self._sends = self._reads = False
         #: Publishes that had a role and an outcome when last looked at.
         self._overstayed: list[Any] = []
+        #: When it was last read as a thread's publish went unanswered: until more comes the next goes elsewhere.
+        self._silent_since = NEVER
         self._receive: Any = None
         self._write: Any = None
         self._flags = 0
@@ -112,7 +117,7 @@ class SharedConnection(Connection):
             return False  # the loop looks whether it has ended
         command = publication.command()
         with self._lock:
-            if not self._lent:
+            if not self._lent or self._silent_since == self.read_at:
                 return False
             self._queue.append((publication, command))
             due, self._due = self._due, True
@@ -208,7 +213,7 @@ class SharedConnection(Connection):
         command = publication.command()
         try:
             with self._lock:
-                if not self._lent:
+                if not self._lent or self._silent_since == self.read_at:
                     return False
                 if self._reader is None:
                     self._reader = publication
@@ -378,6 +383,8 @@ class SharedConnection(Connection):
 
     def _keep_deadline(self, mine: Publication) -> None:
         if self.clock.now() >= mine.deadline:
+            if mine.sent:  # the loop leaves out a silent nsqd, but it may be a turn away (PUB-4)
+                self._silent_since = self.read_at
             self._threads.give_up(mine)
 
     def _next_reader(self) -> None:
