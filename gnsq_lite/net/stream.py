@@ -78,7 +78,8 @@ class Stream:
         self._tls_in: Any = None
         self._tls_out: Any = None
         self._sharing: Sharing | None = None
-        self._given: bytes | OSError | None = None
+        #: What threads have read and left to the loop's reader, who takes it before it reads itself.
+        self._given: deque[bytes | OSError] = deque()
 
     # -- reading
 
@@ -87,7 +88,7 @@ class Stream:
         while True:
             self._wait_readable()
             try:
-                data = self._sock.recv(READ_SIZE, _DONTWAIT) if self._given is None else self._taken()
+                data = self._taken() if self._given else self._sock.recv(READ_SIZE, _DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError as error:
@@ -102,13 +103,13 @@ class Stream:
                 return data
 
     def _taken(self) -> Any:
-        given, self._given = self._given, None
+        given = self._given.popleft()
         if isinstance(given, OSError):
             raise given
         return given
 
     def _wait_readable(self) -> None:
-        if self.closed is None:
+        if self.closed is None and not self._given:
             if self._sharing is None or self._sharing.loop_waits():
                 self.watch()
             self._waiting = getcurrent()
@@ -254,10 +255,16 @@ class Stream:
         return True
 
     def give(self, data: bytes | OSError) -> None:
-        """Have the loop's reader go on with what a thread has read in its place; in the loop's thread."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self._given = data
+        """Have the loop's reader go on with what a thread has read in its place; from that thread.
+
+        It is the reader's from now on: what the loop reads itself, be it the end of the stream, came later.
+        """
+        self._given.append(data)
+        self._loop.call_soon(self._take_given)
+
+    def _take_given(self) -> None:
+        if self._given and self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
             waiting.switch()
 
     def release(self) -> None:

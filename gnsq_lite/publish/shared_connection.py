@@ -361,13 +361,10 @@ class SharedConnection(Connection):
         with self._lock:
             if mine.gate is not None:  # it waits in line again, in front
                 self._followers.appendleft(mine)
-            self.loop.call_soon(partial(self._take_over, data))
+            if self._stream is not None:
+                self._stream.give(data)
             self._reader = LOOP
             self._reads = False
-
-    def _take_over(self, data: bytes | OSError) -> None:
-        if self._stream is not None:
-            self._stream.give(data)
 
     def _follow(self, mine: Publication) -> None:
         """Wait until it is answered, or is to read."""

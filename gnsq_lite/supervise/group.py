@@ -91,6 +91,8 @@ class GroupPages:
             except OSError as error:
                 return 0, json.dumps({"ok": False, "why": f"no answer: {error}"}).encode()
 
+        if not children:
+            return []  # it is asked before the first is started
         first = next((child for child in children if child.pid is not None), None)
         with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
             return list(pool.map(ask, children))

@@ -156,6 +156,10 @@ PEOPLE = {
     ),
     *("broker/nsqd_http.py", "broker/nsqd.py", "broker/stats.py", "broker/topics.py"),
     *("broker/youzan.py", "broker/youzan_cluster.py"),
+    "supervise/group.py",  # the live page
+    "worker/live.py",
+    "worker/schedules.py",  # messages by the clock on the wall
+    "policy/delivery.py",  # differences of the ages of messages; a jump makes one wrong, and is then the new base
     "policy/producers.py",  # since when a nsqlookupd answers, or does not, in the statistics
 }
 WALL = re.compile(r"\btime\.time\(|\btime_ns\(|datetime\.(now|utcnow|today)\(|\.wall\(\)|\b(localtime|gmtime|ctime)\(")

@@ -149,7 +149,7 @@ from gnsq_lite import Writer, errors
 address, topic = sys.argv[1:]
 writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2)
 writer.publish(topic, b"first")
-main_ok, ok, failed, stop = [], [], [], False
+main_ok, ok, failed, stop, ready = [], [], [], False, threading.Event()
 def others(number):
     count = 0
     while not stop:
@@ -161,6 +161,7 @@ def others(number):
         except errors.OutcomeUnknown as error:
             failed.append(error)
 def interrupt():
+    ready.wait()
     chance = random.Random(1)
     while not stop:
         time.sleep(chance.random() * 0.004)
@@ -174,6 +175,7 @@ interrupter.start()
 count = 0
 while interrupts < 300:
     try:
+        ready.set()
         while True:
             count += 1
             body = b"main-%d" % count
@@ -189,6 +191,7 @@ while True:
     try:
         stop = True
         interrupter.join()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         break
     except KeyboardInterrupt:
         pass

@@ -35,6 +35,27 @@ def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
     assert stream.has_ended()
 
 
+@pytest.mark.rule("PUB-2")
+def test_what_a_thread_has_read_comes_before_what_the_loop_reads() -> None:
+    """Else the error that nsqd sends before it closes is lost, and the outcome of the publish is unknown."""
+
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    stream = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
+    came: list[bytes] = []
+    reader = gevent.spawn(lambda: came.append(stream.read()))
+    gevent.sleep(0)
+    there.close()
+    gevent.get_hub().loop.run_callback(stream._on_readable)  # the loop sees the end before it hears of the thread
+    stream.give(b"error")
+    gevent.sleep(0)
+    reader.get(timeout=20)
+    assert came == [b"error"]
+    with pytest.raises(ConnectionLost, match="closed by nsqd") as lost:
+        stream.read()
+    stream.close(lost.value)
+
+
 # -- connecting -------------------------------------------------------------------------------------------------------
 
 Dial = Callable[..., Stream]
