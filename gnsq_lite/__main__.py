@@ -18,7 +18,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        sys.exit(f'gnsq-lite needs {error.name}: pip install "gnsq_lite[cli]"')
+        sys.exit(f'gnsq-lite needs {error.name}: pip install ".[cli]" in a checkout of gnsq_lite')
     sys.exit(run())
 
 

@@ -94,7 +94,7 @@ def run_streaming(title: str, run: Callable[[Callable[[Any], None]], Any]) -> in
 
 @click.group("spark")
 def command() -> None:
-    """Pipelines on Spark: pip install "gnsq_lite[spark]", and a Java 17."""
+    """Pipelines on Spark: pip install ".[spark]" in a checkout, and a Java 17."""
 
 
 @command.command("archive")

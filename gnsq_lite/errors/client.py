@@ -98,7 +98,7 @@ class MissingExtra(NSQError, ImportError):
         self.part, self.extra, self.missing = part, extra, missing
 
     def __str__(self) -> str:
-        return f'{self.part} needs {self.missing}: pip install "gnsq_lite[{self.extra}]"'
+        return f'{self.part} needs {self.missing}: pip install ".[{self.extra}]" in a checkout of gnsq_lite'
 
 
 # -- the connection -------------------------------------------------------------------------------------------------

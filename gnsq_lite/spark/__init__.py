@@ -4,7 +4,8 @@ The promise: a message is finished (FIN) only after it is durable in a file that
 batch that runs again has the same rows (PIPE-3), so a sink that is idempotent by batch id sees each message once; any
 other sink sees it at least once.
 
-Needs ``pip install "gnsq_lite[spark]"`` and a Java 17.  This module itself imports neither Spark nor Arrow.
+Needs the extra ``spark`` (``pip install ".[spark]"`` in a checkout) and a Java 17.  This module itself
+imports neither Spark nor Arrow.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_a_missing_spark_is_one_line_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert run(["spark", "archive", str(tmp_path), "--work-dir", str(tmp_path), *WORK]) == 1
-    assert 'pip install "gnsq_lite[spark]"' in capsys.readouterr().err
+    assert 'pip install ".[spark]"' in capsys.readouterr().err
 
 
 def test_options_of_the_command_line_become_sparks() -> None:

@@ -50,7 +50,7 @@ def test_an_old_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_a_missing_pyspark_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(MissingExtra, match=r"gnsq_lite\[spark\]"):
+    with pytest.raises(MissingExtra, match=r"\.\[spark\]"):
         require_pyspark()
 
 
@@ -78,7 +78,7 @@ def test_the_package_imports_without_spark_and_arrow() -> None:
         "except MissingExtra as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert 'pip install "gnsq_lite[spark]"' in done.stdout, done.stderr
+    assert 'pip install ".[spark]"' in done.stdout, done.stderr
 
 
 def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:

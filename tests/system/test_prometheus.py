@@ -166,7 +166,7 @@ except ImportError as error:
 def test_without_the_extra_the_page_says_what_to_install(tmp_path: Path) -> None:
     with running(["-c", WITHOUT], tmp_path) as program:
         assert program.ends() == 0, program.output
-        assert 'pip install "gnsq_lite[prometheus]"' in program.output
+        assert 'pip install ".[prometheus]"' in program.output
 
 
 def test_a_registry_that_has_a_collector_shows_a_worker_through_it_and_once(nsqd: Broker) -> None:
