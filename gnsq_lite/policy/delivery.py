@@ -8,7 +8,9 @@ round trip.
 
 **The window** is by how many messages RDY is kept above what is in flight: as many as come in :data:`SPAN`, and one
 where they come more rarely.  It grows fourfold, up to the whole share, when nsqd used it up and its newest message had
-waited there: there is a backlog.  So at full speed RDY stays at the share, none is sent, and nothing is done per read.
+waited there, or one just before it: there is a backlog.  How long they waited shows only against younger ones, as the
+clocks may differ; those of a backlog that was published slowly come younger and younger, each the youngest so far.  So
+at full speed RDY stays at the share, none is sent, and nothing is done per read.
 
 **Flushing.**  When nothing is read for a while and nsqd may hold messages back, RDY goes down to one above what is in
 flight.  If nsqd holds any, it is not ready for more then, and flushes.
@@ -31,26 +33,28 @@ SPAN = 0.001
 TICK, _SLOW_TICK, _LONG_FULL = 0.001, 0.004, 0.05
 #: Seconds a round trip is taken to last at most.
 _LONGEST_TRIP = 0.5
-#: Seconds after which a least value is forgotten, at most twice that.
-_REMEMBERED = 10.0
+#: Seconds after which the least age is forgotten, at most twice that; the same for the greatest, in spans.
+_REMEMBERED, _JUST_BEFORE = 10.0, 4.0
 #: Seconds in which the whole share is used after messages expired: nsqd may count them for some time yet.
 _CAREFUL = 60.0
 
 
 class Least:
-    """The least value of the last seconds."""
+    """The least value of the last seconds; where it *ends* with a silence, none from before that."""
 
-    __slots__ = ("_before", "_now", "_turns_at", "value")
+    __slots__ = ("_before", "_ends", "_now", "_turns_at", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends: bool = False) -> None:
+        self._ends = ends
         self._before = self._now = self.value = 0.0
         self._turns_at = 0.0  # never, until there is a value
 
-    def add(self, value: float, now: float) -> None:
-        """Take a value."""
+    def add(self, value: float, now: float, remembered: float = _REMEMBERED) -> None:
+        """Take a value, which is forgotten after *remembered* seconds, at most twice that."""
         if now >= self._turns_at or not self._turns_at:
-            self._before, self._now = (self._now if self._turns_at else value), value
-            self._turns_at = now + _REMEMBERED
+            is_stale = not self._turns_at or (self._ends and now >= self._turns_at + remembered)
+            self._before, self._now = (value if is_stale else self._now), value
+            self._turns_at = now + remembered
         elif value < self._now:
             self._now = value
         self.value = min(self._before, self._now)
@@ -74,6 +78,7 @@ class Delivery:
         "_held",
         "_in_flight",
         "_is_quick",
+        "_oldest",
         "_openings",
         "_read_at",
         "_received",
@@ -103,6 +108,7 @@ class Delivery:
         self._cut_at = float("-inf")  # when less was allowed than before
         self._trip = Least()
         self._age = Least()
+        self._oldest = Least(ends=True)  # of ages, negative: of those that came just before
         self._held: int | None = None  # the window before nsqd was made to flush
         self._is_quick = True  # handlers answer before the next tick
         self._full_since, self._full_until = 0.0, float("-inf")
@@ -134,24 +140,25 @@ class Delivery:
         self._received += count
         gap, self._read_at = now - self._read_at, now
         self._every += (min(gap, _LONGEST_TRIP) / count - self._every) * min(1.0, count / 16.0)
-        opened_at, lag = self._used_up(now), 0.0
+        opened_at, lag, longest = self._used_up(now), 0.0, 0.0
         if self.limit <= 1:
             return None
         if opened_at is not None or self._held is not None:
-            lag = self._lag(now, timestamp_ns)
+            lag, longest = self._lags(now, timestamp_ns)
         if self._held is not None:
             self._flushed(count, now, lag > gap + 2.0 * _SLOW_TICK)
-        elif opened_at is not None and now - opened_at < 2.0 * self._span and lag > 0.5 * self._span:
+        elif opened_at is not None and now - opened_at < 2.0 * self._span and longest > 0.5 * self._span:
             self._fit(4 * self._window)
         elif opened_at is not None:
             self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
         return None if self._is_quick else self._adjusted()
 
-    def _lag(self, now: float, timestamp_ns: int) -> float:
-        """Return how much older a message is than those that come at once: the clocks may differ."""
+    def _lags(self, now: float, timestamp_ns: int) -> tuple[float, float]:
+        """Return how much older than those that come at once a message is, and the oldest of those just before it."""
         age = self._clock.wall() - timestamp_ns * 1e-9
         self._age.add(age, now)
-        return age - self._age.value
+        self._oldest.add(-age, now, _JUST_BEFORE * self._span)
+        return age - self._age.value, -self._oldest.value - self._age.value
 
     def _flushed(self, count: int, now: float, has_backlog: bool) -> None:
         """Take the first read since nsqd was made to flush: it was busy, or held these back, or they came later."""

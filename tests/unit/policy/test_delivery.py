@@ -82,6 +82,21 @@ def test_a_backlog_is_worked_off_as_fast_whatever_the_handlers_and_the_wire(
     assert wire.arrived_at <= 1.02 * full.arrived_at + 12 * delay  # the window grows in six round trips
 
 
+@pytest.mark.parametrize("every", [0.0003, 0.001, 0.003, 0.01, 0.05, 1.0])
+@pytest.mark.parametrize("delay", [0.0001, 0.002, 0.02])
+@pytest.mark.parametrize(("handle", "concurrency"), [(0.0, 1), (0.001, 10)])
+def test_a_backlog_is_worked_off_as_fast_however_slowly_it_was_published(
+    every: float, delay: float, handle: float, concurrency: int
+) -> None:
+    backlog = [-every * left for left in range(3000, 0, -1)]
+    wire, full = (
+        Wire(backlog, prompt=prompt, handle=handle, concurrency=concurrency, delay=delay).run(60.0)
+        for prompt in (True, False)
+    )
+    assert len(wire.latencies) == 3000
+    assert wire.arrived_at <= 1.02 * full.arrived_at + 20 * delay + 0.02
+
+
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
 def test_clocks_that_differ_change_nothing(skew: float) -> None:
     wire, same = (Wire(steady(5000, 0.5), skew=s).run(2.0) for s in (skew, 0.0))
