@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +48,9 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What tells it from others in whatever process has the same code."""
-        return f"{self.schedule!r} {self.topic} {self.body if isinstance(self.body, bytes) else ''!r}"
+        """What tells it from others in whatever process has the same code; functions have no name that would."""
+        body = hashlib.sha256(self.body).hexdigest() if isinstance(self.body, bytes) else ""
+        return f"{self.schedule!r} {self.topic} {body}"
 
 
 class Publishing:
@@ -64,7 +67,13 @@ class Publishing:
         election: Election,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._entries, self._publish, self._election, self._clock = entries, publish, election, clock
+        self._publish, self._election, self._clock = publish, election, clock
+        #: By name; those that would have the same are told apart by their order, the same in every process.
+        self._entries: dict[str, Entry] = {}
+        alike = Counter[str]()
+        for entry in entries:
+            alike[entry.name] += 1
+            self._entries[f"{entry.name} {alike[entry.name]}"] = entry
         #: Where nobody has done any of it yet, what is due from now on counts.
         self._began = clock.wall()
         self._failed: set[str] = set()
@@ -74,8 +83,8 @@ class Publishing:
         if not self._election.wins():
             return
         now, done = self._clock.wall(), self._election.done()
-        for entry in self._entries:
-            when, missed = due(entry.schedule, done.get(entry.name, self._began), now)
+        for name, entry in self._entries.items():
+            when, missed = due(entry.schedule, done.get(name, self._began), now)
             if when is None:
                 continue
             if missed:
@@ -84,16 +93,16 @@ class Publishing:
                 body = entry.body if isinstance(entry.body, bytes) else entry.body(when)
                 self._publish(entry.topic, body)
             except Exception as error:  # the user's code too
-                self._tell(entry, error)
+                self._tell(name, entry, error)
                 if isinstance(error, NSQError):
                     continue  # tried again, until the next time is due
-            self._failed.discard(entry.name)
-            done = {**done, entry.name: when}
+            self._failed.discard(name)
+            done = {**done, name: when}
             self._election.note(done)
 
-    def _tell(self, entry: Entry, error: Exception) -> None:
-        if entry.name not in self._failed:
-            self._failed.add(entry.name)
+    def _tell(self, name: str, entry: Entry, error: Exception) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
             said = "what %r is to publish to %s is late, or left out: %s: %s"
             log.error(said, entry.schedule, entry.topic, type(error).__name__, error, extra={"topic": entry.topic})
 

@@ -85,6 +85,26 @@ def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away()
     assert len(nsqd.had) == 8  # the latest of each
 
 
+def test_functions_of_one_topic_and_time_are_all_published() -> None:
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    entries = [checked(60, "t", lambda when: b"one"), checked(60, "t", lambda when: b"two"), checked(60, "t", b"x")]
+    publishing = Publishing(entries, nsqd.publish, Alone(), clock)
+    clock.advance(60)
+    publishing.look()
+    publishing.look()
+    assert [body for _, body in nsqd.had] == [b"one", b"two", b"x"]
+
+
+def test_a_large_body_is_published_once_each_time(tmp_path: Any) -> None:
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    publishing = Publishing([checked(60, "t", bytes(1 << 20))], nsqd.publish, ByLock(str(tmp_path / "lock")), clock)
+    clock.advance(60)
+    publishing.look()
+    publishing.look()
+    assert len(nsqd.had) == 1
+    assert (tmp_path / "lock").stat().st_size < 1000
+
+
 def test_a_function_that_fails_leaves_its_time_out_and_nothing_else() -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
 
