@@ -45,20 +45,21 @@ class Access:
             hint = "ask by address, or allow the name with --allow-host"
             raise Refused(HTTPStatus.FORBIDDEN, f"this host is not served: {hint}") from None
 
-    def check_act(self, headers: Mapping[str, str]) -> None:
-        """Raise Refused for who may not act.
+    def check_act(self, given_headers: Mapping[str, str]) -> None:
+        """Raise Refused for who may not act; names of headers may be in any case.
 
         The token comes in a header that no page of another site can have a browser send: no cookie, no form.
         """
         if self.token is None:
             raise Refused(HTTPStatus.FORBIDDEN, "read-only: start the worker with --allow-control")
-        origin = headers.get("Origin")
-        if origin is not None and origin.partition("://")[2] != headers.get("Host"):
+        headers = {name.lower(): value for name, value in given_headers.items()}
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
             raise Refused(HTTPStatus.FORBIDDEN, "asked by a page of another site")
-        kind, _, given = headers.get("Authorization", "").partition(" ")
+        kind, _, given = headers.get("authorization", "").partition(" ")
         if kind != "Bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
             raise Refused(HTTPStatus.UNAUTHORIZED, "the token is wrong or missing")
-        if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -33,6 +34,16 @@ def test_a_name_that_may_have_been_made_to_lead_here_is_refused(host: str | None
 def test_who_has_the_token_may_act() -> None:
     access("127.0.0.1", (), "sesame").check_act(GOOD)
     access("127.0.0.1", (), "sesame").check_act({**GOOD, "Origin": "http://127.0.0.1:1"})
+
+
+@pytest.mark.parametrize("written", [str.lower, str.upper])
+def test_names_of_headers_may_be_in_any_case(written: Callable[[str], str]) -> None:
+    def act(headers: dict[str, str]) -> None:
+        access("127.0.0.1", (), "sesame").check_act({written(name): value for name, value in headers.items()})
+
+    act({**GOOD, "Origin": "http://127.0.0.1:1"})
+    with pytest.raises(Refused, match="another site"):
+        act({**GOOD, "Origin": "http://evil.example"})
 
 
 @pytest.mark.parametrize(
