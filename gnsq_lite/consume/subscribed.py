@@ -234,7 +234,7 @@ class Subscribed(Connection):
             self.requeued += requeued
             self.in_flight.answered(finished + requeued)
             delivery = self._delivery
-            if delivery is not None and not delivery.is_full:
+            if delivery is not None and (self._delivery_timer is None or not delivery.is_full):
                 ready = delivery.answered(len(self.in_flight))
                 if ready is not None:
                     data += commands.ready(ready)

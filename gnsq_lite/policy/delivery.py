@@ -63,8 +63,9 @@ class Least:
 class Delivery:
     """Chooses the RDY of one connection within the limit it is given.
 
-    The caller tells what happened, once per read and once per write of answers, but for when :attr:`is_full`.  It sends
-    the RDY that is returned, if any, and calls :meth:`tick` after :attr:`tick_after` seconds, unless that is None.
+    The caller tells what happened, once per read and once per write of answers.  When :attr:`is_full` it tells nothing
+    but that answers go out while no tick is to come.  It sends the RDY that is returned, if any, and calls :meth:`tick`
+    after :attr:`tick_after` seconds, unless that is None.
     """
 
     __slots__ = (
@@ -121,9 +122,12 @@ class Delivery:
     @property
     def tick_after(self) -> float | None:
         """Seconds to the next tick; None: there is nothing to do, unless something happens."""
-        if self.is_full:
-            return _SLOW_TICK if self._read_at - self._full_since > _LONG_FULL else TICK
-        return TICK if self.limit > 1 and (self.ready - self._in_flight > 1 or self._is_short()) else None
+        if self.limit <= 1 or (self.ready - self._in_flight <= 1 and not self._is_short()):
+            return None
+        careful_for = self._full_until - self._clock.now()
+        if careful_for > 0.0 and self.ready == self.limit:
+            return max(TICK, careful_for)
+        return _SLOW_TICK if self.is_full and self._read_at - self._full_since > _LONG_FULL else TICK
 
     def set_limit(self, limit: int, in_flight: int) -> int | None:
         """Change the limit; return the RDY to send."""
@@ -189,6 +193,8 @@ class Delivery:
         """Answers go out now, and leave *in_flight*; return the RDY to send with them."""
         now = self._clock.now()
         self._in_flight = in_flight
+        if self.is_full:
+            return None
         self._allow(now)
         if not in_flight and now - self._read_at < TICK:
             self._is_quick = True

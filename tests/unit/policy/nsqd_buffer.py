@@ -168,7 +168,7 @@ class Wire:
         self._flushing = False
         count, self._answers = self._answers, 0
         self.in_flight -= count
-        heard = self.prompt and not self.delivery.is_full
+        heard = self.prompt and not (self._ticking and self.delivery.is_full)
         self._tell(self.delivery.answered(self.in_flight) if heard else None, finished=count)
 
 

@@ -97,6 +97,41 @@ def test_a_backlog_is_worked_off_as_fast_however_slowly_it_was_published(
     assert wire.arrived_at <= 1.02 * full.arrived_at + 20 * delay + 0.02
 
 
+def full(clock: FakeClock, limit: int = 40) -> Delivery:
+    """Return one whose messages are all in flight, with a backlog behind them."""
+    delivery, received, published = Delivery(clock), 0, int(clock.wall() * 1e9)
+    delivery.set_limit(limit, 0)
+    while received < limit:
+        clock.advance(0.0005)
+        count, received = delivery.ready - received, delivery.ready
+        delivery.received(count, received, published)
+        clock.advance(0.001)
+        delivery.tick(received, received)
+    assert delivery.is_full
+    return delivery
+
+
+def test_while_handlers_keep_the_whole_share_nothing_is_looked_at_until_one_answers() -> None:
+    delivery = full(FakeClock())
+    assert delivery.tick_after is None
+    assert delivery.answered(39) is None
+    assert delivery.tick_after is None  # nsqd sends one more at once
+    assert delivery.answered(38) is None
+    assert delivery.tick_after is not None
+
+
+def test_after_messages_expired_nothing_is_looked_at_until_nsqd_counts_them_no_more() -> None:
+    clock = FakeClock()
+    delivery = Delivery(clock)
+    delivery.set_limit(40, 0)
+    assert delivery.expired(0) == 40
+    assert delivery.tick_after == pytest.approx(60.0)
+    clock.advance(60.0)
+    assert delivery.tick_after == TICK
+    assert delivery.tick(0, 0) == 1
+    assert delivery.tick_after is None
+
+
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
 def test_clocks_that_differ_change_nothing(skew: float) -> None:
     wire, same = (Wire(steady(5000, 0.5), skew=s).run(2.0) for s in (skew, 0.0))
