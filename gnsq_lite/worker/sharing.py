@@ -20,7 +20,9 @@ class Sharing:
     weights: Mapping[str, float]
 
     def check(self, handlers: Sequence[Handler], options: Sequence[Mapping[str, Any]]) -> None:
-        """Raise OptionError for a weight of no handler, and for a pool whose handlers cannot wait for a place."""
+        """Raise OptionError for fewer places than handlers, a weight of no handler, and a pool that waits for no place."""
+        if self.total < len(handlers):
+            raise OptionError("total", self.total, f"is less than one place for each of {len(handlers)} handlers")
         for name in self.weights:
             if name not in {_name(handler) for handler in handlers}:
                 raise OptionError("weights", name, "is no handler's topic/channel")

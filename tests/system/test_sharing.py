@@ -70,6 +70,12 @@ def test_a_weight_of_nobody_and_a_handler_that_cannot_wait_are_refused_before_th
     worker.share_concurrency(4, {"t/other": 2.0})
     with pytest.raises(OptionError, match="is no handler's topic/channel"):
         worker.check()
+    few = Worker()
+    few.handler("t", "ch")(lambda message: None)
+    few.handler("t", "other")(lambda message: None)
+    few.share_concurrency(1)
+    with pytest.raises(OptionError, match="one place for each of 2 handlers"):
+        few.check()
     inline = Worker(handler_pool="inline")
     inline.handler("t", "ch")(lambda message: None)
     inline.share_concurrency(4)
