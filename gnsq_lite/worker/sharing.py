@@ -20,7 +20,7 @@ class Sharing:
     weights: Mapping[str, float]
 
     def check(self, handlers: Sequence[Handler], options: Sequence[Mapping[str, Any]]) -> None:
-        """Raise OptionError for fewer places than handlers, a weight of no handler, and a pool that waits for no place."""
+        """Raise OptionError for fewer places than handlers, a weight of none, and a pool that waits for no place."""
         if self.total < len(handlers):
             raise OptionError("total", self.total, f"is less than one place for each of {len(handlers)} handlers")
         for name in self.weights:
