@@ -70,6 +70,9 @@ class Soak:
             with Writer(proxy.address, publish_timeout=20.0, retries=10, **QUICK) as writer:
                 publisher = threading.Thread(target=self._flow.publish, args=(writer, self.pause))
                 publisher.start()
+                limit = time.monotonic() + 60.0  # what grows is compared with all of them connected
+                while sum(len(each.stats().connections) for each in readers) < len(readers) and time.monotonic() < limit:
+                    time.sleep(0.01)
                 self._watch(proxy)
                 self._flow.stop()
                 publisher.join()
