@@ -71,7 +71,7 @@ class Soak:
                 publisher = threading.Thread(target=self._flow.publish, args=(writer, self.pause))
                 publisher.start()
                 limit = time.monotonic() + 60.0  # what grows is compared with all of them connected
-                while sum(len(each.stats().connections) for each in readers) < len(readers) and time.monotonic() < limit:
+                while not all(each.stats().connections for each in readers) and time.monotonic() < limit:
                     time.sleep(0.01)
                 self._watch(proxy)
                 self._flow.stop()
