@@ -258,6 +258,72 @@ writer.close()
 """
 
 
+WAITING = """
+import signal, socket, struct, sys, threading, time
+from gnsq_lite import Writer
+OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
+listener = socket.create_server(("127.0.0.1", 0))
+arrived = threading.Semaphore(0)
+def serve():
+    global nsqd
+    nsqd, _ = listener.accept()
+    commands = nsqd.makefile("rb")
+    commands.read(4)
+    for line in commands:
+        commands.read(struct.unpack(">I", commands.read(4))[0])
+        if line.startswith(b"PUB"):
+            arrived.release()
+        else:
+            nsqd.sendall(OK)
+threading.Thread(target=serve, daemon=True).start()
+writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=20)
+def answer():
+    arrived.acquire()
+    nsqd.sendall(OK)
+threading.Thread(target=answer).start()
+writer.publish("t", b"first")
+def publish():
+    writer.publish("t", b"x")
+def others():
+    first.start()
+    arrived.acquire()
+    go.release()
+    arrived.acquire()
+    second.start()
+    arrived.acquire()
+    time.sleep(0.1)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+go = threading.Semaphore(0)
+first, second = threading.Thread(target=publish), threading.Thread(target=publish)
+other = threading.Thread(target=others)
+other.start()
+go.acquire()
+try:
+    writer.publish("t", b"interrupted")
+except KeyboardInterrupt:
+    pass
+else:
+    raise SystemExit("not interrupted")
+other.join()
+for thread in (first, None, second):
+    nsqd.sendall(OK)
+    time.sleep(0.1)
+    if thread is not None:
+        thread.join(5)
+        assert not thread.is_alive()
+assert writer.stats().published == 4
+threading.Thread(target=answer).start()
+writer.publish("t", b"last", timeout=5)
+writer.close()
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_thread_that_is_interrupted_in_the_line_is_not_given_the_reading() -> None:
+    done = python(WAITING, limit=60.0)
+    assert done.returncode == 0, done
+
+
 @pytest.mark.rule("PUB-2")
 def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(broker: ServerHandle, topic: str) -> None:
     done = python(KILLED, broker.tcp_address, topic, limit=120.0)
