@@ -101,15 +101,20 @@ class InThreads:
         """Leave it to the loop, behind what was handed over before."""
         self._entering.append(publication)
         publication.carrier = self
-        self._loop.call_soon(self._enter)
+        self._loop.call_soon(self.enter)
 
-    def _enter(self) -> None:
-        publication = self._entering[0]
-        try:
-            if not publication.done():
-                self._submit(publication)
-        finally:
-            self._entering.popleft()
+    def enter(self) -> None:
+        """Carry out what was handed over; in the loop.
+
+        All of it, and the ticker looks too: who hands one over may be interrupted before it has told the loop.
+        """
+        while self._entering:
+            publication = self._entering[0]
+            try:
+                if not publication.done():
+                    self._submit(publication)
+            finally:
+                self._entering.popleft()
 
     # -- what becomes of them
 

@@ -359,6 +359,7 @@ class Producer:
                     peer.connection.check(now)
                     if peer.shared:
                         peer.connection.look_after()
+            self.loop.call_soon(self.threads.enter)
             self.rotation.look_again()
 
     # -- the end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -328,6 +329,41 @@ def test_a_thread_that_is_interrupted_in_the_line_is_not_given_the_reading() -> 
 def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(broker: ServerHandle, topic: str) -> None:
     done = python(KILLED, broker.tcp_address, topic, limit=120.0)
     assert done.returncode == 0, done
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt may, anywhere."""
+
+
+def interrupt_after(function: str, call: str) -> None:
+    """Interrupt this thread, once, when *call*, which is written in C, has returned to *function*."""
+
+    def look(frame: Any, event: str, called: Any) -> None:
+        if event == "c_return" and (frame.f_code.co_name, called.__name__) == (function, call):
+            sys.setprofile(None)
+            raise Interrupted
+
+    sys.setprofile(look)
+
+
+@pytest.mark.rule("PUB-2")
+def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it(
+    broker: ServerHandle, topic: str
+) -> None:
+    with Writer(broker.tcp_address, publish_timeout=5.0, compression="deflate", **QUICK) as writer:
+        writer.publish(topic, b"first")
+        with pytest.raises(Interrupted):
+            interrupt_after("hand_over", "append")
+            writer.publish(topic, b"interrupted")
+        writer.flush()
+        for number in range(5):
+            writer.publish(topic, b"%d" % number)
+        wait_for(lambda: writer.stats().pending == 0)
+        with pytest.raises(Interrupted):
+            interrupt_after("hand_over", "append")
+            writer.publish_nowait(topic, b"interrupted")
+        wait_for(lambda: writer.stats().published == 8)
+    assert depth(broker, topic) == 8
 
 
 BLOCKED = """
