@@ -43,7 +43,6 @@ _MOST_WRITES = 8
 #: The loop, in a role that the publish of a thread may have too.
 LOOP: Any = object()
 
-
 #: Publishes and their commands; None for what is no publish.
 Queue = list[tuple["Publication | None", bytes]]
 
@@ -332,13 +331,14 @@ class SharedConnection(Connection):
             if got:
                 self._give_back(got[0], mine)
             raise
-        self._reads = True
-        data = got[0]
+        self._reads, data = True, got[0]
         count = len(data) // len(_OK)
         plain = (data == _OK or (count > 1 and data == _OK * count)) and not self._peer.suspected
         if not (plain and self._settle(count, len(data))):
             self._give_back(data, mine)
         self._reads = False
+        if not mine.done():  # answers to others may come without a pause
+            self._keep_deadline(mine)
 
     def _settle(self, count: int, size: int) -> bool:
         """Give so many publishes their outcome; False: fewer were sent."""

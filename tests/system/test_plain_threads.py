@@ -144,6 +144,44 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
     assert depth(broker, "t") == 12
 
 
+SLOW = """
+import socket, struct, sys, threading, time
+from gnsq_lite import Writer, errors
+OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
+listener = socket.create_server(("127.0.0.1", 0))
+def serve():
+    nsqd, _ = listener.accept()
+    commands = nsqd.makefile("rb")
+    commands.read(4)
+    while True:
+        commands.readline()
+        commands.read(struct.unpack(">I", commands.read(4))[0])
+        time.sleep(0.01)
+        nsqd.sendall(OK)
+threading.Thread(target=serve, daemon=True).start()
+writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=20)
+writer.publish("t", b"first")
+queued = [writer.publish_nowait("t", b"x") for _ in range(300)]
+began = time.monotonic()
+try:
+    writer.publish("t", b"mine", timeout=0.3)
+except errors.PublishTimeout:
+    pass
+else:
+    raise SystemExit("it came in time")
+assert time.monotonic() - began < 1.5, time.monotonic() - began
+for publication in queued:
+    publication.result()
+writer.close()
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_thread_keeps_its_deadline_while_it_reads_the_answers_to_others() -> None:
+    done = python(SLOW, limit=60.0)
+    assert done.returncode == 0, done
+
+
 INTERRUPTED = """
 import os, random, signal, sys, threading, time
 from gnsq_lite import Writer, errors
@@ -352,15 +390,15 @@ def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it
 ) -> None:
     with Writer(broker.tcp_address, publish_timeout=5.0, compression="deflate", **QUICK) as writer:
         writer.publish(topic, b"first")
+        interrupt_after("hand_over", "append")
         with pytest.raises(Interrupted):
-            interrupt_after("hand_over", "append")
             writer.publish(topic, b"interrupted")
         writer.flush()
         for number in range(5):
             writer.publish(topic, b"%d" % number)
         wait_for(lambda: writer.stats().pending == 0)
+        interrupt_after("hand_over", "append")
         with pytest.raises(Interrupted):
-            interrupt_after("hand_over", "append")
             writer.publish_nowait(topic, b"interrupted")
         wait_for(lambda: writer.stats().published == 8)
     assert depth(broker, topic) == 8
