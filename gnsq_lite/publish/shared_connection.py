@@ -106,9 +106,9 @@ class SharedConnection(Connection):
         """Queue a command; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
         with self._lock:
             self._queue.append((publication, command))
-            due, self._due = self._due, True
-        if not due:
-            self.loop.call_soon(self._flush)
+            if not self._due:
+                self.loop.call_soon(self._flush)  # first: a thread may be interrupted in between
+                self._due = True
 
     def put_in_thread(self, publication: Publication) -> bool:
         """Queue a publish that nobody waits for yet; False: the loop is to carry it out."""
@@ -119,9 +119,9 @@ class SharedConnection(Connection):
             if not self._lent or self._silent_since == self.read_at:
                 return False
             self._queue.append((publication, command))
-            due, self._due = self._due, True
-        if not due:
-            self.loop.call_soon(self._flush)
+            if not self._due:
+                self.loop.call_soon(self._flush)
+                self._due = True
         return True
 
     def _flush(self) -> None:
@@ -184,7 +184,7 @@ class SharedConnection(Connection):
         return [publication for publication, _ in queue if publication is not None and not publication.done()]
 
     def look_after(self) -> None:
-        """Watch while no thread reads, and notice a role whose thread is gone; called about once a second."""
+        """Do what no thread does, and notice a role whose thread is gone; called about once a second."""
         with self._lock:
             over = [role for role in (self._sender, self._reader) if isinstance(role, Publication) and role.done()]
             lost = any(role is old for role in over for old in self._overstayed)
@@ -193,7 +193,7 @@ class SharedConnection(Connection):
                 self._sender = self._reader = LOOP
         if lost:
             self.close(ConnectionLost(self.address, "a thread ended in the middle of a publish"))
-        self._watch()
+        self._flush()  # what a thread that was interrupted has left, too
 
     def leave(self) -> bool:
         """The stream ends: threads take no more roles."""

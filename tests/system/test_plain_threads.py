@@ -404,6 +404,26 @@ def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it
     assert depth(broker, topic) == 8
 
 
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("call", ["append", "__exit__"])
+def test_who_is_interrupted_while_it_queues_a_publish_holds_up_none_after_it(
+    broker: ServerHandle, topic: str, call: str
+) -> None:
+    def queue(writer: Writer) -> None:
+        for _ in range(10_000):  # until one finds the connection in use
+            writer.publish_nowait(topic, b"x")
+
+    with Writer(broker.tcp_address, publish_timeout=5.0, **QUICK) as writer:
+        writer.publish(topic, b"first")
+        interrupt_after("put_in_thread", call)
+        with pytest.raises(Interrupted):
+            queue(writer)
+        writer.flush()
+        queued = [writer.publish_nowait(topic, b"%d" % number) for number in range(5)]
+        assert [publication.result() for publication in queued] == [None] * 5
+        assert writer.stats().failed == 0
+
+
 BLOCKED = """
 import sys, threading, time
 from gnsq_lite import Reader, Writer
