@@ -16,6 +16,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.target import Owner
 from gnsq_lite.publish.publication import Publication
 
 
@@ -24,6 +25,13 @@ class Line(Protocol):
 
     #: A SharedConnection while there is one.
     connection: Any
+
+
+class PublishOwner(Owner, Protocol):
+    """Whose connection it is."""
+
+    #: Whether every answer is the loop's, which watches this nsqd.
+    suspected: bool
 
 
 class InThreads:

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, cast
 
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.net.stream import READ_SIZE
-from gnsq_lite.net.target import Owner, Target
+from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue
-from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.in_threads import InThreads, PublishOwner
 from gnsq_lite.publish.publication import Publication
 
 #: Of no read.
@@ -32,26 +32,15 @@ NEVER = -1.0
 
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
 STALE = 0.001
-
 #: nsqd's answer to a publish.
 _OK = b"\0\0\0\6\0\0\0\0OK"
 _ONE_READ = (READ_SIZE,)
 #: Writes that a thread does for others before it leaves them to the loop.
 _MOST_WRITES = 8
-
-
 #: The loop, in a role that the publish of a thread may have too.
 LOOP: Any = object()
-
 #: Publishes and their commands; None for what is no publish.
 Queue = list[tuple["Publication | None", bytes]]
-
-
-class PublishOwner(Owner, Protocol):
-    """Whose connection it is."""
-
-    #: Whether every answer is the loop's, which watches this nsqd.
-    suspected: bool
 
 
 class SharedConnection(Connection):
@@ -80,12 +69,11 @@ class SharedConnection(Connection):
         self._lent = self._ending = False
         #: Whether the thread that sends, or reads, is where its interruption would lose what it has.
         self._sends = self._reads = False
-        #: Publishes that had a role and an outcome when last looked at.
+        #: Roles whose publish had an outcome when last looked at.
         self._overstayed: list[Any] = []
         #: When it was last read as a thread's publish went unanswered: until more comes the next goes elsewhere.
         self._silent_since = NEVER
-        self._receive: Any = None
-        self._write: Any = None
+        self._receive = self._write = cast("Any", None)
         self._flags = 0
 
     # -- for the loop
@@ -273,17 +261,21 @@ class SharedConnection(Connection):
                 self._sends = False
                 self._sender = None
                 return None
-            self._queue = []
             commands = []
             if self._join_queue is not None and len(queue) > 1:
                 queue = self._join_queue([each for each in queue if each[0] is None or not each[0].done()])
-            for publication, command in queue:
-                if publication is not None:
-                    if publication.done():  # given up before its turn
-                        continue
-                    publication.sent = True
-                    self._pending.append(publication)
-                commands.append(command)
+            self._queue = []
+            try:
+                for publication, command in queue:
+                    if publication is not None:
+                        if publication.done():  # given up before its turn
+                            continue
+                        publication.sent = True
+                        self._pending.append(publication)
+                    commands.append(command)
+            except BaseException:  # interrupted: each stays where the end of the connection finds it
+                self._queue = [each for each in queue if each[0] not in self._pending]
+                raise
         return commands[0] if len(commands) == 1 else b"".join(commands)
 
     def _send_for_all(self) -> None:
@@ -346,12 +338,20 @@ class SharedConnection(Connection):
         with self._lock:
             if len(pending) < count:
                 return False
-            for _ in range(count):
-                publication = pending.popleft()
-                if publication.settle():
-                    taken += publication.count
-                    freed += publication.cost
-            self._threads.took(taken, freed)
+            publication = pending[0]
+            try:
+                for _ in range(count):
+                    publication = pending[0]
+                    del pending[0]
+                    if publication.settle():
+                        taken += publication.count
+                        freed += publication.cost
+            except BaseException:
+                if not publication.done() and publication not in pending:
+                    pending.appendleft(publication)
+                raise
+            finally:
+                self._threads.took(taken, freed)
         self.read_at = self.clock.now()
         self._stream.bytes_in += size  # type: ignore[union-attr]
         return True

@@ -424,6 +424,54 @@ def test_who_is_interrupted_while_it_queues_a_publish_holds_up_none_after_it(
         assert writer.stats().failed == 0
 
 
+TORN = """
+import socket, struct, sys, threading, time
+from gnsq_lite import Writer
+OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
+listener = socket.create_server(("127.0.0.1", 0))
+def serve():
+    nsqd, _ = listener.accept()
+    commands = nsqd.makefile("rb")
+    commands.read(4)
+    while True:
+        commands.readline()
+        commands.read(struct.unpack(">I", commands.read(4))[0])
+        time.sleep(0.05)
+        nsqd.sendall(OK)
+threading.Thread(target=serve, daemon=True).start()
+writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=5, reconnect_delay=0.05, max_pending=1000)
+writer.publish("t", b"first")
+class Interrupted(BaseException):
+    pass
+def look(frame, event, _):
+    if event == "call" and [frame.f_back.f_code.co_name, frame.f_code.co_name] == sys.argv[1:]:
+        sys.setprofile(None)
+        raise Interrupted
+queued = [writer.publish_nowait("t", b"x" * 100) for _ in range(2)]
+time.sleep(0.02)
+writer._core.loop.call_soon(lambda: time.sleep(0.5))
+queued += [writer.publish_nowait("t", b"x" * 100) for _ in range(7)]
+sys.setprofile(look)
+try:
+    writer.publish("t", b"interrupted")
+except Interrupted:
+    pass
+else:
+    raise SystemExit("not interrupted")
+time.sleep(0.7)
+writer.flush()
+assert all(publication.done() for publication in queued)
+assert writer._core.outcomes.backlog.size == 0
+"""
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize(("function", "called"), [("_settle", "settle"), ("_take_queue", "done")])
+def test_who_is_interrupted_in_the_middle_of_a_queue_loses_nothing_of_others(function: str, called: str) -> None:
+    done = python(TORN, function, called, limit=60.0)
+    assert done.returncode == 0, done
+
+
 BLOCKED = """
 import sys, threading, time
 from gnsq_lite import Reader, Writer
