@@ -386,9 +386,8 @@ class SharedConnection(Connection):
 
     def _next_reader(self) -> None:
         """Hand the reading on, to the first thread that waits; under the lock."""
-        followers = self._followers
-        while followers:
-            publication = followers.popleft()
+        while self._followers:
+            publication = self._followers.popleft()
             if not publication.done() and self._lent:
                 self._reader = publication
                 publication.open_gate()
@@ -400,8 +399,9 @@ class SharedConnection(Connection):
         with self._lock:
             torn = False
             if self._reader is mine:
-                torn = self._reads
-                self._next_reader()
+                torn, self._reader = self._reads, LOOP
+                if not torn:  # else what comes next would answer what was read already
+                    self._next_reader()
                 if self._reader is None and self._pending:
                     self.loop.call_soon(self._watch)
             if self._sender is mine:

@@ -472,6 +472,63 @@ def test_who_is_interrupted_in_the_middle_of_a_queue_loses_nothing_of_others(fun
     assert done.returncode == 0, done
 
 
+REFUSED = """
+import socket, struct, sys, threading, time
+from gnsq_lite import Writer
+OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
+listener = socket.create_server(("127.0.0.1", 0))
+def serve():
+    nsqd, _ = listener.accept()
+    commands = nsqd.makefile("rb")
+    commands.read(4)
+    count = 0
+    while True:
+        commands.readline()
+        commands.read(struct.unpack(">I", commands.read(4))[0])
+        count += 1
+        if count == 3:
+            time.sleep(0.3)
+            nsqd.sendall(struct.pack(">II", 19, 1) + b"E_FIN_FAILED no")
+            time.sleep(0.3)
+        else:
+            nsqd.sendall(OK)
+threading.Thread(target=serve, daemon=True).start()
+writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=5, reconnect_delay=0.05, max_pending=1000)
+writer.publish("t", b"first")
+class Interrupted(BaseException):
+    pass
+def look(frame, event, called):
+    if event == "c_return" and (frame.f_code.co_name, called.__name__) == ("_read_for_all", "len"):
+        sys.setprofile(None)
+        raise Interrupted
+refused = writer.publish_nowait("t", b"refused")
+time.sleep(0.05)
+def other():
+    time.sleep(0.1)
+    try:
+        writer.publish("t", b"other")
+    except Exception:
+        pass
+threading.Thread(target=other).start()
+threading.Timer(0.2, lambda: writer._core.loop.call_soon(lambda: time.sleep(1))).start()
+sys.setprofile(look)
+try:
+    writer.publish("t", b"interrupted")
+except Interrupted:
+    pass
+else:
+    raise SystemExit("not interrupted")
+refused.wait(4)
+assert refused._error is not None
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_who_is_interrupted_with_an_answer_in_hand_has_no_other_answer_taken_for_it() -> None:
+    done = python(REFUSED, limit=60.0)
+    assert done.returncode == 0, done
+
+
 BLOCKED = """
 import sys, threading, time
 from gnsq_lite import Reader, Writer
