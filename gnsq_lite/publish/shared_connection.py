@@ -398,6 +398,8 @@ class SharedConnection(Connection):
         """Give back what role it has; its thread goes, in peace or interrupted."""
         with self._lock:
             torn = False
+            if not mine.done() and mine in self._followers:
+                self._followers.remove(mine)  # nobody is there to read any more
             if self._reader is mine:
                 torn, self._reader = self._reads, LOOP
                 if not torn:  # else what comes next would answer what was read already
