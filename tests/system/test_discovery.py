@@ -446,5 +446,6 @@ def test_polls_are_repeated_at_the_interval_with_jitter_on_top(
     running(found.discovery(["one"], fetch=cluster.fetch, lookupd_poll_interval=0.05, lookupd_poll_jitter=1.0))
     wait_for(lambda: len(times) > 10)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert min(pauses) >= 0.045
+    assert min(pauses) >= 0.03  # the one before may have come late on a busy machine
+    assert sum(pauses) >= 0.05 * len(pauses) - 0.02
     assert max(pauses) - min(pauses) > 0.01
