@@ -7,12 +7,16 @@ import sys
 from typing import Any
 
 import pytest
+from gevent import monkey
 
 from gnsq_lite import Writer
 from tests.servers import ServerHandle
 from tests.system.test_plain_threads import stored
 from tests.system.test_process_faults import python
 from tests.system.test_writer import QUICK, depth, wait_for
+
+#: A greenlet hands nothing over: what is interrupted there is not there.
+PLAIN = pytest.mark.skipif(monkey.is_module_patched("socket"), reason="greenlets publish in the loop's own thread")
 
 INTERRUPTED = """
 import os, random, signal, sys, threading, time
@@ -216,6 +220,7 @@ def interrupt_after(function: str, call: str) -> None:
     sys.setprofile(look)
 
 
+@PLAIN
 @pytest.mark.rule("PUB-2")
 def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it(
     broker: ServerHandle, topic: str
@@ -236,6 +241,7 @@ def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it
     assert depth(broker, topic) == 8
 
 
+@PLAIN
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("call", ["append", "__exit__"])
 def test_who_is_interrupted_while_it_queues_a_publish_holds_up_none_after_it(
