@@ -86,6 +86,9 @@ def running(
         program = Program(process, log)
         try:
             yield program
+        except BaseException:
+            print(program.output)  # pytest shows it with what failed
+            raise
         finally:
             _end(process)
 

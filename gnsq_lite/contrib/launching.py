@@ -92,7 +92,7 @@ def run_worker(
     The supervisor replaces it after about *max_messages*, and when it uses *max_memory* MiB.  Raises what
     :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
     """
-    from gnsq_lite.net.os_threads import start_native_thread
+    from gnsq_lite.net.os_threads import start_hub_thread
     from gnsq_lite.worker import running
     from gnsq_lite.worker.depths import Depths
     from gnsq_lite.worker.live import LastErrors, Live
@@ -112,12 +112,12 @@ def run_worker(
         worker.election = ByLock(os.path.join(os.path.dirname(place.socket), "schedules"))
         place.tell(Word.LIMIT, repr(float(worker.drain_timeout)))
         last_resort = LastResort(place, worker.drain_timeout + GRACE)
-        StatusServer(pages, place.socket, start_native_thread, last_resort.look).start()
+        StatusServer(pages, place.socket, start_hub_thread, last_resort.look).start()
         ticks += [place.is_orphaned, Reports(worker, place, Wear(max_messages, max_memory)).look]
         ticks += [_telling(place)] if reload else []
         ticks += [_pausing(place, live)] if status.port is not None else []
     elif status.port is not None:
-        server = StatusServer(pages, (status.host, status.port), start_native_thread, access=status.access())
+        server = StatusServer(pages, (status.host, status.port), start_hub_thread, access=status.access())
         _serve(server, status)
     return running.run(worker, worker.drain_timeout, supervised=place is not None, ticks=ticks)
 

@@ -22,7 +22,7 @@ from gevent._hub_local import get_hub_if_exists
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.loop import Loop, has_loop, loop_here
-from gnsq_lite.net.os_threads import interpreter_exit, is_patched, native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import interpreter_exit, is_patched, native_ident, native_lock, park, start_native_thread
 
 _own: Loop | None = None
 _own_lock = native_lock()
@@ -112,7 +112,7 @@ on_fork(_in_child)
 
 
 def _at_exit() -> None:
-    """Let all leave, then stop the thread: a loop that runs in a daemonic thread could crash the interpreter."""
+    """Let all leave, then stop the thread."""
     look_for_fork()
     loop = _own
     try:
@@ -125,17 +125,7 @@ def _at_exit() -> None:
 def _stop(loop: Loop | None) -> None:
     if loop is None:
         return
-    ended = native_lock()
-    ended.acquire()
-
-    def stop() -> None:
-        ended.release()
-        park = native_lock()
-        park.acquire()
-        park.acquire()  # the thread sleeps, without the GIL, until the process is gone
-
-    loop.call_soon(stop)
-    ended.acquire(True, 1.0)
+    park(loop.call_soon)
     loop.stopped = True
     interpreter_exit.begin()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from gevent import monkey
+from gevent import get_hub, monkey
 
 from gnsq_lite.errors import ClosedError
 
@@ -32,6 +33,53 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
         _start_native(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
+
+
+#: The hubs of threads that :func:`start_hub_thread` has started.
+_hubs: set[Any] = set()
+
+
+def start_hub_thread(name: str, run: Callable[[], None]) -> None:
+    """Like :func:`start_native_thread`, for what waits: monkey-patched it does so in a hub of its own thread.
+
+    The thread is parked when the interpreter exits.
+    """
+
+    def run_beside_hub() -> None:
+        hub = get_hub()
+        _hubs.add(hub)
+        try:
+            run()
+        finally:
+            _hubs.discard(hub)
+            hub.destroy(destroy_loop=True)
+
+    start_native_thread(name, run_beside_hub if monkey.is_module_patched("threading") else run)
+
+
+def park(call_soon: Callable[[Callable[[], None]], object]) -> None:
+    """Have a thread sleep, without the GIL, until the process is gone; *call_soon* runs a function in its hub.
+
+    A daemonic thread that asks for the GIL of an interpreter that has ended is ended where it stands.  Where that is
+    within a greenlet, such as a hub, the process crashes.  Waits for a second at most.
+    """
+    parked = native_lock()
+    parked.acquire()
+
+    def sleep() -> None:
+        parked.release()
+        night = native_lock()
+        night.acquire()
+        night.acquire()
+
+    call_soon(sleep)
+    parked.acquire(True, 1.0)
+
+
+@atexit.register
+def _park_hub_threads() -> None:
+    for hub in _hubs.copy():
+        park(hub.loop.run_callback_threadsafe)
 
 
 class Exit:

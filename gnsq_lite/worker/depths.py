@@ -11,7 +11,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.keywords import url_list, with_environment
-from gnsq_lite.net.os_threads import start_native_thread
+from gnsq_lite.net.os_threads import start_hub_thread
 from gnsq_lite.options import format_address
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.worker.app import Worker
@@ -35,7 +35,7 @@ class Depths:
     def __init__(
         self,
         worker: Worker,
-        start_thread: Callable[[str, Callable[[], None]], None] = start_native_thread,
+        start_thread: Callable[[str, Callable[[], None]], None] = start_hub_thread,
         clock: Clock = SYSTEM_CLOCK,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

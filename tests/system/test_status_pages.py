@@ -12,6 +12,7 @@ from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import _TCP, StatusServer, _Unix
+from tests.system.test_process_faults import python
 
 
 def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
@@ -36,3 +37,32 @@ def test_a_client_of_the_status_pages_that_goes_leaves_no_traceback(
                 other.close()
                 assert ("a fault of ours" in caplog.text) == isinstance(error, ValueError)
     assert capsys.readouterr().err == ""
+
+
+ENDS = """
+from gevent import monkey
+monkey.patch_all()
+import atexit, time
+
+@atexit.register
+def runs_last():
+    before = len(turns)
+    native_sleep(0.5)
+    print(before > 0, len(turns) - before)
+
+from gnsq_lite.net.os_threads import native_sleep, start_hub_thread
+turns = []
+def run():
+    while True:
+        turns.append(1)
+        time.sleep(0.01)
+start_hub_thread("t", run)
+native_sleep(0.2)
+"""
+
+
+@pytest.mark.program
+def test_a_native_thread_with_a_hub_sleeps_before_a_patched_interpreter_ends() -> None:
+    # One that woke while the interpreter was taken down has crashed the process, one exit of some seventy.
+    done = python(ENDS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"True 0\n", b"")
