@@ -39,6 +39,7 @@ from gnsq_lite.net.os_threads import is_patched, native_lock
 from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.options import (
     BackoffOptions,
     ConnectionOptions,
@@ -259,7 +260,7 @@ class Reader:
         loop = core = None
         if self._core is None:
             loop = io_loop()
-            core = loop.run(Consumer, loop, self._settings)  # which opens nothing
+            core = run_in_loop(loop, Consumer, loop, self._settings)  # which opens nothing
         with self._lock:  # of those who start at once one does, and a close() meanwhile wins
             if self._core is not None or loop is None or core is None:
                 raise ClosedError("a Reader is started once; make a new one")
@@ -267,7 +268,7 @@ class Reader:
         forget_on_fork(self)
         if self._handle_signals:
             drain_on_signals(core.end)
-        loop.run(core.start)
+        run_in_loop(loop, core.start)
         if block:
             until_signal(core.ended, partial(_close_all, core), handle_sigterm=self._handle_signals)
 
@@ -321,12 +322,12 @@ class Reader:
     def pause(self) -> None:
         """Receive no more messages (RDY 0); connections stay, running handlers go on."""
         core = self._started()
-        core.loop.run(core.flow.set_paused, True)
+        run_in_loop(core.loop, core.flow.set_paused, True)
 
     def resume(self) -> None:
         """Receive again."""
         core = self._started()
-        core.loop.run(core.flow.set_paused, False)
+        run_in_loop(core.loop, core.flow.set_paused, False)
 
     def resume_partition(self, partition: int | str) -> None:
         """Read a partition on that stopped after max_attempts (YZ-13): its message is handled once more.
@@ -334,12 +335,12 @@ class Reader:
         *partition* is as ``stats().stopped`` has it.  Raises OptionError for one that is not stopped.
         """
         core = self._started()
-        core.loop.run(core.resume_partition, partition)
+        run_in_loop(core.loop, core.resume_partition, partition)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 pauses (RDY-8)."""
         core = self._started()
-        core.loop.run(core.set_max_in_flight, _whole("max_in_flight", count, 0))
+        run_in_loop(core.loop, core.set_max_in_flight, _whole("max_in_flight", count, 0))
 
     def is_starved(self) -> bool:
         """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
@@ -352,7 +353,7 @@ class Reader:
         when some greenlet holds up all others.  ClosedError: it was not started, or belongs to the parent of a fork.
         """
         core = self._started()
-        stats: ReaderStats = core.loop.run(reader_stats, core, timeout=timeout)
+        stats: ReaderStats = run_in_loop(core.loop, reader_stats, core, timeout=timeout)
         return stats
 
     def after_fork(self) -> None:

@@ -34,6 +34,7 @@ from gnsq_lite.net.io_thread import forget_on_fork, io_loop
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
+from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.options import (
     ConnectionOptions,
     DialectName,
@@ -272,7 +273,7 @@ class Writer(Generic[Outcome]):
         if core is None:
             return
         seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
-        if not core.loop.run(core.outcomes.drain, seconds, timeout=seconds + GRACE):
+        if not run_in_loop(core.loop, core.outcomes.drain, seconds, timeout=seconds + GRACE):
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0) -> None:
@@ -281,7 +282,7 @@ class Writer(Generic[Outcome]):
         with self._lock:
             core, self._closed = self._core, True
         if core is not None and not (core.ended or core.loop.stopped):
-            core.loop.run(core.close, timeout)
+            run_in_loop(core.loop, core.close, timeout)
 
     @property
     def is_idle(self) -> bool:
@@ -299,7 +300,7 @@ class Writer(Generic[Outcome]):
         if core is None:
             state = "closed" if self._closed else "idle"
             return WriterStats(state=state, connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
-        stats: WriterStats = core.loop.run(writer_stats, core, timeout=timeout)
+        stats: WriterStats = run_in_loop(core.loop, writer_stats, core, timeout=timeout)
         return stats
 
     def __enter__(self) -> Writer[Outcome]:
@@ -328,7 +329,7 @@ class Writer(Generic[Outcome]):
                 self._core = core
             core = self._core
         try:
-            loop.run(core.start, timeout=seconds + GRACE)
+            run_in_loop(loop, core.start, timeout=seconds + GRACE)
         except TimeoutError:
             raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from None
         return core

@@ -16,8 +16,8 @@ import click
 from gnsq_lite.broker import Broker, BrokerOptions
 from gnsq_lite.cli.output import echo, errors
 from gnsq_lite.keywords import address_list
-from gnsq_lite.net.loop import Completion
 from gnsq_lite.net.signals import until_signal
+from gnsq_lite.net.waiting import Completion
 
 F = TypeVar("F", bound=Callable[..., Any])
 

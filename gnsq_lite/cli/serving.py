@@ -10,8 +10,8 @@ from gnsq_lite import Reader
 from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.output import errors
 from gnsq_lite.cli.repeats import Once
-from gnsq_lite.net.loop import Completion
 from gnsq_lite.net.signals import until_signal
+from gnsq_lite.net.waiting import Completion
 from gnsq_lite.supervise import logs
 
 

@@ -16,7 +16,7 @@ from gnsq_lite.cli import flags
 from gnsq_lite.cli.goflags import OUTPUT, go_command, option
 from gnsq_lite.cli.output import visible
 from gnsq_lite.cli.serving import serve
-from gnsq_lite.net.loop import Completion
+from gnsq_lite.net.waiting import Completion
 
 
 def as_record(message: Message) -> bytes:

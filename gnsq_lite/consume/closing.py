@@ -16,7 +16,8 @@ from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.loop import Completion, Loop
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.waiting import Completion, run_in_loop
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -68,7 +69,7 @@ class Closing:
         if getcurrent() is get_hub_if_exists():
             self.loop.call_soon(lambda: self.close(timeout))
         else:
-            self.loop.run(self.close, timeout)
+            run_in_loop(self.loop, self.close, timeout)
             self.ended.wait(timeout + _PATIENCE)
 
     def close(self, timeout: float) -> None:

@@ -36,8 +36,9 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Completion, Loop
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
+from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.batch import Batcher
 from gnsq_lite.policy.losses import Losses

@@ -18,6 +18,7 @@ from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.io_thread import before_exit
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.waiting import run_in_loop
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -52,7 +53,7 @@ def leave_all(own: Loop | None) -> None:
     loops = {core.loop for core in _all if not core.loop.gone and (core.loop is own or core.loop.is_here())}
     for loop in loops:
         try:
-            left = loop.run(_leave, [core for core in _all if core.loop is loop], timeout=PATIENCE + 1.0)
+            left = run_in_loop(loop, _leave, [core for core in _all if core.loop is loop], timeout=PATIENCE + 1.0)
         except TimeoutError:
             left = "an unknown number of messages and publishes, as something blocks the I/O loop"
         if left:

@@ -1,6 +1,6 @@
-"""The loop that does the I/O, and how any thread or greenlet waits for it.
+"""The loop that does the I/O: a gevent hub with a thread-safe inbox.
 
-A :class:`Loop` is a gevent hub with a thread-safe inbox; :func:`gnsq_lite.net.io_thread.io_loop` chooses one.
+:func:`gnsq_lite.net.io_thread.io_loop` chooses one; :mod:`gnsq_lite.net.waiting` waits for what happens in it.
 """
 
 from __future__ import annotations
@@ -8,17 +8,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
-from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
-from gnsq_lite.errors import ClosedError
-from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.os_threads import interpreter_exit, native_ident, native_lock
+from gnsq_lite.net.os_threads import native_ident
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -27,9 +24,6 @@ log = logging.getLogger("gnsq_lite.net")
 for _lazy in ("loop", "resolver", "threadpool"):
     getattr(gevent.config, _lazy)
 
-
-#: Seconds no wait and no lock outlasts in one go.
-_LONG = 1e6
 
 #: Seconds one task may take in a turn of the loop before I/O gets its turn.
 SLICE = 0.01
@@ -162,31 +156,6 @@ class Loop:
             if greenlet is not None and greenlet is not me:
                 greenlet.kill(block=False)
 
-    def run(self, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Run *run* in a greenlet of this loop and return its result; from any thread or greenlet.
-
-        Raises ClosedError where the loop's thread is missing: in a forked child, and when the interpreter exits.
-        """
-        look_for_fork()
-        if self.gone:
-            raise ClosedError("this belongs to the parent process; make one in the child")
-        if self.is_here() and getcurrent() is not self.hub:
-            return run(*args)
-        outcome = Completion()
-
-        def work() -> None:
-            try:
-                value = run(*args)
-            except BaseException as error:
-                outcome.settle(error=error)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                outcome.settle(value)
-
-        self.call_soon(lambda: self.spawn("call", work))
-        return outcome.result(timeout)
-
 
 def _reported(name: str, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
@@ -213,142 +182,6 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
     if loop is None:
         loop = _loops[hub] = Loop(hub, keep_alive=keep_alive)
     return loop
-
-
-class Completion:
-    """A result that is set once, in any thread, and waited for in any thread or greenlet.
-
-    Waiting blocks nobody else: a greenlet gives way to its hub, a thread without a hub waits on a native lock.
-    """
-
-    __slots__ = ("_done", "_error", "_value", "_wakers")
-
-    def __init__(self) -> None:
-        self._done = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._wakers: list[Callable[[], None]] = []
-
-    def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the result; return False, and change nothing, when it was set before."""
-        if self._done:
-            return False
-        self._value, self._error = value, error
-        self._done = True  # before the wakers are read: who waits adds its waker first and looks again
-        for wake in tuple(self._wakers):
-            wake()
-        return True
-
-    def done(self) -> bool:
-        """Whether the result is there."""
-        return self._done
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the result, at most *timeout* seconds; return whether it came.  ClosedError: Python exits."""
-        if self._done:
-            return True
-        look_for_fork()
-        if self._done:
-            return True
-        parking = Parking()
-        self._wakers.append(parking.wake)
-        interpreter_exit.waits.add(parking)
-        try:
-            if not self._done and interpreter_exit.ident is None:
-                parking.park(timeout)
-        finally:
-            interpreter_exit.waits.discard(parking)
-            self._wakers.remove(parking.wake)
-        if interpreter_exit.ident is not None and not self._done:
-            raise interpreter_exit.error()
-        return self._done
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait and return the value, or raise the error.  Raises TimeoutError when none came in time."""
-        if not self.wait(timeout):
-            raise TimeoutError(f"no result in {timeout} s")
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
-    """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is.
-
-    Raises ClosedError when Python exits.
-    """
-    parking = Parking()
-    for each in completions:
-        each._wakers.append(parking.wake)
-    interpreter_exit.waits.add(parking)
-    try:
-        if interpreter_exit.ident is None and not any(each.done() for each in completions):
-            parking.park(timeout)
-    finally:
-        interpreter_exit.waits.discard(parking)
-        for each in completions:
-            each._wakers.remove(parking.wake)
-    done = any(each.done() for each in completions)
-    if interpreter_exit.ident is not None and not done:
-        raise interpreter_exit.error()
-    return done
-
-
-class Parking:
-    """A place for one wait: ``park()`` returns once ``wake()`` was called, in whatever thread."""
-
-    __slots__ = ("_greenlet", "_lock", "_loop", "_timer", "_woken")
-
-    def __init__(self) -> None:
-        self._woken = False
-        self._lock: Any = None
-        self._loop: Loop | None = None
-        if get_hub_if_exists() is None:
-            self._lock = native_lock()
-            self._lock.acquire()
-        else:
-            self._loop = loop_here()
-        self._greenlet: Any = None
-        self._timer: Any = None
-
-    def wake(self) -> None:
-        """End the wait, or make the one to come return at once.  From any thread, any number of times."""
-        if self._woken:
-            return
-        self._woken = True
-        if self._loop is None:
-            try:
-                self._lock.release()
-            except RuntimeError:  # two wakers met
-                pass
-        else:
-            self._loop.call_soon(self._resume)
-
-    def _resume(self) -> None:
-        greenlet, self._greenlet = self._greenlet, None
-        if greenlet is not None:
-            greenlet.switch()
-
-    def park(self, timeout: float | None = None) -> bool:
-        """Wait until woken, at most *timeout* seconds; return whether it was woken."""
-        if self._loop is None:
-            self._lock.acquire(True, -1 if timeout is None else max(0.0, min(timeout, _LONG)))
-            return self._woken
-        if getcurrent() is self._loop.hub:
-            raise ClosedError("a blocking call was made in the event loop itself")
-        if self._woken:
-            return True
-        # There is always a timer: the inbox alone does not keep the hub from ending the wait with LoopExit.
-        self._timer = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
-        # The loop may not have run for a long time, and a timer counts from what it last took for now.
-        self._timer.start(self._resume, update=True)
-        self._greenlet = getcurrent()
-        try:
-            self._loop.hub.switch()
-        finally:
-            self._greenlet = None
-            self._timer.close()
-        return self._woken
 
 
 def after_io(hub: Any, act: Callable[[], Any]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.net.loop import Completion, wait_any
+from gnsq_lite.net.waiting import Completion, wait_any
 
 log = logging.getLogger("gnsq_lite.reader")
 

@@ -12,7 +12,8 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.loop import Completion, Loop
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
 
 if TYPE_CHECKING:

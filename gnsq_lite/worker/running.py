@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from gnsq_lite.net.loop import Completion, wait_any
 from gnsq_lite.net.signals import Stages, in_main_thread
+from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.reader import Reader
 from gnsq_lite.supervise.exits import Exit
 from gnsq_lite.writer import Writer

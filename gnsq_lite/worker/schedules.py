@@ -12,7 +12,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ClosedError, NSQError, OptionError
-from gnsq_lite.net.loop import Completion, wait_any
+from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.policy.schedule import Schedule, due, parse_every
 from gnsq_lite.supervise.election import Alone, Election
 from gnsq_lite.wire.commands import check_body

@@ -8,6 +8,7 @@ from typing import Any
 
 from gnsq_lite.consume.shared_places import SharedPlaces
 from gnsq_lite.errors import OptionError
+from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.reader import Reader
 from gnsq_lite.worker.specs import Handler
 
@@ -42,7 +43,7 @@ class Sharing:
             core = reader._started()
             members.append((core, self.weights.get(_name(handler), 1.0), core.settings.concurrency or self.total))
         shared = SharedPlaces(self.total, members)
-        members[0][0].loop.run(shared.start)
+        run_in_loop(members[0][0].loop, shared.start)
 
 
 def make(total: int, weights: Mapping[str, float] | None) -> Sharing:

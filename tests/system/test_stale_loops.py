@@ -9,7 +9,7 @@ import gevent
 import gevent.monkey
 
 from gnsq_lite import Writer
-from gnsq_lite.net.loop import Completion
+from gnsq_lite.net.waiting import Completion
 from tests.servers import ServerHandle
 
 #: Seconds that this thread does not turn its hub, longer than the waits that follow.

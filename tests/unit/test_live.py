@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import Requeue
 from gnsq_lite.http import LookupdClient, NsqdClient
-from gnsq_lite.net.loop import Completion
+from gnsq_lite.net.waiting import Completion
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.merged import ERRORS
 from gnsq_lite.testing import make_message
