@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias
@@ -48,22 +49,28 @@ class Endpoint:
         return where if self.partition is None else f"{where}/{self.partition}"
 
 
+class LookupMeta(Protocol):
+    """What a dialect keeps of an answer beside its endpoints."""
+
+    def only(self, allowed: Callable[[Endpoint], bool]) -> LookupMeta:
+        """Return it without the endpoints that *allowed* refuses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """What one answer of a nsqlookupd says about a topic.
 
-    ``meta`` is the dialect's own; where it holds endpoints, its ``only(allowed)`` returns it without the others.
-    ``left_out`` says, printable, which of its entries were of no use; the first :data:`MAX_LEFT_OUT` of them.
+    ``meta`` is the dialect's own.  ``left_out`` says, printable, which of its entries were of no use; the first
+    :data:`MAX_LEFT_OUT` of them.
     """
 
     endpoints: tuple[Endpoint, ...]
-    meta: Any = None
+    meta: LookupMeta | None = None
     left_out: tuple[str, ...] = ()
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> Lookup:
         """Return it without the endpoints that *allowed* refuses, here and in ``meta``."""
-        narrow = getattr(self.meta, "only", None)
-        meta = self.meta if narrow is None else narrow(allowed)
+        meta = None if self.meta is None else self.meta.only(allowed)
         return Lookup(tuple(filter(allowed, self.endpoints)), meta, self.left_out)
 
 
@@ -106,7 +113,7 @@ class Members(Protocol):
 
 
 class Dialect(Protocol):
-    """What Reader and Writer ask of a flavour of NSQ."""
+    """What Reader and Writer ask of a flavour of NSQ: all of it.  What has a body is what plain NSQ does."""
 
     name: str
 
@@ -117,40 +124,88 @@ class Dialect(Protocol):
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the decoded JSON says, its ``data`` wrapper removed.  Raises HTTPResponseError."""
 
-    def fuller_path(self, topic: str, data: Any) -> str | None:
+    def fuller_path(self, topic: str, role: Role, data: Any) -> str | None:
         """Return what a nsqlookupd that answered *data* is to be asked for instead; None: it told all it can."""
+        return None
 
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the endpoints to read of *nsqds*, which are given and not looked up."""
+        return nsqds
 
     def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
         """Return the policy of which nsqlookupds to ask; None: those that are configured, all of them (YZ-1)."""
+        return None
+
+    def lookupds_path(self) -> str:
+        """Return what to GET from a nsqlookupd for the others; only where there are :meth:`lookupd_members`."""
+        return ""
+
+    def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
+        """Return the HTTP addresses that an answer to that names.  Raises HTTPResponseError."""
+        return ()
 
     # -- consuming
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
         """Return further keys for IDENTIFY."""
+        return {}
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
         """Return the commands to try in turn: the next one where nsqd calls one an invalid command."""
 
     def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
         """Return how messages of a connection are made; *command* is the index of the SUB that was accepted."""
+        return Message
 
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
         """Return the most RDY that makes sense on this connection; None: no limit."""
+        return None
 
     def sequence(self, topic: str, endpoint: Endpoint) -> order.Sequence | None:
         """Return the policy that keeps the messages of a connection in order; None: any order will do (YZ-6)."""
+        return None
 
     def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
         """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""
+        return "drop"
 
     def look_up_after(self, error: NSQError) -> float | None:
         """Return the seconds after which a lost connection calls for a lookup; None: the next poll will do (YZ-18)."""
+        return None
 
     # -- publishing
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing can be published before each nsqlookupd has said what it is, or failed (YZ-14)."""
+        return False
+
+    def decide(self, said: Mapping[str, Lookup]) -> None:
+        """Take what each nsqlookupd of a Writer said last, by its address (YZ-14)."""
+        return
+
     def needs_route(self, topic: str) -> bool:
         """Whether publishing to *topic* needs a lookup of that topic (role "write") first."""
+        return False
+
+    def agreed(
+        self, lookup: Lookup, said: Mapping[str, Lookup], failed: AbstractSet[str], missing: AbstractSet[str]
+    ) -> Lookup | None:
+        """Return what *lookup*, an answer for a topic, settles; None: nothing yet (YZ-14).
+
+        Args:
+            said: The last answer for that topic of each nsqlookupd, by its address.
+            failed: Those that fail now.
+            missing: Those that have neither answered for it nor failed.
+        """
+        return lookup
+
+    @property
+    def batch_extra(self) -> int:
+        """Bytes that each body of a batch takes beside its own and its size."""
+        return 0
+
+    def prepare(self, request: PublishRequest) -> PublishRequest:
+        """Return *request* with what stays the same however often it is sent."""
+        return request
 
     def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
         """Return the endpoint to publish to, out of the reachable *endpoints*.  Raises NotSent, OptionError."""
@@ -160,12 +215,14 @@ class Dialect(Protocol):
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
         """Return the caller's result for nsqd's answer; None for a plain OK.  Raises ProtocolError."""
+        return None
 
     def should_reroute(self, error: NsqdError) -> bool:
         """Whether *error* means: look the topic up again and publish to the new leader."""
+        return False
 
 
-class PlainDialect:
+class PlainDialect(Dialect):
     """NSQ as nsqd 1.x speaks it."""
 
     name = "nsq"
@@ -185,49 +242,9 @@ class PlainDialect:
         endpoints = tuple(producers(data, left_out))
         return Lookup(endpoints, left_out=tuple(left_out))
 
-    def fuller_path(self, topic: str, data: Any) -> str | None:
-        """An answer is all there is."""
-        return None
-
-    def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """The nsqds themselves: plain NSQ has no partitions."""
-        return nsqds
-
-    def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
-        """Those that are configured."""
-        return None
-
-    def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
-        """Nothing."""
-        return {}
-
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
         """SUB."""
         return (commands.subscribe(topic, channel),)
-
-    def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
-        """The message as it is."""
-        return Message
-
-    def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
-        """No limit."""
-        return None
-
-    def sequence(self, topic: str, endpoint: Endpoint) -> order.Sequence | None:
-        """Any order will do."""
-        return None
-
-    def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
-        """The callback, then FIN."""
-        return "drop"
-
-    def look_up_after(self, error: NSQError) -> float | None:
-        """The next poll will do (CONN-4)."""
-        return None
-
-    def needs_route(self, topic: str) -> bool:
-        """Any nsqd takes any topic."""
-        return False
 
     def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
         """Round robin."""
@@ -243,14 +260,6 @@ class PlainDialect:
         if request.defer:
             return commands.defer_publish(request.topic, request.bodies[0], request.defer)
         return commands.publish(request.topic, request.bodies[0])
-
-    def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """A plain nsqd says OK and no more."""
-        return None
-
-    def should_reroute(self, error: NsqdError) -> bool:
-        """Never."""
-        return False
 
 
 def refuse_youzan_only(request: PublishRequest) -> None:

@@ -122,7 +122,7 @@ class Writer(Generic[Outcome]):
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
         #: Bytes that each body of a batch takes beside its own; plain NSQ has none.
-        self._extra: int = getattr(self._dialect, "batch_extra", 0)
+        self._extra = self._dialect.batch_extra
         self._own: WriterOptions = own
         self._settings = ProducerSettings(
             dialect=self._dialect,

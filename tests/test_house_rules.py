@@ -50,10 +50,23 @@ def _statements(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "bare except"
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("eval", "exec", "__import__"):
             yield node.lineno, f"{getattr(node.func, 'id', '')}()"
+        elif isinstance(node, ast.Call) and _asks_a_dialect(node):
+            yield node.lineno, "a dialect is asked for what its protocol does not name"
+        elif isinstance(node, ast.Compare) and any(_is_class_name(side) for side in (node.left, *node.comparators)):
+            yield node.lineno, "a decision by the name of a class"
         elif isinstance(node, Function):
             length = _length(node)
             if length > LONGEST_FUNCTION:
                 yield node.lineno, f"{node.name}() has {length} lines, more than {LONGEST_FUNCTION}"
+
+
+def _asks_a_dialect(call: ast.Call) -> bool:
+    is_lookup = getattr(call.func, "id", "") in ("getattr", "hasattr", "callable")
+    return is_lookup and "dialect" in ast.unparse(call.args[0]).lower()
+
+
+def _is_class_name(side: ast.expr) -> bool:
+    return isinstance(side, ast.Attribute) and side.attr in ("__name__", "__qualname__")
 
 
 def _length(node: Function) -> int:
@@ -101,6 +114,9 @@ HEAD = '"""Doc."""\n\nfrom __future__ import annotations\n\n'
         HEAD + "assert True\n",
         HEAD + "try:\n    pass\nexcept:\n    pass\n",
         HEAD + "eval('1')\n",
+        HEAD + "x = getattr(settings.dialect, 'prepare', None)\n",
+        HEAD + "x = hasattr(self._dialect, 'decide')\n",
+        HEAD + "x = type(decision).__name__ == 'Hold'\n",
         HEAD + "# TODO later\n",
         HEAD + "def f():\n    return 1\n",
         HEAD + "class C:\n    pass\n",

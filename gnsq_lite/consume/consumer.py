@@ -109,7 +109,7 @@ class Consumer:
             return  # close() was quicker
         settings = self.settings
         called = {"on_found": self._found, "on_forget": self._forgotten, "on_lookup": self._renew}
-        self.discovery = Discovery.for_reader(settings, self.rng, self.clock, **called)
+        self.discovery = Discovery.of(settings, settings.topic, "read", self.rng, self.clock, **called)
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))

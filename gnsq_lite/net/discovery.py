@@ -8,16 +8,17 @@ logged when a nsqlookupd begins to fail, not each time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from gevent.event import Event
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, Lookup, Members
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Members, Role
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
+from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.chance import Rng
@@ -27,6 +28,28 @@ log = logging.getLogger("gnsq_lite.discovery")
 
 #: So many entries that are refused or of no use are told of, each once.
 _MOST_TOLD = 1_000
+
+
+class Looks(Protocol):
+    """The settings of a Reader's or a Writer's core that say where and how to look up."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]: ...
+
+    @property
+    def lookupds(self) -> Sequence[str]: ...
+
+    @property
+    def lookup(self) -> LookupOptions: ...
+
+    @property
+    def address_map(self) -> AddressMap | None: ...
+
+    @property
+    def allowed_addresses(self) -> Callable[[str, int], bool] | None: ...
 
 
 class Discovery:
@@ -63,8 +86,8 @@ class Discovery:
         on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_round: Callable[[], Any] | None = None,
         allowed: Callable[[str, int], bool] | None = None,
-        address_map: Any = None,
-        dialect: Any = None,
+        address_map: AddressMap | None = None,
+        dialect: Dialect | None = None,
         fetch: Fetch | None = None,
         fuller_path: Callable[[Any], str | None] | None = None,
     ) -> None:
@@ -91,35 +114,18 @@ class Discovery:
         self._stopped = False
 
     @classmethod
-    def for_reader(cls, settings: Any, rng: Rng, clock: Clock, **called: Callable[..., Any]) -> Discovery:
-        """Return the discovery of a Reader's topic, from its ConsumerSettings; *called*: the ``on_...`` arguments.
+    def of(
+        cls, settings: Looks, topic: str, role: Role, rng: Rng, clock: Clock, **called: Callable[..., Any]
+    ) -> Discovery:
+        """Return the discovery of a Reader's topic, of one to publish to, or of all nsqds ("" to "write").
 
-        Raises OptionError.
+        *called* are the ``on_...`` arguments.  Raises OptionError.
         """
-        dialect, topic = settings.dialect, settings.topic
-        return cls(
-            settings.lookupds,
-            path=dialect.lookup_path(topic, "read"),
-            parse=lambda data: dialect.parse_lookup(topic, "read", data),
-            options=settings.lookup,
-            clock=clock,
-            rng=rng,
-            direct=settings.endpoints,
-            allowed=settings.allowed_addresses,
-            address_map=settings.address_map,
-            dialect=dialect,
-            fuller_path=lambda data: dialect.fuller_path(topic, data),
-            **called,
-        )
-
-    @classmethod
-    def for_writer(cls, settings: Any, rng: Rng, clock: Clock, **called: Callable[..., Any]) -> Discovery:
-        """Return the discovery of all nsqds, for publishes that any may take; *called*: the ``on_...`` arguments."""
         dialect = settings.dialect
         return cls(
             settings.lookupds,
-            path=dialect.lookup_path("", "write"),
-            parse=lambda data: dialect.parse_lookup("", "write", data),
+            path=dialect.lookup_path(topic, role),
+            parse=lambda data: dialect.parse_lookup(topic, role, data),
             options=settings.lookup,
             clock=clock,
             rng=rng,
@@ -127,7 +133,7 @@ class Discovery:
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
-            fuller_path=lambda data: dialect.fuller_path("", data),
+            fuller_path=lambda data: dialect.fuller_path(topic, role, data),
             **called,
         )
 
@@ -183,11 +189,11 @@ class Discovery:
             self._due.discard(address)
             if not self._due:
                 self._finish()
-
-        if lookup is not None and self._lookupds.may_grow and self._clock.now() >= self._next_listing:
-            self._next_listing = self._clock.now() + self._interval
-            path = self._dialect.lookupds_path()
-            self._lookupds.ask_one(address, path, self._dialect.parse_lookupds, self._listed, counts=False)
+        dialect = self._dialect
+        if lookup is None or dialect is None or not self._lookupds.may_grow or self._clock.now() < self._next_listing:
+            return
+        self._next_listing = self._clock.now() + self._interval
+        self._lookupds.ask_one(address, dialect.lookupds_path(), dialect.parse_lookupds, self._listed, counts=False)
 
     def _listed(self, address: str, lookupds: tuple[Address, ...] | None, error: NSQError | None) -> None:
         if lookupds is None:

@@ -77,8 +77,7 @@ class Routes:
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
-        prepare = getattr(self._dialect, "prepare", None)
-        publication.request = publication.asked() if prepare is None else prepare(publication.asked())
+        publication.request = self._dialect.prepare(publication.asked())
         topic = self._topic(publication.topic)
         if topic.waiting or not topic.fresh:
             topic.waiting.append(publication)
@@ -97,18 +96,11 @@ class Routes:
         if not settings.lookupds:  # no nsqlookupd: the nsqds that were given lead all there is
             topic.lookup, topic.fresh = None, True
             return
-        topic.discovery = Discovery(
-            settings.lookupds,
-            path=self._dialect.lookup_path(name, "write"),
-            parse=lambda data: self._dialect.parse_lookup(name, "write", data),
-            options=settings.lookup,
-            clock=self._clock,
-            rng=self._rng,
-            on_lookup=lambda address, lookup: self._learned(topic, lookup),
-            allowed=settings.allowed_addresses,
-            address_map=settings.address_map,
-            dialect=self._dialect,
-        )
+
+        def learn(address: str, lookup: Lookup) -> None:
+            self._learned(topic, lookup)
+
+        topic.discovery = Discovery.of(settings, name, "write", self._rng, self._clock, on_lookup=learn)
         self._keep(self._loop.spawn(f"route {name}", topic.discovery.run))
 
     def _learned(self, topic: Topic, lookup: Lookup) -> None:
@@ -131,13 +123,11 @@ class Routes:
 
     def _agreed(self, topic: Topic, lookup: Lookup) -> Lookup | None:
         """Return what an answer settles where nsqlookupds of two kinds may be asked; None: nothing (YZ-14)."""
-        agreed = getattr(self._dialect, "agreed", None)
-        if agreed is None or topic.discovery is None:
+        if topic.discovery is None:
             return lookup
         said, health = topic.discovery.said, topic.discovery.health()
         failed = {address for address, each in health.items() if each.ok is False}
-        settled: Lookup | None = agreed(lookup, said, failed, health.keys() - failed - said.keys())
-        return settled
+        return self._dialect.agreed(lookup, said, failed, health.keys() - failed - said.keys())
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.

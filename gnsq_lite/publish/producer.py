@@ -71,7 +71,7 @@ class Producer:
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
         #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
-        self.undecided = bool(settings.lookupds) and hasattr(settings.dialect, "decide")
+        self.undecided = bool(settings.lookupds) and settings.dialect.is_undecided
         self.routes = Routes(
             loop,
             settings,
@@ -117,8 +117,10 @@ class Producer:
             if not self.undecided:
                 self._connect(self.settings.endpoints)
             if self.settings.lookupds:
-                self._discovery = Discovery.for_writer(
+                self._discovery = Discovery.of(
                     self.settings,
+                    "",
+                    "write",
                     self.rng,
                     self.clock,
                     on_found=self._connect,
@@ -137,7 +139,7 @@ class Producer:
     def _decide(self) -> None:
         """Each nsqlookupd has said what it is, or failed: route where one says that topics have leaders (YZ-14)."""
         dialect, discovery = self.settings.dialect, self._discovery
-        if discovery is None or not hasattr(dialect, "decide"):
+        if discovery is None:
             return
         dialect.decide(discovery.said)
         if not self.undecided and self.routed is dialect.needs_route(""):

@@ -12,11 +12,10 @@ then chooses one that it leads, and its ids are read as such.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal
+from typing import Any
 
-from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import INFO, Dialect, Endpoint, Lookup, MessageFactory, PlainDialect, PublishRequest, Role
 from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
@@ -32,11 +31,14 @@ def auto_dialect(**options: Any) -> Dialect:
     return YouzanDialect(**options) if options else AutoDialect()
 
 
-#: What a nsqlookupd answers with that is Youzan's, instead of its nsqds: those are looked up by topic.
-_ITSELF = Lookup((), meta="youzan")
+class _Itself:
+    """What a nsqlookupd of Youzan's kind says instead of its nsqds: those are looked up by topic."""
+
+    def only(self, allowed: Callable[[Endpoint], bool]) -> _Itself:
+        return self
 
 
-class AutoDialect:
+class AutoDialect(Dialect):
     """Plain NSQ where no server shows that it is one of Youzan's; one per Reader or Writer."""
 
     name = "auto"
@@ -60,23 +62,16 @@ class AutoDialect:
             return self._youzan.lookup_path(topic, role) if topic else INFO
         return self._plain.lookup_path(topic, role)
 
-    def fuller_path(self, topic: str, data: Any) -> str | None:
+    def fuller_path(self, topic: str, role: Role, data: Any) -> str | None:
         """Return what to ask a nsqlookupd for that answered so; None: no more."""
         if not topic:  # a Writer's: it said what it is
             return None if is_youzan_info(data) or _lists(data) else self._plain.lookup_path("", "write")
-        return self._youzan.lookup_path(topic, "read") if is_youzan_answer(data) else None
-
-    def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """The nsqds themselves: no partitions are given."""
-        return nsqds
-
-    def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> None:
-        """Those that are configured."""
+        return self._youzan.lookup_path(topic, role) if role == "read" and is_youzan_answer(data) else None
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the answer says, in the dialect it is in.  Raises HTTPResponseError."""
         if role == "write" and not topic and is_youzan_info(data):
-            return _ITSELF
+            return Lookup((), meta=_Itself())
         if not is_youzan_answer(data):
             return self._plain.parse_lookup(topic, role, data)
         self._leads = True
@@ -108,19 +103,20 @@ class AutoDialect:
         """As the endpoint's dialect."""
         return self._of(endpoint).sequence(topic, endpoint)
 
-    def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
-        """The callback, then FIN: nothing is read in order that was not asked to be."""
-        return "drop"
-
     def look_up_after(self, error: NSQError) -> float | None:
         """As Youzan's where one that was lost may have been a leader."""
         return (self._youzan if self._leads else self._plain).look_up_after(error)
 
     # -- publishing
 
+    @property
+    def is_undecided(self) -> bool:
+        """Until :meth:`decide`; it may be asked to decide again, then."""
+        return True
+
     def decide(self, said: Mapping[str, Lookup]) -> None:
         """Take what each nsqlookupd of a Writer said last, by its address."""
-        self._lookupds = frozenset(address for address, lookup in said.items() if lookup.meta == _ITSELF.meta)
+        self._lookupds = frozenset(address for address, lookup in said.items() if isinstance(lookup.meta, _Itself))
 
     def needs_route(self, topic: str) -> bool:
         """Whether a nsqlookupd is Youzan's."""
@@ -129,13 +125,7 @@ class AutoDialect:
     def agreed(
         self, lookup: Lookup, said: Mapping[str, Lookup], failed: AbstractSet[str], missing: AbstractSet[str]
     ) -> Lookup | None:
-        """Return what *lookup*, an answer for a topic, settles; None: nothing.
-
-        Args:
-            said: The last answer for that topic of each nsqlookupd, by its address.
-            failed: Those that fail now.
-            missing: Those that have neither answered for it nor failed.
-        """
+        """Return what the nsqlookupds, which may be of two kinds, have settled; None: nothing."""
         if isinstance(lookup.meta, TopicLayout):
             return lookup
         if any(isinstance(other.meta, TopicLayout) for other in said.values()):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Endpoint, Lookup, MessageFactory, PublishRequest, Role
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, PublishRequest, Role
 from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
 from gnsq_lite.options import Address
 from gnsq_lite.wire.constants import OK
@@ -33,7 +33,7 @@ log = logging.getLogger("gnsq_lite.reader")
 _BELIEVED_AFTER = 60.0
 
 
-class YouzanDialect:
+class YouzanDialect(Dialect):
     """NSQ as Youzan's servers speak it.  One per Reader or Writer.
 
     Args:
@@ -115,11 +115,7 @@ class YouzanDialect:
             return list(nsqds)
         return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
 
-    def fuller_path(self, topic: str, data: Any) -> str | None:
-        """An answer is all there is."""
-        return None
-
-    def lookupds_path(self) -> str | None:
+    def lookupds_path(self) -> str:
         """``/listlookup``: the other nsqlookupds of the cluster (YZ-1)."""
         return "/listlookup"
 

@@ -49,8 +49,8 @@ def test_youzans_answers_are_told_from_plain_ones(name: str) -> None:
 def test_a_reader_asks_for_more_only_one_that_shows_to_be_youzans(name: str) -> None:
     dialect = AutoDialect()
     assert dialect.lookup_path("t", "read") == "/lookup?topic=t"
-    assert dialect.fuller_path("t", PLAIN) is None
-    assert dialect.fuller_path("t", captured(name)) == "/lookup?topic=t&access=r&metainfo=true"
+    assert dialect.fuller_path("t", "read", PLAIN) is None
+    assert dialect.fuller_path("t", "read", captured(name)) == "/lookup?topic=t&access=r&metainfo=true"
 
 
 def test_a_reader_deals_with_each_answer_and_endpoint_on_its_own() -> None:
@@ -70,8 +70,8 @@ def test_a_writer_asks_each_nsqlookupd_what_it_is_and_plain_ones_for_nsqds() -> 
     dialect = AutoDialect()
     assert dialect.lookup_path("", "write") == "/info"
     itself = {"version": MARKED, "ha_support": False}
-    assert dialect.fuller_path("", {"version": "1.3.0"}) == dialect.fuller_path("", {}) == "/nodes"
-    assert dialect.fuller_path("", itself) is dialect.fuller_path("", PLAIN) is None
+    assert dialect.fuller_path("", "write", {"version": "1.3.0"}) == dialect.fuller_path("", "write", {}) == "/nodes"
+    assert dialect.fuller_path("", "write", itself) is dialect.fuller_path("", "write", PLAIN) is None
     said = {"plain": dialect.parse_lookup("", "write", PLAIN)}
     assert said["plain"].endpoints == (AT,)
     dialect.decide(said)
