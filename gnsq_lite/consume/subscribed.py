@@ -93,7 +93,7 @@ class Subscribed(Connection):
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
             if self._is_prompt and negotiated.negotiated:  # else it may count RDY down
-                self._delivery = Delivery(self.clock)
+                self._delivery = Delivery(self.clock, self.identified_in)
 
     # -- messages
 

@@ -60,6 +60,8 @@ class Connection:
         self.auth_reply: Any = None
         self.read_at = clock.now()
         self.opened_at: float | None = None
+        #: Seconds the answer to IDENTIFY took: a round trip at least.
+        self.identified_in = 0.0
         self.close_waited = False
         self._stream: Stream | None = None
         self._codec: Any = None
@@ -110,9 +112,12 @@ class Connection:
             options = replace(options, extra_identify={**options.extra_identify, **self.target.identify_extra})
         identify = build_identify(options, hostname_default=socket.gethostname())
         session = Session(options, self.address, identify=identify, subscribe=self.target.subscribe)
+        began = self.clock.now()
         stream.write(session.start())
         for _ in range(_HANDSHAKE_FRAMES):
-            step = session.receive(self._one_frame(stream))
+            frame = self._one_frame(stream)
+            self.identified_in = self.identified_in or self.clock.now() - began
+            step = session.receive(frame)
             if isinstance(step, Send):
                 self._emit(step.data)
             elif isinstance(step, StartTLS):

@@ -31,7 +31,7 @@ __all__ = ["SPAN", "TICK", "Delivery"]
 SPAN = 0.001
 #: Seconds between two ticks; the second where the whole share has been used for longer than the third.
 TICK, _SLOW_TICK, _LONG_FULL = 0.001, 0.004, 0.05
-#: Seconds a round trip is taken to last at most.
+#: Seconds a round trip is taken to last at most, and at most four times what the first one took.
 _LONGEST_TRIP = 0.5
 #: Seconds after which the least age is forgotten, at most twice that; the same for the greatest, in spans.
 _REMEMBERED, _JUST_BEFORE = 10.0, 4.0
@@ -79,6 +79,7 @@ class Delivery:
         "_held",
         "_in_flight",
         "_is_quick",
+        "_longest_trip",
         "_oldest",
         "_openings",
         "_read_at",
@@ -92,8 +93,11 @@ class Delivery:
         "ready",
     )
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, trip: float) -> None:
+        """Start at a connection whose first answer took *trip* seconds."""
         self._clock = clock
+        # The first message that nsqd could not have sent before may have been published long after it could.
+        self._longest_trip = min(_LONGEST_TRIP, 4.0 * trip)
         self.limit = 0  # the most RDY it may have
         self.ready = 0  # the last RDY sent
         #: Whether the whole limit is used, so that only ticks are of use.
@@ -182,7 +186,7 @@ class Delivery:
             _, allowed, at = openings[0]
             if at > self._cut_at + 2.0 * self._span:  # else nsqd may have sent it before it knew of the cut
                 self._trip.add(now - at, now)
-                self._span = min(max(SPAN, self._trip.value), _LONGEST_TRIP)
+                self._span = max(SPAN, min(self._trip.value, self._longest_trip))
             if received < allowed:
                 break
             openings.popleft()

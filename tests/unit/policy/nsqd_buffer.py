@@ -34,7 +34,7 @@ class Wire:
         skew: float = 0.0,
     ) -> None:
         self.clock = FakeClock()
-        self.delivery = Delivery(self.clock)
+        self.delivery = Delivery(self.clock, 2.0 * delay)
         self.prompt, self.handle, self.concurrency = prompt, handle, concurrency
         self.delay, self.ticker, self.skew = delay, ticker, skew
         self._events: list[tuple[float, int, Callable[[], None]]] = []

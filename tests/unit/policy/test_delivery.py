@@ -54,6 +54,16 @@ def test_handlers_that_take_long_delay_no_message(rate: float, handle: float) ->
     assert len(wire.commands) <= 2.1 * len(wire.latencies)
 
 
+@pytest.mark.parametrize("rate", [200, 500, 2000, 5000])
+@pytest.mark.parametrize("handle", [0.0011, 0.003, 0.005])
+def test_a_round_trip_is_not_taken_for_longer_than_it_is_because_messages_come_seldom(
+    rate: float, handle: float
+) -> None:
+    wire = Wire(steady(rate, min(2.0, 4000 / rate)), handle=handle, concurrency=200).run(5.0)
+    assert percentile(wire.latencies, 0.5) <= 0.0006
+    assert percentile(wire.latencies, 0.99) <= SOON
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 10, 50, 100, 500, 1000, 10_000])
 def test_a_burst_comes_as_fast_as_with_the_whole_share(size: int) -> None:
     wire, full = (Wire([0.05] * size, prompt=prompt).run(3.0) for prompt in (True, False))
@@ -99,7 +109,7 @@ def test_a_backlog_is_worked_off_as_fast_however_slowly_it_was_published(
 
 def full(clock: FakeClock, limit: int = 40) -> Delivery:
     """Return one whose messages are all in flight, with a backlog behind them."""
-    delivery, received, published = Delivery(clock), 0, int(clock.wall() * 1e9)
+    delivery, received, published = Delivery(clock, 0.0002), 0, int(clock.wall() * 1e9)
     delivery.set_limit(limit, 0)
     while received < limit:
         clock.advance(0.0005)
@@ -122,7 +132,7 @@ def test_while_handlers_keep_the_whole_share_nothing_is_looked_at_until_one_answ
 
 def test_after_messages_expired_nothing_is_looked_at_until_nsqd_counts_them_no_more() -> None:
     clock = FakeClock()
-    delivery = Delivery(clock)
+    delivery = Delivery(clock, 0.0002)
     delivery.set_limit(40, 0)
     assert delivery.expired(0) == 40
     assert delivery.tick_after == pytest.approx(60.0)
@@ -172,7 +182,7 @@ def test_an_idle_connection_needs_no_ticks() -> None:
 
 @pytest.mark.rule("RDY-1")
 def test_a_new_connection_gets_one_first_and_a_share_of_one_is_left_alone() -> None:
-    delivery = Delivery(FakeClock())
+    delivery = Delivery(FakeClock(), 0.0002)
     assert [delivery.set_limit(n, 0) for n in (1, 200, 1, 0, 1)] == [1, None, None, 0, 1]
     assert [delivery.received(1, 1, 0), delivery.answered(0)] == [None, None]
     assert delivery.tick_after is None
@@ -180,7 +190,7 @@ def test_a_new_connection_gets_one_first_and_a_share_of_one_is_left_alone() -> N
 
 def test_what_expired_here_may_count_at_nsqd_so_the_whole_share_is_used_for_a_minute() -> None:
     clock = FakeClock()
-    delivery = Delivery(clock)
+    delivery = Delivery(clock, 0.0002)
     assert delivery.set_limit(10, 0) == 1
     delivery.received(1, 1, 0)
     assert delivery.expired(0) == 10
