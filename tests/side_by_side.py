@@ -1,17 +1,21 @@
-"""Runs test files side by side: most tests wait, so two processes for each core take a fraction of the time of one.
+"""Runs the suite side by side: most tests wait, so two processes for each core take a fraction of the time of one.
 
 ::
 
-    python -m tests.side_by_side [--patched] [--processes N] [PATH ...] [-- arguments of pytest]
+    python -m tests.side_by_side [--processes N] [--record] [RUN ...] [PATH ...] [-- arguments of pytest]
 
-The files are dealt out in bundles, the long ones first; each bundle is a pytest process of its own, monkey-patched from
-its first import where asked for (pytest-xdist's workers cannot be), and printed whole when it ends.  Exits with 1 where
-one failed; its last line counts all.
+A RUN is one of RUNS or GROUPS; with PATHs it runs these instead of its own.  All runs share one set of processes: the
+files of each are dealt out in bundles, what takes longest comes first, and as one ends the next begins.  Each bundle is
+a pytest process of its own, monkey-patched from its first import where its run says so (pytest-xdist's workers cannot
+be), and printed whole when it ends.  Exits with 1 where one failed; its last lines count each run.
+
+``--record`` notes in ``tests/seconds.txt`` how long each file of the runs takes, one file for a process.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import re
 import subprocess
@@ -19,19 +23,83 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
+SECONDS = ROOT / "tests/seconds.txt"
 #: Directories whose conftest leaves files out; pytest asks it for files that it finds, not for those it is given.
 WHOLE = (Path("tests/spark"),)
-#: Bundles for each process: as one ends the next begins, so none is left with all the long ones.
-BUNDLES = 6
+#: A bundle takes this part of what is left for each process, and no less than so many seconds: the last ones are short.
+PART = 1 / 3
+LEAST = 8.0
+#: Bytes of a test file that take a second, where nobody has noted how long it takes.
+BYTES_PER_SECOND = 8000.0
+#: Files that take less are not noted.
+NOTED = 2.0
 #: Seconds between two looks at the processes.
 LOOK = 0.1
 #: pytest's exit code where it found no test to run, as when all of a bundle are deselected.
 NO_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tests that are run one way: which, of which files, under what environment."""
+
+    marks: str
+    paths: tuple[str, ...] = ("tests",)
+    patched: bool = False
+    env: Mapping[str, str] = field(default_factory=lambda: {"GNSQ_LITE_IMPL": "c"})
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A process to be run for *run*; *seconds* is about how long it takes."""
+
+    run: str
+    command: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+    seconds: float = 0.0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+#: What gevent can change about the suite: it is run monkey-patched too.
+PATCHABLE = (
+    *("tests/test_patched.py", "tests/unit/net", "tests/unit/consume", "tests/unit/publish"),
+    *("tests/unit/test_threads.py", "tests/unit/test_runner.py", "tests/unit/test_testing.py"),
+    *("tests/system", "tests/contract"),
+)
+#: What the accelerator replaces, without it: the wire, Readers and TLS.
+REPLACED = (
+    *("tests/unit/wire", "tests/unit/net", "tests/unit/consume", "tests/unit/publish", "tests/unit/test_speed.py"),
+    *("tests/unit/test_runner.py", "tests/unit/test_seats.py", "tests/unit/test_packing.py"),
+    *("tests/system/test_reader.py", "tests/system/test_security.py"),
+)
+LONG = {"GNSQ_LITE_IMPL": "c", "GNSQ_TESTS_LONG": "1"}
+CHECKS = {
+    "lint": ((sys.executable, "-m", "ruff", "check", "."), (sys.executable, "-m", "ruff", "format", "--check", ".")),
+}
+RUNS = {
+    "plain": Run("not slow"),
+    "pure": Run("not slow", REPLACED, env={"GNSQ_LITE_IMPL": "python"}),
+    # What runs only programs of its own, or no greenlet at all, is the same patched: 'full' runs it so all the same.
+    "monkey": Run("not slow and not program", PATCHABLE, patched=True),
+    "slow": Run("slow", env=LONG),
+    "slow-monkey": Run("slow or program", patched=True, env=LONG),
+    "rest-monkey": Run(
+        "not slow and not program",
+        ("tests/unit", "tests/cli", "tests/django", "tests/fuzz", "tests/spark"),
+        patched=True,
+        env=LONG,
+    ),
+}
+GROUPS = {
+    "default": ("lint", "plain", "pure", "monkey"),
+    "full": ("slow", "slow-monkey", "rest-monkey"),
+}
 
 
 def files(paths: Iterable[str]) -> list[Path]:
@@ -43,19 +111,30 @@ def files(paths: Iterable[str]) -> list[Path]:
     return list(found)
 
 
-def size(path: Path) -> int:
-    """Return the bytes of a file, or of a directory's test files."""
-    return sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("test_*.py")))
+def seconds(run: str, path: Path, noted: Mapping[tuple[str, str], float]) -> float:
+    """Return about how long *path* takes in *run*: what was noted for it, else what its size says."""
+    size = sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("test_*.py")))
+    return noted.get((run, path.as_posix()), min(NOTED, size / BYTES_PER_SECOND))
 
 
-def bundles(sizes: dict[Path, int], count: int) -> list[list[Path]]:
-    """Deal files of so many bytes out to *count* bundles of about the same size; the largest bundle comes first."""
-    dealt: list[tuple[int, list[Path]]] = [(0, []) for _ in range(max(1, min(count, len(sizes))))]
-    for path in sorted(sizes, key=lambda path: (-sizes[path], path)):
-        index = min(range(len(dealt)), key=lambda number: dealt[number][0])
-        total, bundle = dealt[index]
-        dealt[index] = total + sizes[path], [*bundle, path]
-    return [sorted(bundle) for _, bundle in sorted(dealt, key=lambda each: -each[0]) if bundle]
+def read_noted() -> dict[tuple[str, str], float]:
+    """Return the seconds that each file takes in each run, as they were noted."""
+    lines = SECONDS.read_text(encoding="utf-8").splitlines() if SECONDS.exists() else []
+    return {(run, path): float(took) for took, run, path in map(str.split, lines)}
+
+
+def bundles(weights: Mapping[Path, float], processes: int) -> list[list[Path]]:
+    """Deal files of so many seconds out to bundles, the longest first, of ever shorter ones."""
+    waiting = sorted(weights, key=lambda path: (-weights[path], path))
+    left, dealt = sum(weights.values()), list[list[Path]]()
+    while waiting:
+        share, bundle, total = max(left / processes * PART, LEAST), list[Path](), 0.0
+        while waiting and (not bundle or total + weights[waiting[0]] <= share):
+            total += weights[waiting[0]]
+            bundle.append(waiting.pop(0))
+        left -= total
+        dealt.append(sorted(bundle))
+    return dealt
 
 
 def counts(output: str) -> Counter[str]:
@@ -65,50 +144,108 @@ def counts(output: str) -> Counter[str]:
     return Counter({word.removesuffix("s"): int(number) for number, word in words})
 
 
-def command(bundle: Sequence[Path], patched: bool, arguments: Sequence[str]) -> list[str]:
+def command(bundle: Sequence[Path], run: Run, arguments: Sequence[str]) -> tuple[str, ...]:
     """Return what runs a bundle."""
-    module = ["gevent.monkey", "--module", "pytest"] if patched else ["pytest"]
-    return [sys.executable, "-m", *module, "-p", "no:cacheprovider", *arguments, *map(str, bundle)]
+    module = ["gevent.monkey", "--module", "pytest"] if run.patched else ["pytest"]
+    paths = map(str, bundle)
+    return (sys.executable, "-m", *module, "-q", "-p", "no:cacheprovider", "-m", run.marks, *arguments, *paths)
 
 
-def run(commands: Sequence[Sequence[str]], processes: int) -> int:
-    """Run *commands*, so many at once; print each when it ends; return 1 where one failed, else 0."""
-    waiting, running = list(commands), dict[subprocess.Popen[bytes], IO[bytes]]()
-    total, failed, begun = Counter[str](), 0, time.monotonic()
-    try:
-        while waiting or running:
-            while waiting and len(running) < processes:
-                output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when its process ends
-                running[subprocess.Popen(waiting.pop(0), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)] = output
-            time.sleep(LOOK)
-            for process in [each for each in running if each.poll() is not None]:
-                with running.pop(process) as output:
-                    output.seek(0)
-                    text = output.read().decode("utf-8", "replace")
-                total += counts(text)
-                failed |= process.returncode not in (0, NO_TESTS)
-                print(
-                    text, f"-- {time.monotonic() - begun:.0f} s, {len(waiting) + len(running)} bundles left", flush=True
-                )
-    finally:
-        for process in running:
-            process.kill()
-    print(f"{total['passed']} passed, {total['failed'] + total['error']} failed, {total['skipped']} skipped")
-    return int(failed)
+def jobs(
+    names: Sequence[str], paths: Sequence[str], arguments: Sequence[str], processes: int, alone: bool = False
+) -> list[Job]:
+    """Return the processes of the runs *names*, of *paths* where given; the longest first, each file *alone* if so."""
+    noted, found, checks = read_noted(), list[Job](), list[Job]()
+    for name in names:
+        checks += [Job(name, each) for each in CHECKS.get(name, ())]
+        if (run := RUNS.get(name)) is None:
+            continue
+        weights = {path: seconds(name, path, noted) for path in files(paths or run.paths)}
+        env = {**run.env, "GNSQ_TESTS_PATCHED": str(int(run.patched))}  # tests/test_patched.py sees that it is so
+        for bundle in [[path] for path in weights] if alone else bundles(weights, processes):
+            total = sum(weights[path] for path in bundle)
+            found.append(Job(name, command(bundle, run, arguments), tuple(bundle), total, env))
+    return checks + sorted(found, key=lambda job: -job.seconds)
+
+
+class Runner:
+    """Runs jobs, so many at once, and prints each when it ends."""
+
+    def __init__(self, waiting: Sequence[Job], processes: int) -> None:
+        self.waiting, self.processes = list(waiting), processes
+        self.running: dict[subprocess.Popen[bytes], tuple[Job, IO[bytes], float]] = {}
+        self.total = {job.run: Counter[str]() for job in waiting}
+        self.failed = {job.run: False for job in waiting}
+        #: Seconds of each job that ended.
+        self.took: dict[Job, float] = {}
+        self.begun = time.monotonic()
+
+    def run(self) -> int:
+        """Run them all; return 1 where one failed, else 0."""
+        try:
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < self.processes:
+                    self._start(self.waiting.pop(0))
+                time.sleep(LOOK)
+                for process in [each for each in self.running if each.poll() is not None]:
+                    self._end(process)
+        finally:
+            for process in self.running:
+                process.kill()
+        for name, total in self.total.items():
+            said = f"{total['passed']} passed, {total['failed'] + total['error']} failed, {total['skipped']} skipped"
+            print(f"{said} in {name}" if total else f"{name}: {'FAILED' if self.failed[name] else 'passed'}")
+        return int(any(self.failed.values()))
+
+    def _start(self, job: Job) -> None:
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when its process ends
+        process = subprocess.Popen(
+            job.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **job.env}
+        )
+        self.running[process] = job, output, time.monotonic()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        job, output, begun = self.running.pop(process)
+        now = time.monotonic()
+        with output:
+            output.seek(0)
+            text = output.read().decode("utf-8", "replace")
+        self.took[job] = now - begun
+        self.total[job.run] += counts(text)
+        self.failed[job.run] |= process.returncode not in ((0, NO_TESTS) if job.files else (0,))
+        what = f"{len(job.files)} files" if job.files else " ".join(job.command[:2])
+        left = len(self.waiting) + len(self.running)
+        print(text, f"-- {job.run}, {what}, {now - begun:.0f} s: {now - self.begun:.0f} s so far, {left} bundles left")
+        sys.stdout.flush()
+
+
+def record(took: Mapping[Job, float]) -> None:
+    """Note how long each file took, in place of what was noted of the same runs."""
+    noted = {key: value for key, value in read_noted().items() if key[0] not in {job.run for job in took}}
+    noted |= {(job.run, job.files[0].as_posix()): value for job, value in took.items() if job.files and value >= NOTED}
+    rows = sorted((run, -value, path) for (run, path), value in noted.items())
+    SECONDS.write_text("".join(f"{-value:6.1f} {run} {path}\n" for run, value, path in rows), encoding="utf-8")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run what *argv* names; return the exit code."""
     own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     parser = argparse.ArgumentParser(prog="tests.side_by_side", description=__doc__)
-    parser.add_argument("--patched", action="store_true")
     parser.add_argument("--processes", type=int, default=2 * (os.cpu_count() or 1))
-    parser.add_argument("paths", nargs="*", default=["tests"])
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("what", nargs="*", default=["plain"])
     options = parser.parse_args(own)
-    found = files(options.paths or ["tests"])
-    dealt = bundles({path: size(path) for path in found}, options.processes * BUNDLES)
-    os.environ["GNSQ_TESTS_PATCHED"] = str(int(options.patched))  # tests/test_patched.py sees that it is so
-    return run([command(bundle, options.patched, rest) for bundle in dealt], options.processes)
+    known = {**dict.fromkeys([*CHECKS, *RUNS]), **GROUPS}
+    names = [name for each in options.what if each in known for name in (known[each] or (each,))]
+    paths = [each for each in options.what if each not in known]
+    compileall.compile_dir(
+        ROOT / "gnsq_lite", quiet=2
+    )  # or each program that tests start would do so, and keep nothing
+    runner = Runner(jobs(names or ["plain"], paths, rest, options.processes, options.record), options.processes)
+    status = runner.run()
+    if options.record:
+        record(runner.took)
+    return status
 
 
 if __name__ == "__main__":

@@ -53,8 +53,9 @@ def run(command: list[str]) -> str:
 
 
 def mypy(path: Path) -> dict[int, str]:
-    """Return the lines that mypy refuses, with what it says."""
-    output = run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(path)])
+    """Return the lines that mypy refuses, with what it says; of the package, it refuses none."""
+    output = run([sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "gnsq_lite", str(path)])
+    assert re.findall(r"^gnsq_lite/.*: error: .*", output, re.M) == []
     found = re.findall(rf"{path.name}:(\d+): error: (.*)", output)
     return {int(number): text for number, text in found}
 
