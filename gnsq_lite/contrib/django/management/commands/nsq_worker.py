@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from gnsq_lite.contrib.django.registry import make_worker
-from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_for_a_change
+from gnsq_lite.contrib.launching import TOKEN, StatusAt, run_worker, supervise, wait_for_a_change
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.supervise import logs
 from gnsq_lite.supervise.exits import Exit
@@ -31,8 +31,12 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=_count, default=1)
         parser.add_argument("--concurrency", type=_count, help="handlers at once, for each that does not say itself")
         parser.add_argument("--reload", action="store_true", help="start anew when a source changes")
-        parser.add_argument("--metrics-port", type=_port, help="serve /metrics /healthz /readyz; 0: any port")
-        parser.add_argument("--metrics-host", default="127.0.0.1")
+        parser.add_argument("--metrics-port", type=_port, help="serve a live page and /metrics; 0: any port")
+        parser.add_argument("--metrics-host", default="127.0.0.1", help="address for them; 0.0.0.0: every one")
+        parser.add_argument("--allow-host", action="append", default=[], help="serve the live page under this name too")
+        parser.add_argument(
+            "--allow-control", action="store_true", help=f"let who has the token in {TOKEN} pause and drain"
+        )
         parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
         parser.add_argument("--max-messages", type=_count, help="replace a process that has handled so many messages")
         parser.add_argument("--max-memory", type=_count, help="replace a process that uses so many MiB")
@@ -50,7 +54,9 @@ class Command(BaseCommand):
         place = take_place()
         if options["log_format"]:
             logs.configure(options["log_format"], "info", str(place.number) if place else "main")
-        status = StatusAt(options["metrics_host"], options["metrics_port"])
+        status = StatusAt(
+            options["metrics_host"], options["metrics_port"], options["allow_host"], options["allow_control"]
+        )
         try:
             if place is None and not options["no_supervise"]:
                 code = supervise(options["processes"], status, reload=options["reload"], pid_path=options["pidfile"])
