@@ -219,6 +219,7 @@ class Reader:
         self._check_pairs(batch_wait)
         self._core: Consumer | None = None
         self._loop: Loop | None = None
+        self._is_paused = False
         self._lock = native_lock()
 
     def _check_pairs(self, batch_wait: float | None) -> None:
@@ -268,6 +269,8 @@ class Reader:
         forget_on_fork(self)
         if self._handle_signals:
             drain_on_signals(core.end)
+        if self._is_paused:
+            run_in_loop(loop, core.flow.set_paused, True)
         run_in_loop(loop, core.start)
         if block:
             until_signal(core.ended, partial(_close_all, core), handle_sigterm=self._handle_signals)
@@ -319,15 +322,16 @@ class Reader:
 
     # -- at run time
 
-    def pause(self) -> None:
-        """Receive no more messages (RDY 0); connections stay, running handlers go on."""
-        core = self._started()
-        run_in_loop(core.loop, core.flow.set_paused, True)
+    def pause(self, paused: bool = True) -> None:
+        """Receive no more messages (RDY 0); connections stay, running handlers go on.  Before start(): start so."""
+        self._is_paused = paused  # before _core is read: of two threads, one sees what the other has set
+        if self._core is not None:
+            core = self._started()
+            run_in_loop(core.loop, core.flow.set_paused, paused)
 
     def resume(self) -> None:
         """Receive again."""
-        core = self._started()
-        run_in_loop(core.loop, core.flow.set_paused, False)
+        self.pause(False)
 
     def resume_partition(self, partition: int | str) -> None:
         """Read a partition on that stopped after max_attempts (YZ-13): its message is handled once more.

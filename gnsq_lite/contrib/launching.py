@@ -100,12 +100,15 @@ def run_worker(
     from gnsq_lite.worker.reports import Reports, Wear
 
     status = status or StatusAt()
+    if place is not None:
+        worker.paused = place.paused()
     errors = LastErrors()
     live = Live(worker, errors, Depths(worker).look)
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker), live)
     ticks: list[Callable[[], bool]] = []
     if status.port is not None:
         worker.middleware.insert(0, errors)
+        ticks += [_pausing(place, live)] if place is not None else []  # first: the others may wait for the I/O loop
         ticks.append(live.look)
     if place is not None:
         worker.processes = processes
@@ -115,7 +118,6 @@ def run_worker(
         StatusServer(pages, place.socket, start_hub_thread, last_resort.look).start()
         ticks += [place.is_orphaned, Reports(worker, place, Wear(max_messages, max_memory)).look]
         ticks += [_telling(place)] if reload else []
-        ticks += [_pausing(place, live)] if status.port is not None else []
     elif status.port is not None:
         server = StatusServer(pages, (status.host, status.port), start_hub_thread, access=status.access())
         _serve(server, status)

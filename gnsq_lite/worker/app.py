@@ -71,6 +71,8 @@ class Worker:
         #: What :meth:`every` has registered, and which process of them publishes it; None: this one is alone.
         self.schedules: list[schedules.Entry] = []
         self.election: Election | None = None
+        #: The (topic, channel) of handlers that start paused: they were paused through the live page.
+        self.paused: frozenset[tuple[str, str]] = frozenset()
         self._sharing: sharing.Sharing | None = None
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
@@ -218,6 +220,8 @@ class Worker:
         for each in self.middleware:
             each.started(self)
         for handler, reader in zip(self._handlers, readers, strict=True):
+            if (handler.topic, handler.channel) in self.paused:
+                reader.pause()
             reader.start(block=False)
             self._readers.append(reader)
             log.info(

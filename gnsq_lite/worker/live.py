@@ -107,7 +107,7 @@ class Live:
         self._samples: dict[Key, deque[_Sample]] = {}
         self._last: tuple[ReaderStats, ...] = ()
         self._sampled = float("-inf")
-        self._paused: frozenset[Key] = frozenset()
+        self._paused = worker.paused
 
     # -- in the Worker's own thread
 

@@ -135,12 +135,13 @@ def test_who_has_the_token_pauses_resumes_and_drains(nsqd: Broker, tmp_path: Pat
         assert not status(address)["handlers"][0]["paused"]
         assert act(address, "pause") == 200
         wait_for(lambda: status(address)["handlers"][0]["paused"])
-        if "--no-supervise" not in flags:  # who is started later is paused too
+        publish(nsqd, b"waits")
+        if "--no-supervise" not in flags:  # who is started later is paused too, before its first message
             os.kill(status(address)["processes"][0]["pid"], signal.SIGKILL)
             wait_for(lambda: status(address)["processes"][0]["restarts"] == 1)
             wait_for(lambda: status(address)["processes"][0]["state"] == "running")
             wait_for(lambda: status(address)["handlers"][0]["paused"])
-        publish(nsqd, b"waits")
+            assert status(address)["handlers"][0]["received"] == 0
         assert act(address, "resume") == 200
         wait_for(lambda: status(address)["handlers"][0]["finished"] == 1)
         assert act(address, "drain") == 200

@@ -57,6 +57,7 @@ class FakeWorker:
         self.told: list[tuple[str, str]] = []
         self.readers = tuple(FakeReader(topic, self.told) for topic in topics)
         self.stages = SimpleNamespace(drain=Completion())
+        self.paused: frozenset[tuple[str, str]] = frozenset()
         self.defaults: dict[str, Any] = {"lookupd_http_addresses": "lookupd:4161"}
         self.now: tuple[ReaderStats, ...] | None = ()
 
