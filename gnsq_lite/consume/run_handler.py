@@ -32,7 +32,7 @@ class Outcomes(Protocol):
     def gives_up(self, message: Message) -> bool:
         """Whether a message that came more than max_attempts times is not to be handled."""
 
-    def on_too_many_attempts(self, message: Message) -> None:
+    def on_too_many_attempts(self, message: Message) -> object:
         """Give the message up (MSG-4).  Runs where handlers run; it may wait."""
 
     def on_left_open(self, message: Message) -> None:
@@ -188,6 +188,8 @@ class HandlerOutcomes:
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
         self._stop_partition, self._on_exit = stop_partition, on_exit
+        #: Messages that are being given up, by their id(): a time limit may end the handler, or on_give_up itself.
+        self._giving_up: dict[int, object] = {}
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
@@ -200,8 +202,8 @@ class HandlerOutcomes:
             if counts and self._tries.is_over(message.attempts) and is_open(message):
                 if backoff:
                     self._loop.call_soon(message._connection.slow_down)
-                self.on_too_many_attempts(message)
-                continue
+                if self.on_too_many_attempts(message) or not isinstance(error, TimeLimitExceeded):
+                    continue  # else on_give_up has outlasted the time limit: it is called again when this comes again
             try:
                 message.requeue(delay, backoff)
             except AlreadyAnswered:
@@ -234,7 +236,18 @@ class HandlerOutcomes:
         over = self._tries.gives_up(key_of(message), message.attempts)
         return over or connection.in_flight.is_here_twice(message)
 
-    def on_too_many_attempts(self, message: Message) -> None:
+    def on_too_many_attempts(self, message: Message) -> bool:
+        """Give the message up, and return True; False: that is under way already, in another thread or greenlet."""
+        mine = object()
+        if self._giving_up.setdefault(id(message), mine) is not mine:
+            return False
+        try:
+            self._give_up(message)
+        finally:
+            del self._giving_up[id(message)]
+        return True
+
+    def _give_up(self, message: Message) -> None:
         """FIN after the give-up callback succeeded, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
         settings = self._settings
         if settings.dialect.give_up(settings.topic, settings.gives_up_by_callback) == "stop":
@@ -243,12 +256,15 @@ class HandlerOutcomes:
             return
         try:
             refuse_unrun(settings.on_give_up(message), "on_give_up")
-        except Exception as error:
+        except (Exception, TimeLimitExceeded) as error:
             self._answer(message.requeue)
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
+        except BaseException:
+            self._answer(message.requeue)
+            raise
         else:
-            self.given_up += 1
+            self.given_up += not message.has_responded
             self._answer(message.finish)
 
     def _answer(self, answer: Callable[[], None]) -> None:

@@ -140,6 +140,43 @@ def test_a_message_that_runs_out_of_time_at_its_last_attempt_is_given_up(
         release.set()
 
 
+@pytest.mark.rule("MSG-4")
+@pytest.mark.parametrize("pool", ["greenlet", "inline", "thread"])
+@pytest.mark.parametrize("fails", ["the handler", "no handler"])
+def test_giving_up_that_outlasts_the_time_limit_is_not_done_twice_at_once(
+    broker: ServerHandle, topic: str, pool: Any, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler_times, "GRACE", 0.2)
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"bad")
+    release, seen, calls, most = threading.Event(), Handled(), [], 0
+
+    def handle(message: Message) -> None:
+        if fails == "the handler" or message.attempts < 3:
+            raise ValueError("bad")
+        release.wait(60) if pool == "thread" else gevent.sleep(60)
+
+    def give_up(message: Message) -> None:
+        nonlocal most
+        calls.append(message.attempts)
+        most = max(most, calls.count(message.attempts))
+        if len(calls) == 1:
+            release.wait(60) if pool == "thread" else gevent.sleep(60)
+
+    options: dict[str, Any] = {"handler_pool": pool, "max_attempts": 2, "concurrency": 1}
+    with limited(broker, topic, handle, **options, on_give_up=give_up, on_failure=seen.failed) as reader:
+        wait_for(lambda: reader.stats().finished == 1)
+        assert len(calls) == 2
+        assert most == 1
+        assert reader.stats().given_up == 1
+        assert [type(error) for _, error in seen.failures].count(TimeLimitExceeded) >= 1
+        release.set()
+        wait_for(lambda: reader.stats().handlers_running == 0)
+        assert (reader.stats().given_up, reader.stats().late_answers) == (1, 0)
+    depth = broker.stats(topic, "ch")
+    assert (depth["depth"], depth["deferred_count"], depth["in_flight_count"], depth["timeout_count"]) == (0, 0, 0, 0)
+
+
 def test_a_greenlet_that_swallows_the_error_is_written_off_in_the_end(
     broker: ServerHandle, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
