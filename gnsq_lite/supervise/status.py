@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import logging
@@ -12,20 +13,25 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
 from gnsq_lite.supervise.access import Access, Refused, asked, body_length
 from gnsq_lite.supervise.page import PRIVATE, live_page
+from gnsq_lite.supervise.shared_page import SharedPage
 
 log = logging.getLogger("gnsq_lite.supervise")
 
 #: Seconds a request may take as a whole, its answer included.
 TIMEOUT = 10.0
-#: Requests at once; one more ends the oldest, so that whoever dawdles never keeps a probe from its answer.
+#: Requests that are read or answered at once; one more ends the oldest, so that no idle client keeps out a probe.
 MOST = 32
+#: Seconds a client has to send its request before another may take its place.
+_HEAD_START = 0.02
+#: Requests that wait at once for a page to be made; others are refused.
+_MOST_WAITING = 32
 
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
@@ -33,6 +39,7 @@ TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 Page = tuple[str, bytes]
 #: Whether all is well, and the details.
 Verdict = tuple[bool, dict[str, Any]]
+_Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Pages(Protocol):
@@ -54,11 +61,61 @@ class Pages(Protocol):
         """Pause or resume a handler, or drain the worker; False: there is no such handler."""
 
 
+def _answered(make: Callable[[], _Answer]) -> _Answer:
+    """Return what *make* returns, or an answer that says why there is none."""
+    try:
+        return make()
+    except Refused as refused:
+        return refused.status, TEXT, f"{refused.why}\n".encode()
+    except ImportError as error:
+        return HTTPStatus.NOT_IMPLEMENTED, TEXT, f"{error}\n".encode()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}\n"
+        return HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, text.encode("utf-8", "replace")
+
+
+class _Shared:
+    """The pages that cost work, each made once for all who ask for it at the same time."""
+
+    def __init__(self, pages: Pages, has_control: bool) -> None:
+        self._pages, self._has_control = pages, has_control
+        self._made = {
+            "/metrics": self._page(lambda: (HTTPStatus.OK, *pages.metrics())),
+            "/readyz": self._page(lambda: verdict(pages.ready())),
+            **{details: self._page(functools.partial(self._live, details)) for details in _DETAILS},
+        }
+
+    def get(self, path: str, query: str = "") -> _Answer:
+        """Return ``/metrics``, ``/readyz`` or ``/api/status``."""
+        return self._made["+".join(word for word in _WORDS if word in query) if path == "/api/status" else path].get()
+
+    def _page(self, make: Callable[[], _Answer]) -> SharedPage[_Answer]:
+        return SharedPage(lambda: _answered(make))
+
+    def _live(self, details: str) -> _Answer:
+        live = {**self._pages.live(details), "control": self._has_control}
+        return HTTPStatus.OK, JSON, json.dumps(live).encode() + b"\n"
+
+
+#: What ``/api/status?...`` may ask for.
+_WORDS = ("history", "brief")
+_DETAILS = ("", "history", "brief", "history+brief")
+
+
+def verdict(told: Verdict) -> _Answer:
+    """Return the answer of a probe."""
+    good, details = told
+    body = json.dumps({"ok": good, **details}).encode() + b"\n"
+    return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, JSON, body
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT
     server_version = "gnsq_lite"
     sys_version = ""
+    server: _Server
     pages: Pages
+    shared: _Shared
     access: Access
 
     def do_GET(self) -> None:
@@ -69,17 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._act)
 
-    def _answer(self, make: Callable[[], tuple[HTTPStatus, str, bytes]]) -> None:
+    def _answer(self, make: Callable[[], _Answer]) -> None:
         self._more: dict[str, str] = {}
-        try:
-            status, kind, body = make()
-        except Refused as refused:
-            status, kind, body = refused.status, TEXT, f"{refused.why}\n".encode()
-        except ImportError as error:
-            status, kind, body = HTTPStatus.NOT_IMPLEMENTED, TEXT, f"{error}\n".encode()
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}\n"
-            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, text.encode("utf-8", "replace")
+        status, kind, body = _answered(make)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -89,26 +138,25 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _page(self) -> tuple[HTTPStatus, str, bytes]:
+    def _page(self) -> _Answer:
         path, _, query = self.path.partition("?")
-        if path == "/metrics":
-            return HTTPStatus.OK, *self.pages.metrics()
-        verdict = {"/healthz": self.pages.health, "/readyz": self.pages.ready}.get(path)
-        if verdict is not None:
-            good, details = verdict()
-            body = json.dumps({"ok": good, **details}).encode() + b"\n"
-            return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, JSON, body
-        if path not in ("/", "/api/status"):
+        if path == "/healthz":
+            return verdict(self.pages.health())
+        if path not in ("/", "/api/status", "/metrics", "/readyz"):
             return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
-        self.access.check_host(self.headers.get("Host"))
+        if path in ("/", "/api/status"):
+            self.access.check_host(self.headers.get("Host"))
+            self._more = PRIVATE
         if path == "/":
             page, self._more = live_page()
             return HTTPStatus.OK, "text/html; charset=utf-8", page
-        self._more = PRIVATE
-        live = {**self.pages.live(query), "control": self.access.token is not None}
-        return HTTPStatus.OK, JSON, json.dumps(live).encode() + b"\n"
+        with self.server.waiting(self.connection) as may_wait:
+            if may_wait:
+                return self.shared.get(path, query)
+        self._more = {**self._more, "Retry-After": "1"}
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients wait for this page: ask again in a second")
 
-    def _act(self) -> tuple[HTTPStatus, str, bytes]:
+    def _act(self) -> _Answer:
         self._more = PRIVATE
         if self.path != "/api/control":
             raise Refused(HTTPStatus.NOT_FOUND, "only /api/control takes a POST")
@@ -120,7 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             raise Refused(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
         action, topic, channel = asked(data)
-        if not self.pages.act(action, topic, channel):
+        with self.server.waiting(self.connection):
+            is_known = self.pages.act(action, topic, channel)
+        if not is_known:
             raise Refused(HTTPStatus.NOT_FOUND, "no handler has this topic and channel")
         log.warning("%s %s, asked for over HTTP by %s", action, f"{topic}/{channel}".strip("/"), self.client_address[0])
         return HTTPStatus.OK, JSON, b'{"ok": true}\n'
@@ -135,20 +185,38 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
     daemon_threads = True
 
     def __init__(self, *args: Any) -> None:
-        #: When each open request is to have ended, by its socket, the oldest first.
+        #: When each request that is read or answered must have ended, by its socket, the oldest first.
         self._open: dict[socket.socket, float] = {}
+        self._waiting: set[socket.socket] = set()
         self.often: Callable[[], None] | None = None
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         while len(self._open) >= MOST:
-            self._drop(next(iter(tuple(self._open)), None))
+            oldest, ends = next(iter(tuple(self._open.items())), (None, 0.0))
+            if time.monotonic() < ends - TIMEOUT + _HEAD_START:
+                time.sleep(_HEAD_START / 10)  # it may just be answered; the next ones wait in the system's queue
+            else:
+                self._drop(oldest)
         self._open[request] = time.monotonic() + TIMEOUT
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         self._open.pop(request, None)
         super().shutdown_request(request)
+
+    @contextlib.contextmanager
+    def waiting(self, request: socket.socket) -> Iterator[bool]:
+        """Do not drop *request* meanwhile: its client is not idle.  False: there are too many of these."""
+        ends = self._open.pop(request, time.monotonic())
+        may_wait = len(self._waiting) < _MOST_WAITING
+        if may_wait:
+            self._waiting.add(request)
+        try:
+            yield may_wait
+        finally:
+            self._waiting.discard(request)
+            self._open[request] = ends
 
     def service_actions(self) -> None:
         """Called every half second, and after each request."""
@@ -175,7 +243,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
 
 class _TCP(_Server, socketserver.TCPServer):
     allow_reuse_address = True
-    request_queue_size = 128
+    request_queue_size = 1024
 
 
 class _TCP6(_TCP):
@@ -206,7 +274,9 @@ class StatusServer:
         often: Callable[[], None] | None = None,
         access: Access | None = None,
     ) -> None:
-        self._handler = type("Handler", (_Handler,), {"pages": pages, "access": access or Access()})
+        access = access or Access()
+        shared = _Shared(pages, access.token is not None)
+        self._handler = type("Handler", (_Handler,), {"pages": pages, "shared": shared, "access": access})
         self._address, self._start_thread, self._often = address, start_thread, often
         self._error: Exception | None = None
         #: The port it listens on; 0 for a Unix socket.

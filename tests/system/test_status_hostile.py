@@ -83,3 +83,43 @@ def test_a_request_that_is_not_done_in_time_is_dropped_however_it_drips(
 
         wait_for(drip)
         assert is_healthy(port)
+
+
+class SlowPages(Pages):
+    """Makes no page before it is told to."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end, self.made = threading.Event(), threading.Event(), 0
+
+    def live(self, details: str) -> dict[str, Any]:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        self.made += 1
+        return {"made": self.made}
+
+
+def test_a_page_that_is_made_slowly_holds_few_threads_and_no_probe() -> None:
+    pages = SlowPages()
+    port = StatusServer(pages, ("127.0.0.1", 0)).start().port
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(4 * MOST)]
+        before = serving()
+        for client in clients:
+            client.sendall(b"GET /api/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert pages.begun.wait(30)
+        assert is_healthy(port)
+        wait_for(lambda: serving() - before <= 2 * MOST)
+        for client in clients:
+            client.setblocking(False)
+        wait_for(lambda: sum(says(client, b" 503 ") for client in clients) >= MOST)
+        pages.may_end.set()
+        wait_for(lambda: any(says(client, b" 200 ") for client in clients))
+    assert pages.made < 10
+
+
+def says(client: socket.socket, text: bytes) -> bool:
+    """Whether its answer has come and has *text*; it stays to be read."""
+    try:
+        return text in client.recv(4096, socket.MSG_PEEK)
+    except OSError:
+        return False
