@@ -25,6 +25,8 @@ T = TypeVar("T")
 #: the whole process, and ten dead servers would fill it.
 POOL_SIZE = 64
 
+#: The process that the pools and the hub are made for.
+_pid = os.getpid()
 _pools: weakref.WeakKeyDictionary[Hub, ThreadPool] = weakref.WeakKeyDictionary()
 
 
@@ -71,7 +73,15 @@ def _pool_of(hub: Hub) -> ThreadPool:
 
 
 def after_fork() -> None:
-    """In a forked child the threads of the pools are gone, and an unpatched os.fork leaves the hub deaf to others."""
+    """Make a forked child's pools and hub anew; a second call in the same process does nothing.
+
+    The threads of the pools are gone there, and an unpatched os.fork() leaves a hub that other threads cannot wake.
+    Python's hook calls it, and after a fork in C :mod:`gnsq_lite.net.forks`.
+    """
+    global _pid
+    if _pid == os.getpid():
+        return
+    _pid = os.getpid()
     _pools.clear()
     hub = get_hub_if_exists()
     if hub is not None:

@@ -269,8 +269,7 @@ class Reader:
         forget_on_fork(self)
         if self._handle_signals:
             drain_on_signals(core.end)
-        if self._is_paused:
-            run_in_loop(loop, core.flow.set_paused, True)
+        run_in_loop(loop, core.flow.set_paused, self._is_paused)
         run_in_loop(loop, core.start)
         if block:
             until_signal(core.ended, partial(_close_all, core), handle_sigterm=self._handle_signals)

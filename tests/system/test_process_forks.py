@@ -55,6 +55,34 @@ def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(broke
     assert int(broker.stats(topic)["depth"]) == parent + 5
 
 
+REINITS = """
+import os, sys
+import gevent
+from gnsq_lite import Reader
+hub, calls, reinit = gevent.get_hub(), [], gevent.reinit
+def counted(*args):
+    calls.append(args)
+    reinit(*args)
+gevent.reinit = counted
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        calls.clear()
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        else:
+            print(len(calls), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+def test_a_childs_hub_is_made_anew_once_in_each_process() -> None:
+    done = python(REINITS)
+    assert (done.stdout, done.stderr) == (b"1\n1\n", b"")
+
+
 PARENTS = """
 import os, signal, sys
 from gnsq_lite import Reader, Writer, errors
