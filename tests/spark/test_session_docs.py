@@ -4,50 +4,41 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gnsq_lite import Writer
 from tests import docblocks
+from tests.programs import running
 from tests.servers import ServerHandle
-from tests.spark.conftest import spark_session
 from tests.spark.option_tables import PAGE, page_with_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
-def settle(query: Any, nsqd: ServerHandle) -> None:
-    """Wait until the page's query has read what there is: a small machine starts one Python process at a time."""
-    deadline = time.monotonic() + 120
-    while nsqd.stats("clicks", "spark").get("depth") != 0 and query.isActive and time.monotonic() < deadline:
-        time.sleep(0.1)
+#: What a reader would look at after the page's last block.
+AFTERWARDS = """
+query.processAllAvailable()
+assert query.isActive, query.exception()
+query.stop()
+assert batch.count() == 20
+spark.stop()
+"""
 
 
-def test_every_block_runs(nsqd: ServerHandle, tmp_path: Path) -> None:
+def test_the_page_runs_as_pasted(nsqd: ServerHandle, tmp_path: Path) -> None:
     nsqd.http("POST", "/topic/create?topic=clicks")
     for channel in ("spark", "nightly"):
         nsqd.http("POST", f"/channel/create?topic=clicks&channel={channel}")
     with Writer(nsqd.tcp_address) as writer:
         writer.multipublish("clicks", [b"%d" % n for n in range(20)])
-    spark_session("local[2]")
-    names: dict[str, Any] = {}
-    found = list(docblocks.blocks(PAGE))
-    assert len(found) >= 4
-    try:
-        for line, source in found:
-            here = source.replace("127.0.0.1:4150", nsqd.tcp_address).replace(
-                "mkdtemp()", f"mkdtemp(dir={str(tmp_path)!r})"
-            )
-            exec(compile("\n" * (line - 1) + here, str(PAGE), "exec"), names)
-            settle(names["query"], nsqd)
-        assert names["query"].isActive, names["query"].exception()
-    finally:
-        if "query" in names:
-            names["query"].stop()
-    assert names["batch"].count() == 20
+    (program,) = docblocks.programs(PAGE)
+    source = program.text.replace("127.0.0.1:4150", nsqd.tcp_address) + AFTERWARDS
+    (tmp_path / "page.py").write_text(source, encoding="utf-8")
+    env = {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    with running(["page.py"], tmp_path, env=env) as page:
+        assert page.ends(400) == 0, page.output
     assert nsqd.stats("ids")["message_count"] == 1000
 
 
