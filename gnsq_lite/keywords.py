@@ -222,13 +222,6 @@ def with_environment(
     return environ.get("NSQD_TCP_ADDRESSES", "").strip(", \t\r\n") or "127.0.0.1:4150", None
 
 
-def positive_seconds(seconds: Any, name: str = "timeout") -> float:
-    """Return *seconds*; raise OptionError for none, endless ones, or no number."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
-        raise OptionError(name, seconds, "must be a number of seconds, more than 0 and below 1,000,000")
-    return float(seconds)
-
-
 def key_bytes(key: Any) -> bytes | None:
     """Return a key of Youzan's as bytes.  Raises OptionError."""
     if key is None or isinstance(key, bytes):

@@ -7,11 +7,13 @@ TOUCH on its own (MSG-3).
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol, cast
 
-from gnsq_lite.errors import AlreadyAnswered, OptionError
+from gnsq_lite.errors import AlreadyAnswered
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.speed import know
 
 #: What a message's token says while it is not answered: nothing yet, the user answers later, nsqd's time-out passed.
@@ -51,9 +53,7 @@ class TimeLimitExceeded(BaseException):
 
 def checked_delay(delay: float | None) -> float | None:
     """Return *delay*; raise OptionError for a negative or endless one, or no number (WIRE-8)."""
-    if delay is not None and not (isinstance(delay, (int, float)) and 0 <= delay < float("inf")):
-        raise OptionError("delay", delay, "must be None or at least 0 seconds")
-    return delay
+    return None if delay is None else check_number("delay", delay, 0, math.inf)
 
 
 class Answers(Protocol):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import math
+from typing import Any, TypeVar
 
 from gnsq_lite.errors import OptionError
+
+T = TypeVar("T")
 
 
 def between(default: Any, *, low: float, high: float, unit: str, doc: str, span: str = "") -> Any:
@@ -15,6 +18,11 @@ def between(default: Any, *, low: float, high: float, unit: str, doc: str, span:
     """
     metadata = {"low": low, "high": high, "unit": unit, "span": span, "doc": doc}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def count(default: float, low: float, high: float, unit: str, doc: str) -> Any:
+    """Declare a number of something."""
+    return between(default, low=low, high=high, unit=unit, doc=doc)
 
 
 def duration(default: float | None, low: float, high: float, doc: str) -> Any:
@@ -59,18 +67,21 @@ def per_second(name: str, value: Any) -> float | None:
     return rate
 
 
+def check_number(name: str, value: T, low: float, high: float, *, whole: bool = False) -> T:
+    """Return *value*; raise OptionError where it is no finite number between *low* and *high*, both included."""
+    number: Any = value
+    is_number = isinstance(number, int if whole else (int, float)) and not isinstance(number, bool)
+    if not is_number or not low <= number <= high or number == math.inf:
+        allowed = f"of at least {low}, and finite" if high == math.inf else f"between {low} and {high}"
+        raise OptionError(name, value, f"must be a {'whole ' if whole else ''}number {allowed}")
+    return value
+
+
 def check_ranges(options: Any) -> None:
     """Raise OptionError for the first field of the dataclass *options* that is outside its declared range."""
     for spec in dataclasses.fields(options):
-        low, high = spec.metadata.get("low"), spec.metadata.get("high")
         value = getattr(options, spec.name)
-        if value is None or (low is None and high is None):
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise OptionError(spec.name, value, "must be a number")
-        if value != value:
-            raise OptionError(spec.name, value, "must be a number, not NaN")
-        if isinstance(spec.default, int) and not isinstance(value, int):
-            raise OptionError(spec.name, value, "must be a whole number")
-        if (low is not None and value < low) or (high is not None and value > high):
-            raise OptionError(spec.name, value, f"must be between {low} and {high}")
+        if value is not None and "low" in spec.metadata:
+            low, high = spec.metadata["low"], spec.metadata["high"]
+            is_whole = isinstance(spec.default, int) or spec.metadata["unit"] == "bytes"
+            check_number(spec.name, value, low, high, whole=is_whole)

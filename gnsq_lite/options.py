@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import between, check_ranges, documented, duration, per_second, share, size
+from gnsq_lite.option_fields import check_number, check_ranges, count, documented, duration, per_second, share, size
 from gnsq_lite.version import __version__
 
 Compression = Literal["snappy", "deflate"]
@@ -24,6 +24,11 @@ Address = tuple[str, int]
 
 #: nsqd's own ceiling on one frame a client accepts; a message of 5 MB and its head fit.
 DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
+
+#: The shortest and the longest time limit, in seconds.
+TIMEOUT = (0.001, 86400.0)
+#: How long a message may be deferred, in seconds; nsqd's own limit, --max-req-timeout, is an hour by default.
+DEFER = (0.0, 1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +60,11 @@ class BackoffOptions:
 class RetryOptions:
     """When and how often a failed message is sent again (MSG-1, MSG-4, CFG-4)."""
 
-    max_attempts: int = between(
-        5, low=0, high=65535, unit="attempts", doc="a message with more attempts than this is given up; 0: no limit"
+    max_attempts: int = count(
+        5, 0, 65535, "attempts", "a message with more attempts than this is given up; 0: no limit"
     )
     requeue_delay: float = duration(90.0, 0.0, 86400.0, "how long nsqd holds a message back after its first failure")
-    requeue_growth: float = between(
-        1.0, low=0.0, high=100.0, unit="factor", doc="each further attempt adds this times requeue_delay"
-    )
+    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds this times requeue_delay")
     max_requeue_delay: float = duration(900.0, 0.0, 86400.0, "longest requeue delay")
     requeue_jitter: float = share(0.0, "each delay is shortened at random by up to this share")
 
@@ -111,23 +114,11 @@ class ReconnectOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriterReconnectOptions:
-    """How a Writer tries a lost nsqd again: first, 2 * first, 4 * first ... up to a cap (PUB-4)."""
+class WriterReconnectOptions(ReconnectOptions):
+    """How a Writer tries a lost nsqd again: as a Reader does, but sooner (PUB-4)."""
 
     reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first wait; it doubles with each attempt")
     max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest wait between two attempts")
-    reconnect_jitter: float = share(0.3, "each wait is lengthened or shortened at random by up to this share")
-
-    def __post_init__(self) -> None:
-        self.as_reconnect()
-
-    def as_reconnect(self) -> ReconnectOptions:
-        """Return the same as ReconnectOptions.  Raises OptionError."""
-        return ReconnectOptions(
-            reconnect_delay=self.reconnect_delay,
-            max_reconnect_delay=self.max_reconnect_delay,
-            reconnect_jitter=self.reconnect_jitter,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +126,10 @@ class WriterOptions:
     """How a Writer publishes (PUB-1 to PUB-4)."""
 
     publish_timeout: float = duration(
-        15.0, 0.001, 86400.0, "time limit of a publish: connecting, writing and the answer together"
+        15.0, *TIMEOUT, "time limit of a publish: connecting, writing and the answer together"
     )
-    retries: int = between(
-        0,
-        low=0,
-        high=1000,
-        unit="times",
-        doc="how often a publish of unknown outcome is sent again; the message may then be there twice",
+    retries: int = count(
+        0, 0, 1000, "times", "how often a publish of unknown outcome is sent again; the message may then be there twice"
     )
     max_msg_size: int = size(
         1024 * 1024,
@@ -243,13 +230,10 @@ class TLSOptions:
 
 
 def _is_host_name(name: object) -> bool:
-    if not isinstance(name, str) or not name or not name.isprintable():
-        return False
     try:
-        name.encode("idna")
+        return isinstance(name, str) and name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
         return False
-    return True
 
 
 def _no_password() -> str:
@@ -264,17 +248,15 @@ class HTTPOptions:
         10.0, 0.05, 3600.0, "time limit of a call, from connecting to the last byte, retries included"
     )
     http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of TCP and of TLS, each")
-    http_retries: int = between(
+    http_retries: int = count(
         1,
-        low=0,
-        high=100,
-        unit="times",
-        doc="how often a GET that found no server, or lost its connection, is tried again; other calls never are",
+        0,
+        100,
+        "times",
+        "how often a GET without a server or an answer is tried again; other calls never are",
     )
     http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
-    http_pool_size: int = between(
-        4, low=1, high=1000, unit="connections", doc="idle connections that are kept for the next call"
-    )
+    http_pool_size: int = count(4, 1, 1000, "connections", "idle connections that are kept for the next call")
     tls: bool | TLSOptions | ssl.SSLContext | None = documented(
         None, "for https: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
     )
@@ -292,7 +274,7 @@ class HTTPOptions:
         if self.tls is not None and not isinstance(self.tls, (bool, TLSOptions, ssl.SSLContext)):
             raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
         token = self.auth_token
-        if token is not None and (not isinstance(token, str) or not token.isascii() or not token.isprintable()):
+        if not (token is None or (isinstance(token, str) and token.isascii() and token.isprintable())):
             raise OptionError("auth_token", "<hidden>", "must be printable ASCII")
 
 
@@ -304,9 +286,7 @@ class ConnectionOptions:
         None, "True, TLSOptions or an SSLContext: TLS, or an error where nsqd offers none; None: no TLS"
     )
     compression: Compression | None = documented(None, "'snappy' or 'deflate'; None: none")
-    deflate_level: int = between(
-        6, low=1, high=9, unit="level", doc="DEFLATE level; nsqd caps it with its --max-deflate-level"
-    )
+    deflate_level: int = count(6, 1, 9, "level", "DEFLATE level; nsqd caps it with its --max-deflate-level")
     auth_secret: str | bytes | None = field(
         default=None, repr=False, metadata={"doc": "secret for AUTH, sent where nsqd requires it; never logged"}
     )
@@ -324,8 +304,8 @@ class ConnectionOptions:
         unit="seconds",
         span="-1 or 0.001 to 3600",
     )
-    sample_rate: int = between(
-        0, low=0, high=99, unit="percent", doc="share of the messages to receive (nsqd sends one percent more); 0: all"
+    sample_rate: int = count(
+        0, 0, 99, "percent", "share of the messages to receive (nsqd sends one percent more); 0: all"
     )
     msg_timeout: float | None = duration(
         None, 1.0, 86400.0, "how long nsqd waits for an answer to a message; None: nsqd's default (60)"
@@ -354,11 +334,10 @@ class ConnectionOptions:
         if self.compression not in (None, "snappy", "deflate"):
             raise OptionError("compression", self.compression, "must be None, 'snappy' or 'deflate'")
         size, timeout = self.output_buffer_size, self.output_buffer_timeout
-        if size is not None and (not isinstance(size, int) or -1 < size < 64):
-            raise OptionError("output_buffer_size", size, "must be -1 or a whole number of at least 64")
-        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-        if timeout is not None and (not is_number or (timeout != -1 and not 0.001 <= timeout <= 3600.0)):
-            raise OptionError("output_buffer_timeout", timeout, "must be -1 or between 0.001 and 3600.0")
+        if size is not None and size != -1:
+            check_number("output_buffer_size", size, 64, 1 << 30, whole=True)
+        if timeout is not None and timeout != -1:
+            check_number("output_buffer_timeout", timeout, 0.001, 3600.0)
         if self.tls is not None and not isinstance(self.tls, (TLSOptions, ssl.SSLContext)):
             raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
         if self.auth_secret is not None and (not isinstance(self.auth_secret, (str, bytes)) or not self.auth_secret):
@@ -382,36 +361,36 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
     """Return (host, port) of ``"host"``, ``"host:port"``, ``"[v6]:port"`` or a pair.  Raises OptionError."""
     if isinstance(text, tuple) and len(text) == 2:
         host, port = text
-        if not isinstance(host, str) or isinstance(port, bool) or not isinstance(port, int):
-            raise OptionError(option, shown_address(text), "must be (host, port)")
+        why = "" if isinstance(host, str) and type(port) is int else "must be (host, port)"
     elif isinstance(text, str):
-        host, port = _split(text, default_port, option)
+        host, port, why = _split(text, default_port)
     else:
-        raise OptionError(option, shown_address(text), "must be 'host:port' or (host, port)")
-    if "," in host:
-        raise OptionError(option, shown_address(text), "is several addresses in one text; give a list")
-    if not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host):
-        raise OptionError(option, shown_address(text), "must name a host as 'host:port', without a scheme or spaces")
-    if not 1 <= port <= 65535:
-        raise OptionError(option, shown_address(text), "the port must be between 1 and 65535")
+        host, port, why = "", 0, "must be 'host:port' or (host, port)"
+    if not why and "," in host:
+        why = "is several addresses in one text; give a list"
+    if not why and (not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host)):
+        why = "must name a host as 'host:port', without a scheme or spaces"
+    if not why and not 1 <= port <= 65535:
+        why = "the port must be between 1 and 65535"
+    if why:
+        raise OptionError(option, shown_address(text), why)
     return host, port
 
 
-def _split(text: str, default_port: int, option: str) -> Address:
+def _split(text: str, default_port: int) -> tuple[str, int, str]:
+    """Return host, port, and what is wrong with them, "" for nothing."""
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
-            raise OptionError(option, shown_address(text), "must be '[v6]:port'")
-        port_text = rest[1:]
+            return "", 0, "must be '[v6]:port'"
+        port = rest[1:]
     elif text.count(":") > 1:
-        host, port_text = text, ""  # a bare IPv6 address
+        host, port = text, ""  # a bare IPv6 address
     else:
-        host, _, port_text = text.partition(":")
-    if not port_text:
-        return host, default_port
-    if not port_text.isascii() or not port_text.isdigit() or len(port_text) > 5:
-        raise OptionError(option, shown_address(text), "the port must be a number between 1 and 65535")
-    return host, int(port_text)
+        host, _, port = text.partition(":")
+    if port and (not port.isascii() or not port.isdigit() or len(port) > 5):
+        return "", 0, "the port must be a number between 1 and 65535"
+    return host, int(port or default_port), ""
 
 
 def format_address(address: Address) -> str:

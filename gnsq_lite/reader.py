@@ -40,7 +40,9 @@ from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lo
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import (
+    TIMEOUT,
     BackoffOptions,
     ConnectionOptions,
     DialectName,
@@ -201,9 +203,9 @@ class Reader:
             concurrency=None if concurrency is None else _whole("concurrency", concurrency, 1),
             pool=pool_kind(_one_of_pools(handler_pool)),
             batch_size=None if batch_size is None else _whole("batch_size", batch_size, 1),
-            batch_wait=_seconds("batch_wait", 1.0 if batch_wait is None else batch_wait),
-            rdy_idle_timeout=_seconds("rdy_idle_timeout", rdy_idle_timeout),
-            rdy_low_timeout=_seconds("rdy_low_timeout", rdy_low_timeout),
+            batch_wait=check_number("batch_wait", 1.0 if batch_wait is None else batch_wait, *TIMEOUT),
+            rdy_idle_timeout=check_number("rdy_idle_timeout", rdy_idle_timeout, *TIMEOUT),
+            rdy_low_timeout=check_number("rdy_low_timeout", rdy_low_timeout, *TIMEOUT),
             connection=connection,
             limits=limits,
             retry=retry,
@@ -386,16 +388,8 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _whole(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise OptionError(name, value, f"must be a whole number, at least {low}")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= 86400:
-        raise OptionError(name, value, "must be between 0.001 and 86400 seconds")
-    return float(value)
+def _whole(name: str, value: int, low: int) -> int:
+    return check_number(name, value, low, 2**31 - 1, whole=True)
 
 
 def _one_of_pools(value: Any) -> HandlerPool:

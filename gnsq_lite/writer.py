@@ -23,7 +23,6 @@ from gnsq_lite.keywords import (
     check_callables,
     key_bytes,
     normalized_tls,
-    positive_seconds,
     split,
     url_list,
     with_environment,
@@ -35,7 +34,10 @@ from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
 from gnsq_lite.net.waiting import run_in_loop
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import (
+    DEFER,
+    TIMEOUT,
     ConnectionOptions,
     DialectName,
     LookupOptions,
@@ -129,7 +131,7 @@ class Writer(Generic[Outcome]):
             endpoints=[Endpoint(host, port) for host, port in endpoints],
             lookupds=url_list(lookupds),
             connection=connection,
-            reconnect=reconnect.as_reconnect(),
+            reconnect=reconnect,
             lookup=lookup,
             max_body_size=own.max_body_size,
             max_pending=own.max_pending,
@@ -249,7 +251,7 @@ class Writer(Generic[Outcome]):
             size = 4 + sum(4 + len(body) for body in commands.check_bodies(batch, self._own.max_msg_size))
         look_for_fork()
         core = self._core
-        seconds = self._own.publish_timeout if timeout is None else positive_seconds(timeout)
+        seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         if core is None or core.closing:
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
@@ -352,7 +354,7 @@ class Writer(Generic[Outcome]):
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             body = self._checked(body)
         core = self._core
-        seconds = self._own.publish_timeout if timeout is None else positive_seconds(timeout)
+        seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         if core is None or core.closing:
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
@@ -361,7 +363,7 @@ class Writer(Generic[Outcome]):
             request = PublishRequest(
                 topic=topic,
                 bodies=(body,),
-                defer=positive_seconds(defer, "defer") if defer else 0.0,
+                defer=check_number("defer", defer or 0.0, *DEFER),
                 key=key_bytes(key),
                 partition=partition,
                 trace_id=trace_id,

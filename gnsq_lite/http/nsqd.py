@@ -20,6 +20,8 @@ from gnsq_lite.http.fields import fill
 from gnsq_lite.http.profiles import get_profile
 from gnsq_lite.http.stats import NsqdInfo, NsqdStats, parse_stats
 from gnsq_lite.http.youzan_nsqd import YouzanNsqdEndpoints
+from gnsq_lite.option_fields import check_number
+from gnsq_lite.options import DEFER
 from gnsq_lite.wire.names import check_channel, check_topic
 
 _OPTION = re.compile(r"[a-z0-9_]+")
@@ -97,8 +99,7 @@ class NsqdClient(YouzanNsqdEndpoints, HTTPClient):
         """
         check_topic(topic)
         check_body(body)
-        if not 0 <= defer < math.inf:
-            raise OptionError("defer", defer, "must be 0 or more seconds")
+        check_number("defer", defer, *DEFER)
         defer_ms = math.ceil(defer * 1000) or None
         self.post("/pub", {"topic": topic, "partition": partition, "defer": defer_ms}, body)
 

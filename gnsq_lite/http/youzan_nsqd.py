@@ -15,6 +15,7 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.http.bodies import check_body
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, raw
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.names import check_channel, check_topic
 
 #: Bytes of an ext header at the most, for nsqd's sake: nsqd/message.go:436
@@ -71,8 +72,7 @@ class YouzanNsqdEndpoints(HTTPClient):
         """Publish one message with a trace id and return where nsqd keeps it."""
         check_topic(topic)
         check_body(body)
-        if not 0 <= trace_id < 1 << 64:
-            raise OptionError("trace_id", trace_id, "must be between 0 and 2**64 - 1")
+        check_number("trace_id", trace_id, 0, 2**64 - 1, whole=True)
         reply = self.post("/pubtrace", {"topic": topic, "partition": partition, "trace_id": trace_id}, body)
         return fill(reply.url, PublishTrace, reply.json())
 

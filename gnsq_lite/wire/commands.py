@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, Final
 
 from gnsq_lite.errors import BodyTypeError, InvalidBody, MessageTooLarge, OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.packing import pack, with_sizes
 from gnsq_lite.wire.constants import MAX_DEFER, MAX_DURATION_MS, MAX_INT32, MESSAGE_ID_LENGTH
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -153,8 +154,7 @@ def listed(bodies: Iterable[object]) -> list[Any]:
 
 def ready(count: int) -> bytes:
     """RDY: nsqd may have *count* messages in flight on this connection; 0 pauses.  "RDY"  Raises OptionError."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise OptionError("count", count, "must be a whole number of at least 0")  # nsqd/protocol_v2.go:666
+    check_number("count", count, 0, math.inf, whole=True)  # nsqd/protocol_v2.go:666
     return b"RDY %d\n" % count
 
 
@@ -189,9 +189,6 @@ def _bad_id(message_id: bytes) -> OptionError:
 
 def _milliseconds(name: str, seconds: float) -> int:
     """Return whole milliseconds, rounded up.  Raises OptionError for what is negative, no number or NaN."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise OptionError(name, seconds, "must be a number of seconds")
-    if not 0 <= seconds < math.inf:
-        raise OptionError(name, seconds, "must be at least 0 seconds, and finite")
+    check_number(name, seconds, 0, math.inf)
     # Seconds are rarely exact in binary: 0.07 * 1000 is a little above 70 and must not become 71.
     return min(math.ceil(round(seconds * 1000, 6)), MAX_DURATION_MS)

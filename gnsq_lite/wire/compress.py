@@ -14,6 +14,7 @@ import cramjam
 import snappy
 
 from gnsq_lite.errors import DecompressionError, OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import Compression
 from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
 from gnsq_lite.wire.held import Held
@@ -52,9 +53,7 @@ class DeflateCodec:
     __slots__ = ("_compressor", "_decompressor", "_error", "level")
 
     def __init__(self, level: int = DEFAULT_DEFLATE_LEVEL) -> None:
-        if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
-            raise OptionError("deflate_level", level, "must be between 0 and 9")
-        self.level = level
+        self.level = check_number("deflate_level", level, 0, 9, whole=True)
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
         self._error: DecompressionError | None = None

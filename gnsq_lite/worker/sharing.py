@@ -9,6 +9,7 @@ from typing import Any
 from gnsq_lite.consume.shared_places import SharedPlaces
 from gnsq_lite.errors import OptionError
 from gnsq_lite.net.waiting import run_in_loop
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.reader import Reader
 from gnsq_lite.worker.specs import Handler
 
@@ -48,11 +49,9 @@ class Sharing:
 
 def make(total: int, weights: Mapping[str, float] | None) -> Sharing:
     """Return it, checked.  Raises OptionError."""
-    if isinstance(total, bool) or not isinstance(total, int) or not 1 <= total <= 10_000:
-        raise OptionError("total", total, "must be a whole number, 1 to 10000")
+    check_number("total", total, 1, 10_000, whole=True)
     for value in (weights or {}).values():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= 1000:
-            raise OptionError("weights", value, "must be numbers, 0.001 to 1000")
+        check_number("weights", value, 0.001, 1000)
     return Sharing(total, dict(weights or {}))
 
 

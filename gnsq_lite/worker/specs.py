@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gnsq_lite.errors import OptionError
 from gnsq_lite.giveup import check_name
 from gnsq_lite.keywords import ConnectionKeywords, LookupKeywords
-from gnsq_lite.option_fields import per_second
+from gnsq_lite.option_fields import check_number, per_second
 
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne
@@ -61,8 +61,7 @@ def check_give_up(value: Any) -> None:
 
 def check_drain_timeout(seconds: Any) -> None:
     """Raise OptionError for what is no number of seconds, 0 included."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e6:
-        raise OptionError("drain_timeout", seconds, "must be a number of seconds, 0 or more and below 1,000,000")
+    check_number("drain_timeout", seconds, 0, 1_000_000)
 
 
 def shared_rate(rate_limit: str, processes: int) -> str:

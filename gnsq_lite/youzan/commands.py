@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Any, Literal
 
 from gnsq_lite.errors import InvalidBody, OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.commands import check_bodies, check_body, listed, multipublish_body, multipublish_packed
 from gnsq_lite.wire.names import check_channel, check_topic
 from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_PARTITIONS
@@ -23,11 +24,9 @@ _u16 = Struct(">H").pack
 _INT64 = 2**63 - 1
 
 
-def check_partition(partition: object) -> int:
+def check_partition(partition: int) -> int:
     """Return *partition*, 0 to 254.  Raises OptionError."""
-    if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < MAX_PARTITIONS:
-        raise OptionError("partition", partition, f"must be a whole number of 0 to {MAX_PARTITIONS - 1}")
-    return partition
+    return check_number("partition", partition, 0, MAX_PARTITIONS - 1, whole=True)
 
 
 # -- where a new channel starts ---------------------------------------------------------------------------------------
@@ -46,19 +45,13 @@ class StartOffset:
     def __post_init__(self) -> None:
         if self.kind not in ("timestamp", "msgcount", "virtual_queue", "special"):
             raise OptionError("start_offset", self.kind, "must be made by one of StartOffset's class methods")
-        if isinstance(self.value, bool) or not isinstance(self.value, int):
-            raise OptionError("start_offset", self.value, "must be a whole number")
         low = {"msgcount": 1, "special": -1}.get(self.kind, 0)
-        high = -1 if self.kind == "special" else _INT64
-        if not low <= self.value <= high:
-            raise OptionError("start_offset", self.value, f"must be between {low} and {high} for {self.kind!r}")
+        check_number("start_offset", self.value, low, -1 if self.kind == "special" else _INT64, whole=True)
 
     @classmethod
     def at_time(cls, seconds: float) -> StartOffset:
         """Start at the first message published at *seconds* since 1970 or later; whole seconds, rounded down."""
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 2**62:
-            raise OptionError("start_offset", seconds, "must be seconds since 1970")
-        return cls("timestamp", int(seconds))
+        return cls("timestamp", int(check_number("start_offset", seconds, 0, 2**62)))
 
     @classmethod
     def at_message(cls, number: int) -> StartOffset:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_TAG, MAX_UINT64, RESERVED, TAG_KEY, TRACE_ID_KEY
 
 # internal/ext/ext.go:20; the server does not check it, its own client does
@@ -24,11 +25,9 @@ def check_tag(tag: object, option: str = "tag") -> str:
     raise OptionError(option, tag, f"must be 1 to {MAX_TAG} letters, digits, '_' or '-'")
 
 
-def check_trace_id(trace_id: object) -> int:
+def check_trace_id(trace_id: int) -> int:
     """Return *trace_id*, an unsigned 64-bit number.  Raises OptionError."""
-    if isinstance(trace_id, bool) or not isinstance(trace_id, int) or not 0 <= trace_id <= MAX_UINT64:
-        raise OptionError("trace_id", trace_id, "must be a whole number of 0 to 2**64 - 1")
-    return trace_id
+    return check_number("trace_id", trace_id, 0, MAX_UINT64, whole=True)
 
 
 def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> bytes:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gnsq_lite import Reader, Writer, options
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import BackoffOptions, ConnectionOptions, TLSOptions, format_address, parse_address
 from tests.certs import Certificates
 
@@ -372,3 +373,19 @@ def test_any_text_is_an_address_or_an_option_error(text: str) -> None:
 def test_an_ipv6_host_is_written_in_brackets() -> None:
     assert format_address(("::1", 4150)) == "[::1]:4150"
     assert format_address(("nsqd7", 4150)) == "nsqd7:4150"
+
+
+@pytest.mark.rule("CFG-1")
+@pytest.mark.parametrize("value", [True, "1", None, b"1", float("nan"), float("inf"), 0, 11, 10.5, [1]])
+@pytest.mark.parametrize("whole", [False, True])
+def test_each_number_is_refused_in_the_same_words(value: Any, whole: bool) -> None:
+    with pytest.raises(OptionError) as caught:
+        check_number("count", value, 1, 10, whole=whole)
+    assert str(caught.value).endswith(f": must be a {'whole ' if whole else ''}number between 1 and 10")
+
+
+def test_a_number_at_the_bounds_is_returned_and_one_without_an_upper_bound_is_finite() -> None:
+    assert [check_number("count", value, 1, 10) for value in (1, 1.5, 10)] == [1, 1.5, 10]
+    assert check_number("delay", 1e300, 0, math.inf) == 1e300
+    with pytest.raises(OptionError, match="must be a number of at least 0, and finite"):
+        check_number("delay", math.inf, 0, math.inf)

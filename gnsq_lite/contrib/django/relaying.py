@@ -14,7 +14,8 @@ from django.db import connections
 from gnsq_lite.contrib.django.conf import nsq_settings
 from gnsq_lite.contrib.django.outbox import Relay, outbox_databases
 from gnsq_lite.contrib.django.publishing import writer
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.worker import Middleware, Worker
 
 log = logging.getLogger("gnsq_lite.django")
@@ -62,9 +63,10 @@ class Relaying:
 def interval() -> float:
     """Return the setting's.  Raises ImproperlyConfigured for what is no number of seconds."""
     found = nsq_settings().get("OUTBOX_INTERVAL", 0.5)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0.01 <= found <= 3600:
-        raise ImproperlyConfigured(f"NSQ['OUTBOX_INTERVAL'] must be 0.01 to 3600 seconds, not {found!r}")
-    return float(found)
+    try:
+        return float(check_number("NSQ['OUTBOX_INTERVAL']", found, 0.01, 3600))
+    except OptionError as error:
+        raise ImproperlyConfigured(str(error)) from None
 
 
 class RelayInWorker(Middleware):

@@ -70,7 +70,7 @@ class Bench:
             endpoints=[],
             lookupds=[],
             connection=ConnectionOptions(),
-            reconnect=WriterReconnectOptions().as_reconnect(),
+            reconnect=WriterReconnectOptions(),
             lookup=LookupOptions(),
             max_body_size=max_body_size,
             max_pending=1_000_000,

@@ -36,7 +36,7 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
         endpoints=(),
         lookupds=("127.0.0.1:1",),
         connection=ConnectionOptions(),
-        reconnect=WriterReconnectOptions().as_reconnect(),
+        reconnect=WriterReconnectOptions(),
         lookup=LookupOptions(),
         max_body_size=5_000_000,
         max_pending=1_000_000,

@@ -52,7 +52,7 @@ class Bench:
             endpoints=(),
             lookupds=(),
             connection=ConnectionOptions(),
-            reconnect=WriterReconnectOptions().as_reconnect(),
+            reconnect=WriterReconnectOptions(),
             lookup=LookupOptions(),
             max_body_size=5_000_000,
             max_pending=1_000_000,

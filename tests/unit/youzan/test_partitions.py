@@ -81,7 +81,7 @@ def test_what_contradicts_itself_or_the_topic_is_an_option_error() -> None:
         chooser.choose("t", WHOLE, key=b"k", partition=0)
     with pytest.raises(OptionError, match="4 partitions"):
         chooser.choose("t", WHOLE, partition=4)
-    with pytest.raises(OptionError, match="0 to 254"):
+    with pytest.raises(OptionError, match="between 0 and 254"):
         chooser.choose("t", WHOLE, partition=-1)
     with pytest.raises(OptionError, match="key_mapping"):
         PartitionChooser("rust")  # type: ignore[arg-type]
