@@ -1,8 +1,6 @@
 """A TCP stream in one loop: one greenlet reads, anybody in the loop writes without waiting.
 
-TLS runs through memory buffers (``ssl.MemoryBIO``), so it is the same code monkey-patched or not, and bytes that came
-with the plain text before it are not lost (SEC-3).  OSError and ssl.SSLError become the library's errors here, in one
-table, and name the nsqd.
+TLS is in :mod:`gnsq_lite.net.tls`.  What is raised is the library's own, and names the nsqd.
 """
 
 from __future__ import annotations
@@ -19,16 +17,11 @@ from gevent import monkey
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import (
-    CertificateError,
-    ConnectionLost,
-    NSQConnectionError,
-    TLSError,
-)
+from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Sharing
-from gnsq_lite.net.tls_errors import certificate_hint, tls_failure
+from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions, format_address
 
 #: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.
@@ -74,9 +67,7 @@ class Stream:
         self._readable: Any = self._hub.loop.io(sock.fileno(), _READ)
         self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
-        self._tls: ssl.SSLObject | None = None
-        self._tls_in: Any = None
-        self._tls_out: Any = None
+        self._tls: TLSLayer | None = None
         self._sharing: Sharing | None = None
         #: What threads have read and left to the loop's reader, who takes it before it reads itself.
         self._given: deque[bytes | OSError] = deque()
@@ -98,7 +89,7 @@ class Stream:
             self.bytes_in += len(data)
             if self._tls is None:
                 return data  # type: ignore[no-any-return]
-            data = self._decrypt(data)
+            data = self._decrypt(self._tls, data)
             if data:
                 return data
 
@@ -188,7 +179,10 @@ class Stream:
         A connection that turns out to be lost is closed; its reader gets the error.
         """
         if self._tls is not None and self.closed is None:
-            data = self._encrypt(data)
+            try:
+                data = self._tls.encrypt(data)
+            except TLSError as error:
+                self.close(error)
         self._send(data)
 
     def _send(self, data: bytes) -> None:
@@ -278,71 +272,18 @@ class Stream:
 
         *early* is what was read past the last plain frame.
         """
-        context = tls.context() if isinstance(tls, TLSOptions) else tls
-        name = (tls.server_hostname if isinstance(tls, TLSOptions) else None) or host
-        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls_in.write(early)
-        check = context.check_hostname or context.verify_mode != ssl.CERT_NONE
-        try:
-            tls_object = context.wrap_bio(self._tls_in, self._tls_out, server_hostname=name if check or name else None)
-            self._shake(tls_object)
-        except ssl.SSLCertVerificationError as error:
-            raise CertificateError(self.address, certificate_hint(error, name)) from error
-        except (ssl.SSLError, ValueError) as error:
-            raise tls_failure(self.address, error) from error
-        except ConnectionLost as error:
-            why = (
-                f"nsqd closed the connection in the TLS handshake ({error.why}); does it ask for a client certificate?"
-            )
-            raise TLSError(self.address, why) from error
-        self._tls = tls_object
+        layer = TLSLayer(tls, host, self.address, early)
+        layer.shake_hands(self.read, self._send)
+        self._tls = layer
 
-    def _shake(self, tls: ssl.SSLObject) -> None:
-        incoming, outgoing = self._tls_in, self._tls_out
-        while True:
-            try:
-                tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._send(outgoing.read())
-                incoming.write(self.read())
-            except ssl.SSLError:
-                self._send(outgoing.read())
-                raise
-            else:
-                self._send(outgoing.read())
-                return
-
-    def _decrypt(self, data: bytes) -> bytes:
-        tls: Any = self._tls
-        self._tls_in.write(data)
-        chunks = []
-        try:
-            while chunk := tls.read(READ_SIZE):
-                chunks.append(chunk)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            if not chunks:
-                raise ConnectionLost(self.address, "connection closed by nsqd") from None
-        except ssl.SSLError as error:
-            if not chunks:
-                raise tls_failure(self.address, error) from error
-        if self._tls_out.pending:
-            self._send(self._tls_out.read())
-        return b"".join(chunks)
+    def _decrypt(self, tls: TLSLayer, data: bytes) -> bytes:
+        plain = tls.decrypt(data)
+        self._send(tls.take_outgoing())
+        return plain
 
     def decrypt_buffered(self) -> bytes:
         """Return plain text that came in one packet with the end of the handshake."""
-        return self._decrypt(b"") if self._tls is not None else b""
-
-    def _encrypt(self, data: bytes) -> bytes:
-        tls: Any = self._tls
-        try:
-            tls.write(data)
-        except ssl.SSLError as error:
-            self.close(TLSError(self.address, f"TLS failed: {error}"))
-            return b""
-        return bytes(self._tls_out.read())
+        return self._decrypt(self._tls, b"") if self._tls is not None else b""
 
     # -- the end
 
@@ -352,7 +293,10 @@ class Stream:
             return
         self.closed = reason
         if self._tls is not None and not self._chunks:
-            self._say_goodbye()
+            try:
+                self._sock.send(self._tls.goodbye())
+            except OSError:
+                pass
         self._chunks.clear()
         self.unsent = 0
         self._release()
@@ -373,16 +317,6 @@ class Stream:
     def _shut(self, how: int) -> None:
         try:
             self._sock.shutdown(how)
-        except OSError:
-            pass
-
-    def _say_goodbye(self) -> None:
-        try:
-            self._tls.unwrap()  # type: ignore[union-attr]
-        except (ssl.SSLError, OSError):
-            pass
-        try:
-            self._sock.send(self._tls_out.read())
         except OSError:
             pass
 

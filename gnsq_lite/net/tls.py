@@ -1,0 +1,119 @@
+"""TLS between a socket and those who read and write plain text; it does no I/O itself.
+
+It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code monkey-patched or not, and bytes that came
+with the plain text before it are not lost (SEC-3).  Errors say what to set.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+
+from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, TLSError
+from gnsq_lite.options import TLSOptions
+
+#: Bytes of one read of plain text.
+_READ_SIZE = 64 * 1024
+
+
+class TLSLayer:
+    """One connection's TLS, this side being the client.
+
+    *early* is what was read past the last plain frame.  Raises TLSError for a host name that TLS cannot verify, and
+    OptionError for a file that cannot be read.
+    """
+
+    def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
+        context = tls.context() if isinstance(tls, TLSOptions) else tls
+        self._name = (tls.server_hostname if isinstance(tls, TLSOptions) else None) or host
+        self._address = address
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._in.write(early)
+        must_verify = context.check_hostname or context.verify_mode != ssl.CERT_NONE
+        name = self._name if must_verify or self._name else None
+        try:
+            self._object = context.wrap_bio(self._in, self._out, server_hostname=name)
+        except (ssl.SSLError, ValueError) as error:
+            raise tls_failure(address, error) from error
+
+    def shake_hands(self, read: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
+        """Do the handshake over *read*, which waits for bytes, and *send*.  Raises TLSError, CertificateError."""
+        try:
+            while not self._is_done(send):
+                self._in.write(read())
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateError(self._address, certificate_hint(error, self._name)) from error
+        except (ssl.SSLError, ValueError) as error:
+            raise tls_failure(self._address, error) from error
+        except ConnectionLost as error:
+            why = (
+                f"nsqd closed the connection in the TLS handshake ({error.why}); does it ask for a client certificate?"
+            )
+            raise TLSError(self._address, why) from error
+
+    def _is_done(self, send: Callable[[bytes], None]) -> bool:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        finally:  # an alert goes out too
+            send(self._out.read())
+        return True
+
+    def decrypt(self, data: bytes) -> bytes:
+        """Return the plain text that *data* completes.  Raises ConnectionLost at its end, and TLSError."""
+        self._in.write(data)
+        chunks = []
+        try:
+            while chunk := self._object.read(_READ_SIZE):
+                chunks.append(chunk)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            if not chunks:
+                raise ConnectionLost(self._address, "connection closed by nsqd") from None
+        except ssl.SSLError as error:
+            if not chunks:
+                raise tls_failure(self._address, error) from error
+        return b"".join(chunks)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """Return what to send for *data*.  Raises TLSError."""
+        try:
+            self._object.write(data)
+        except ssl.SSLError as error:
+            raise TLSError(self._address, f"TLS failed: {error}") from error
+        return self._out.read()
+
+    def take_outgoing(self) -> bytes:
+        """Return what TLS has to send for itself, often b""."""
+        return self._out.read()
+
+    def goodbye(self) -> bytes:
+        """Return what to send last."""
+        try:
+            self._object.unwrap()
+        except (ssl.SSLError, OSError):
+            pass
+        return self._out.read()
+
+
+def tls_failure(address: str, error: Exception) -> TLSError:
+    """Return what went wrong; an alert during or right after the handshake is nsqd's refusal of this client."""
+    said = getattr(error, "reason", None) or str(error)
+    if "CERTIFICATE_REQUIRED" in said or "UNKNOWN_CA" in said or "BAD_CERTIFICATE" in said:
+        why = f"nsqd refuses this client's certificate, or the lack of one ({said}); set TLSOptions(cert_file=...)"
+        return ClientCertificateError(address, why)
+    return TLSError(address, f"TLS failed: {error}")
+
+
+def certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
+    """Return which check failed and what to set."""
+    said = error.verify_message or str(error)
+    if "ostname" in said or "IP address" in said:
+        return (
+            f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to the name it is for"
+        )
+    if "expired" in said or "not yet valid" in said:
+        return f"the certificate is out of date ({said})"
+    return f"the certificate does not verify ({said}); set TLSOptions(ca_file=...) to the CA that signed it"
