@@ -77,6 +77,14 @@ def check_number(name: str, value: T, low: float, high: float, *, whole: bool = 
     return value
 
 
+def check_choice(name: str, value: T, *allowed: object) -> T:
+    """Return *value*; raise OptionError where it is none of *allowed*."""
+    if value not in allowed:
+        *first, last = (repr(each) for each in allowed)
+        raise OptionError(name, value, f"must be {', '.join(first)} or {last}")
+    return value
+
+
 def check_ranges(options: Any) -> None:
     """Raise OptionError for the first field of the dataclass *options* that is outside its declared range."""
     for spec in dataclasses.fields(options):
@@ -85,3 +93,10 @@ def check_ranges(options: Any) -> None:
             low, high = spec.metadata["low"], spec.metadata["high"]
             is_whole = isinstance(spec.default, int) or spec.metadata["unit"] == "bytes"
             check_number(spec.name, value, low, high, whole=is_whole)
+
+
+def check_at_most(options: Any, name: str, limit: str) -> None:
+    """Raise OptionError where the number *name* of *options* is above their *limit*; None is nothing, and no limit."""
+    value, most = getattr(options, name), getattr(options, limit)
+    if value is not None and most is not None and value > most:
+        raise OptionError(name, value, f"is above {limit} ({most})")

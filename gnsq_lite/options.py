@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import check_number, check_ranges, count, documented, duration, per_second, share, size
+from gnsq_lite.option_fields import (
+    check_at_most,
+    check_choice,
+    check_number,
+    check_ranges,
+    count,
+    documented,
+    duration,
+    per_second,
+    share,
+    size,
+)
 from gnsq_lite.version import __version__
 
 Compression = Literal["snappy", "deflate"]
@@ -70,10 +81,7 @@ class RetryOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.requeue_delay > self.max_requeue_delay:
-            raise OptionError(
-                "requeue_delay", self.requeue_delay, f"is above max_requeue_delay ({self.max_requeue_delay})"
-            )
+        check_at_most(self, "requeue_delay", "max_requeue_delay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +95,7 @@ class HandlerOptions:
     def __post_init__(self) -> None:
         check_ranges(self)
         per_second("rate_limit", self.rate_limit)
-        soft, hard = self.soft_time_limit, self.time_limit
-        if soft is not None and hard is not None and soft > hard:
-            raise OptionError("soft_time_limit", soft, f"is above time_limit ({hard})")
+        check_at_most(self, "soft_time_limit", "time_limit")
 
     @property
     def per_second(self) -> float | None:
@@ -107,10 +113,7 @@ class ReconnectOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.reconnect_delay > self.max_reconnect_delay:
-            raise OptionError(
-                "reconnect_delay", self.reconnect_delay, f"is above max_reconnect_delay ({self.max_reconnect_delay})"
-            )
+        check_at_most(self, "reconnect_delay", "max_reconnect_delay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +182,7 @@ class TLSOptions:
     verify: bool = documented(True, "False accepts any certificate; for tests only")
 
     def __post_init__(self) -> None:
-        if self.minimum_version not in ("TLSv1.2", "TLSv1.3"):
-            raise OptionError("minimum_version", self.minimum_version, "must be 'TLSv1.2' or 'TLSv1.3'")
+        check_choice("minimum_version", self.minimum_version, "TLSv1.2", "TLSv1.3")
         if self.key_file is not None and self.cert_file is None:
             raise OptionError("key_file", self.key_file, "needs cert_file")
         for name in ("ca_file", "cert_file", "key_file"):
@@ -331,8 +333,7 @@ class ConnectionOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.compression not in (None, "snappy", "deflate"):
-            raise OptionError("compression", self.compression, "must be None, 'snappy' or 'deflate'")
+        check_choice("compression", self.compression, None, "snappy", "deflate")
         size, timeout = self.output_buffer_size, self.output_buffer_timeout
         if size is not None and size != -1:
             check_number("output_buffer_size", size, 64, 1 << 30, whole=True)

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from gnsq_lite.consume.closing import close_all, drain_on_signals
+from gnsq_lite.consume.closing import CLOSE_TIMEOUT, close_all, drain_on_signals
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.consume.pools import pool_kind
 from gnsq_lite.consume.settings import ConsumerSettings
@@ -40,7 +40,7 @@ from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lo
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop
-from gnsq_lite.option_fields import check_number
+from gnsq_lite.option_fields import check_choice, check_number
 from gnsq_lite.options import (
     TIMEOUT,
     BackoffOptions,
@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from gnsq_lite.keywords import ReaderKeywords
 
 log = logging.getLogger("gnsq_lite.reader")
-
-#: Seconds close() waits for running handlers where it is not told.
-CLOSE_TIMEOUT = 30.0
 
 
 def log_give_up(message: Message) -> None:
@@ -201,7 +198,7 @@ class Reader:
             max_in_flight=_whole("max_in_flight", max_in_flight, 0),
             is_prompt=_is_prompt(delivery, batch_size),
             concurrency=None if concurrency is None else _whole("concurrency", concurrency, 1),
-            pool=pool_kind(_one_of_pools(handler_pool)),
+            pool=pool_kind(check_choice("handler_pool", handler_pool, "auto", "greenlet", "thread", "inline")),
             batch_size=None if batch_size is None else _whole("batch_size", batch_size, 1),
             batch_wait=check_number("batch_wait", 1.0 if batch_wait is None else batch_wait, *TIMEOUT),
             rdy_idle_timeout=check_number("rdy_idle_timeout", rdy_idle_timeout, *TIMEOUT),
@@ -274,7 +271,7 @@ class Reader:
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
         run_in_loop(loop, core.start)
         if block:
-            until_signal(core.ended, partial(_close_all, core), handle_sigterm=self._handle_signals)
+            until_signal(core.ended, partial(close_all, core.end), handle_sigterm=self._handle_signals)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
@@ -299,7 +296,7 @@ class Reader:
         """
         core = self._started()
         if not (
-            or_sigterm(core.ended, partial(_close_all, core), timeout)
+            or_sigterm(core.ended, partial(close_all, core.end), timeout)
             if self._handle_signals
             else core.ended.wait(timeout)
         ):
@@ -380,10 +377,6 @@ class Reader:
 _NEVER: Any = object()
 
 
-def _close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    close_all(core.end, timeout)
-
-
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
@@ -392,15 +385,8 @@ def _whole(name: str, value: int, low: int) -> int:
     return check_number(name, value, low, 2**31 - 1, whole=True)
 
 
-def _one_of_pools(value: Any) -> HandlerPool:
-    if value not in ("auto", "greenlet", "thread", "inline"):
-        raise OptionError("handler_pool", value, "must be 'auto', 'greenlet', 'thread' or 'inline'")
-    return value  # type: ignore[no-any-return]
-
-
 def _is_prompt(delivery: Any, batch_size: int | None) -> bool:
-    if delivery not in ("auto", "prompt", "bulk"):
-        raise OptionError("delivery", delivery, "must be 'auto', 'prompt' or 'bulk'")
+    check_choice("delivery", delivery, "auto", "prompt", "bulk")
     return delivery == "prompt" or (delivery == "auto" and batch_size is None)
 
 

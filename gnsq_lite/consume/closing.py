@@ -21,6 +21,8 @@ from gnsq_lite.net.waiting import Completion, run_in_loop
 
 log = logging.getLogger("gnsq_lite.reader")
 
+#: Seconds close() waits for running handlers where it is not told.
+CLOSE_TIMEOUT = 30.0
 #: Seconds nsqd has, beyond the time limit, to answer CLS, to read what was sent last and to close.
 _LINGER = 1.0
 #: Seconds more that one waits who closes.
@@ -174,7 +176,7 @@ def drain_on_signals(closing: Closing) -> None:
     _drained[id(closing)] = closing
 
 
-def close_all(closing: Closing, timeout: float) -> None:
+def close_all(closing: Closing, timeout: float = CLOSE_TIMEOUT) -> None:
     """Close that Reader and what signals drain, all in the same *timeout* seconds; wait for their ends."""
     readers = {closing, *(one for one in (ref() for ref in _drained.valuerefs()) if one is not None)}
     open_ones = [one for one in readers if not (one.ended.done() or one.loop.stopped or one.loop.gone)]

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnsq_lite.errors import MissingExtra, OptionError
+from gnsq_lite.errors import MissingExtra
 from gnsq_lite.message import Requeue
+from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.commands import check_bodies, check_body
 from gnsq_lite.worker import Handler, Middleware
 from gnsq_lite.writer import Writer
@@ -129,8 +130,7 @@ class TracedWriter(Writer[Any]):
         tracer_provider: Any = None,
         **options: Unpack[PerhapsTraced],
     ) -> None:
-        if carry not in (None, "headers", "envelope"):
-            raise OptionError("carry", carry, "must be 'headers', 'envelope' or None")
+        check_choice("carry", carry, "headers", "envelope", None)
         super().__init__(nsqd_tcp_addresses, **options)
         self._carry = carry
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gnsq_lite.errors import OptionError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import items
 from gnsq_lite.http.nodes import LookupdNodes, TopicMeta, parse_lookupds, parse_meta
+from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.names import check_topic
 
 
@@ -66,8 +66,7 @@ class YouzanLookupdEndpoints(HTTPClient):
 
     def disable_write(self, kind: Literal["all", "ordered", ""] = "all") -> None:
         """Refuse changes of all or of ordered topics in the cluster; ``""`` allows them again."""
-        if kind not in ("all", "ordered", ""):
-            raise OptionError("kind", kind, "must be 'all', 'ordered' or ''")
+        check_choice("kind", kind, "all", "ordered", "")
         self.post("/disable/write", {"type": kind})
 
     def set_log_level(self, level: int) -> None:

@@ -15,7 +15,7 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.http.bodies import check_body
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, raw
-from gnsq_lite.option_fields import check_number
+from gnsq_lite.option_fields import check_choice, check_number
 from gnsq_lite.wire.names import check_channel, check_topic
 
 #: Bytes of an ext header at the most, for nsqd's sake: nsqd/message.go:436
@@ -203,8 +203,7 @@ class YouzanNsqdEndpoints(HTTPClient):
 
     def disable_write(self, kind: Literal["all", "ordered", ""] = "all") -> None:
         """Refuse publishes to all or to ordered topics; ``""`` allows them again."""
-        if kind not in ("all", "ordered", ""):
-            raise OptionError("kind", kind, "must be 'all', 'ordered' or ''")
+        check_choice("kind", kind, "all", "ordered", "")
         self.post("/disable/write", {"type": kind})
 
     def set_log_level(self, level: int) -> None:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.giveup import by_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages
 from gnsq_lite.policy.schedule import Schedule
-from gnsq_lite.reader import CLOSE_TIMEOUT, Reader
+from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.election import Election
 from gnsq_lite.worker import running, schedules, sharing
