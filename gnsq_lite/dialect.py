@@ -27,6 +27,9 @@ Role = Literal["read", "write"]
 #: Where a nsqlookupd says what it is.
 INFO = "/info"
 
+#: Makes of (topic, body, headers) the body and the headers that are sent.
+Packer: TypeAlias = Callable[[str, bytes, "Mapping[str, Any] | None"], "tuple[bytes, Mapping[str, Any] | None]"]
+
 #: Makes a message of (connection, timestamp_ns, attempts, id, rest of the frame).
 MessageFactory: TypeAlias = Callable[[Any, int, int, bytes, bytes], Message]
 
@@ -197,6 +200,11 @@ class Dialect(Protocol):
             missing: Those that have neither answered for it nor failed.
         """
         return lookup
+
+    @property
+    def pack(self) -> Packer | None:
+        """What compresses bodies before they are checked; None: nothing does."""
+        return None
 
     @property
     def batch_extra(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnsq_lite.errors import OptionError
+from gnsq_lite.errors import CompressedBodyError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.reader import log_give_up
@@ -58,12 +58,19 @@ def to_directory(path: str | os.PathLike[str]) -> GiveUp:
             "id": message.id.hex(),
             "timestamp_ns": message.timestamp_ns,
             "attempts": message.attempts,
-            "body": base64.b64encode(message.body).decode("ascii"),
+            "body": base64.b64encode(_kept_body(message)).decode("ascii"),
         }
         name = f"{message.topic}.{message.channel}.{message.timestamp_ns}.{message.id.hex()}.json"
         _write_atomically(folder, name.replace("#", "_"), json.dumps(record).encode("ascii"))
 
     return keep
+
+
+def _kept_body(message: Message) -> bytes:
+    try:
+        return message.body
+    except CompressedBodyError:  # which may be why it is given up
+        return message.raw_body
 
 
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
@@ -102,7 +109,7 @@ def to_topic(topic: str, writer: Writer[Any]) -> GiveUp:
     check_topic(topic)
 
     def publish(message: Message) -> None:
-        writer.publish(topic, message.body)
+        writer.publish(topic, _kept_body(message))
 
     return publish
 

@@ -121,6 +121,11 @@ class Message:
         self._token = NEW
 
     @property
+    def raw_body(self) -> bytes:
+        """The body as nsqd sent it: another than ``body`` where a client of Youzan's has compressed it."""
+        return self.body
+
+    @property
     def timestamp(self) -> datetime:
         """When it was published, by nsqd's clock, to the microsecond."""
         seconds, ns = divmod(self.timestamp_ns, 1_000_000_000)
@@ -227,7 +232,7 @@ class Message:
         return token
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.body)} bytes>"
+        return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.raw_body)} bytes>"
 
 
 know(Message, NEW)  # whoever changes Message.__init__ changes _speed.c

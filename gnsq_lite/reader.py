@@ -74,7 +74,7 @@ def log_give_up(message: Message) -> None:
         message.topic,
         message.channel,
         message.attempts,
-        len(message.body),
+        len(message.raw_body),
         extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
     )
 

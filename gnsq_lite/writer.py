@@ -125,6 +125,8 @@ class Writer(Generic[Outcome]):
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
         #: Bytes that each body of a batch takes beside its own; plain NSQ has none.
         self._extra = self._dialect.batch_extra
+        #: Compresses the bodies of some topics; None: none.
+        self._pack = self._dialect.pack
         self._own: WriterOptions = own
         self._settings = ProducerSettings(
             dialect=self._dialect,
@@ -351,6 +353,8 @@ class Writer(Generic[Outcome]):
         if type(topic) is not str:
             check_topic(topic)
         commands.PUBLISH_HEADS[topic]  # a bad name opens nothing
+        if self._pack is not None:
+            body, headers = self._pack(topic, body, headers)
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             body = self._checked(body)
         core = self._core

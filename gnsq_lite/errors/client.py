@@ -181,6 +181,10 @@ class UnexpectedFrame(ProtocolError):
     """A frame that the state of the connection does not allow."""
 
 
+class CompressedBodyError(NSQError):
+    """A body that Youzan's Go client compressed cannot be unpacked, or is longer than allowed; its message fails."""
+
+
 # -- publishing -----------------------------------------------------------------------------------------------------
 
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, PublishRequest, Role
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role
 from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
 from gnsq_lite.options import Address
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
+from gnsq_lite.youzan.compression import CODEC_KEY, pack
 from gnsq_lite.youzan.constants import TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
@@ -189,7 +190,8 @@ class YouzanDialect(Dialect):
     def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
         """Return what reads the layout that follows from the topic and the SUB (YZ-10, YZ-15)."""
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
-        return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition)
+        most = self.options.max_decompressed_size if self.options.decompress else None
+        return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition, most)
 
     def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
         """1 where consumed in order: the server sends one at a time, whatever RDY says (YZ-6)."""
@@ -232,6 +234,23 @@ class YouzanDialect(Dialect):
     def _check(self, request: PublishRequest) -> None:
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
+
+    @property
+    def pack(self) -> Packer | None:
+        """What compresses the long bodies of the topics in ``compress``."""
+        return self._pack if self.options.compress else None
+
+    def _pack(
+        self, topic: str, body: bytes, headers: Mapping[str, Any] | None
+    ) -> tuple[bytes, Mapping[str, Any] | None]:
+        """Return body and headers as they are to be sent; in the caller's thread, before anything is checked."""
+        codec = (self.options.compress or {}).get(topic)
+        if codec is None or not isinstance(body, bytes) or len(body) < self.options.compress_from:
+            return body, headers
+        if headers is not None and (not isinstance(headers, Mapping) or CODEC_KEY in headers):
+            return body, headers
+        packed = pack(body, codec)
+        return (body, headers) if packed is None else (packed[0], {**(headers or {}), **packed[1]})
 
     def prepare(self, request: PublishRequest) -> PublishRequest:
         """Return the publish with its trace id drawn: one for every time it is sent, so that doubles can be told."""

@@ -20,11 +20,15 @@ from typing import Any, NamedTuple
 
 from gnsq_lite.errors import FrameError, ProtocolError
 from gnsq_lite.message import Answers, Message
+from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, codec_of, unpack
 from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
 
 _ids = Struct(">QQ").unpack
 _tail = Struct(">qI").unpack_from
 _trace = Struct(">2sQQqI")
+
+#: Found in the header of a compressed message.
+_COMPRESSED = CODEC_KEY.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,50 @@ class YouzanMessage(Message):
         return tag if isinstance(tag, str) else None
 
 
+class CompressedMessage(YouzanMessage):
+    """A message whose headers say that its body is compressed: unpacked when the handler asks for it.
+
+    Its ``body`` raises CompressedBodyError for what cannot be unpacked; ``raw_body`` has it as it came.  ``headers``
+    are without the two that speak of the compression.
+    """
+
+    __slots__ = ("_most", "_packed", "_unpacked")
+
+    def __init__(self, most: int, *parts: Any) -> None:
+        self._unpacked: bytes | None = None
+        super().__init__(*parts)
+        self._most, self._packed, self._unpacked = most, self.body, None
+
+    @property
+    def body(self) -> bytes:
+        """What was published."""
+        if self._unpacked is None:
+            self._unpacked = unpack(self._packed, super().headers or {}, self._most)
+        return self._unpacked
+
+    @body.setter
+    def body(self, body: bytes) -> None:
+        self._unpacked = body
+
+    @property
+    def raw_body(self) -> bytes:
+        """The body as nsqd sent it."""
+        return self._packed
+
+    @property
+    def raw_headers(self) -> dict[str, Any] | None:
+        """The headers as nsqd sent them."""
+        return super().headers
+
+    @property
+    def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
+        """The headers as they were published."""
+        headers = super().headers
+        if codec_of(headers) is None or headers is None:
+            return headers
+        return {name: value for name, value in headers.items() if name not in (CODEC_KEY, SIZE_KEY)}
+
+
 def _tag_header(content: Content) -> dict[str, Any] | None:
     # Some old servers mark JSON as a tag: a tag has no brace.
     if content.header_version != EXT_TAG or content.header is None or content.header.startswith(b"{"):
@@ -146,8 +194,13 @@ def _parse_header(data: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def message_factory(layout: Layout, partition: int | None) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
-    """Return what makes the messages of one connection; it raises FrameError for a malformed one."""
+def message_factory(
+    layout: Layout, partition: int | None, most_unpacked: int | None = None
+) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
+    """Return what makes the messages of one connection; it raises FrameError for a malformed one.
+
+    *most_unpacked* is how many bytes a compressed body may have; None: leave all as they come.
+    """
     if not layout.ext and not layout.tail:
 
         def make_plain(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
@@ -156,7 +209,10 @@ def message_factory(layout: Layout, partition: int | None) -> Callable[[Any, int
         return make_plain
 
     def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
-        return YouzanMessage(connection, ns, attempts, id, decode_content(rest, layout), partition)
+        content = decode_content(rest, layout)
+        if most_unpacked is not None and content.header is not None and _COMPRESSED in content.header:
+            return CompressedMessage(most_unpacked, connection, ns, attempts, id, content, partition)
+        return YouzanMessage(connection, ns, attempts, id, content, partition)
 
     return make
 

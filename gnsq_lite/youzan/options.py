@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import documented
+from gnsq_lite.option_fields import check_ranges, documented, size
+from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.commands import StartOffset, check_partition
+from gnsq_lite.youzan.compression import NUMBERS, Codec
 from gnsq_lite.youzan.hashing import KeyMapping
 from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.ordered import GiveUp
@@ -86,6 +88,14 @@ class YouzanOptions:
     ext_filter: ExtFilter | None = documented(None, "receive matching messages only (YZ-16)")
     extend_support: bool | None = documented(None, "whether the topic has headers; None: as its metainfo says (YZ-15)")
     key_mapping: KeyMapping = documented("go", "'go' (murmur3) or 'java' (String.hashCode): key to partition (YZ-5)")
+    decompress: bool = documented(True, "unpack bodies that youzan/go-nsq has compressed; False: leave them so")
+    max_decompressed_size: int = size(
+        16 * 1024 * 1024, 1, 2**31 - 1, "an unpacked body that is longer fails its message with CompressedBodyError"
+    )
+    compress: Mapping[str, Codec] | None = documented(
+        None, "codecs ('gzip', 'snappy', 'lz4') by topic: publish compressed, as youzan/go-nsq does; ext topics alone"
+    )
+    compress_from: int = size(20480, 1, 2**31 - 1, "the shortest body to compress")
     trace: bool = documented(False, "publish with a trace id and return receipts (YZ-9)")
 
     def __post_init__(self) -> None:
@@ -106,8 +116,18 @@ class YouzanOptions:
             check_tag(self.desired_tag, "desired_tag")
         if self.ext_filter is not None and not isinstance(self.ext_filter, ExtFilter):
             raise OptionError("ext_filter", self.ext_filter, "must be an ExtFilter")
+        check_ranges(self)
+        self._check_compress()
         if self.key_mapping not in ("go", "java"):
             raise OptionError("key_mapping", self.key_mapping, "must be 'go' or 'java'")
+
+    def _check_compress(self) -> None:
+        if not (self.compress is None or isinstance(self.compress, Mapping)):
+            raise OptionError("compress", self.compress, "must be None or a mapping of topics to codecs")
+        for topic, codec in (self.compress or {}).items():
+            check_topic(topic)
+            if codec not in NUMBERS:
+                raise OptionError("compress", codec, f"must be one of {', '.join(NUMBERS)}")
 
     def is_ordered(self, topic: str, says_meta: bool) -> bool:
         """Whether to consume *topic* in order; *says_meta* is what its metainfo says."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from gnsq_lite.message import Message
 from gnsq_lite.youzan.constants import RESERVED, TAG_KEY
+from gnsq_lite.youzan.messages import CompressedMessage
 
 
 class Publisher(Protocol):
@@ -23,9 +24,9 @@ def to_tail(writer: Publisher) -> Callable[[Message], None]:
     """
 
     def give_up(message: Message) -> None:
-        headers = message.headers
+        headers = message.raw_headers if isinstance(message, CompressedMessage) else message.headers
         if headers is not None:  # the server's own keys, but for the tag, are refused by a publish
             headers = {k: v for k, v in headers.items() if not k.startswith(RESERVED) or k == TAG_KEY}
-        writer.publish(message.topic, message.body, partition=message.partition, headers=headers)
+        writer.publish(message.topic, message.raw_body, partition=message.partition, headers=headers)
 
     return give_up

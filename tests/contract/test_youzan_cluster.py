@@ -102,7 +102,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def a_reader(cluster: Cluster, topic: str, handler: Callable[[Any], Any], **keywords: Any) -> Reader:
-    of_reader = ("max_in_flight", "requeue_delay", "max_attempts", "on_error")
+    of_reader = ("max_in_flight", "requeue_delay", "max_attempts", "on_error", "on_give_up")
     options = {name: keywords.pop(name) for name in of_reader if name in keywords}
     return Reader(
         topic,

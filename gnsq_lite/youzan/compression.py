@@ -1,0 +1,112 @@
+"""Bodies that youzan/go-nsq has compressed for a topic (its ``topics_for_compress``), unpacked and packed as it does.
+
+Two headers of an ext message say so, both decimal text: the codec's number, and the size before.  gzip is a gzip file;
+snappy and lz4 are one block without a frame, and that of lz4 does not tell its size.  compress.go, message.go:295
+@1.7.2-HA
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import cramjam
+
+from gnsq_lite.errors import CompressedBodyError
+
+Codec = Literal["gzip", "snappy", "lz4"]
+
+#: Headers of a compressed message.
+CODEC_KEY = "nsq.client.compress"
+SIZE_KEY = "nsq.msg.size"
+#: Their values for each codec; "0" is no compression.
+NUMBERS: Mapping[str, str] = {"gzip": "1", "snappy": "2", "lz4": "3"}
+_NAMES = {number: name for name, number in NUMBERS.items()}
+
+#: A byte of lz4, or of snappy, stands for at most so many; no more is taken to be wanted, whatever is said.
+_MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
+
+
+def pack(body: bytes, codec: Codec) -> tuple[bytes, dict[str, str]] | None:
+    """Return *body* compressed and the headers that say so; None where it would not be smaller."""
+    if codec == "gzip":
+        packed = gzip.compress(body, 6, mtime=0)
+    elif codec == "snappy":
+        packed = bytes(cramjam.snappy.compress_raw(body))
+    else:
+        packed = bytes(cramjam.lz4.compress_block(body, store_size=False))
+    if len(packed) >= len(body):
+        return None
+    return packed, {CODEC_KEY: NUMBERS[codec], SIZE_KEY: str(len(body))}
+
+
+def codec_of(headers: Mapping[str, Any] | None) -> str | None:
+    """Return the number of the codec that *headers* name; None where they name none."""
+    number = (headers or {}).get(CODEC_KEY)
+    return number if isinstance(number, str) and number else None
+
+
+def unpack(data: bytes, headers: Mapping[str, Any], most: int) -> bytes:
+    """Return the body that was compressed to *data*, at most *most* bytes of it.
+
+    Raises CompressedBodyError for more, for what is corrupt, and for a codec that is not known.
+    """
+    number = codec_of(headers)
+    if number in (None, "0"):
+        return data
+    codec = _NAMES.get(str(number))
+    if codec is None:
+        raise CompressedBodyError(f"it is compressed with codec {str(number)[:20]!r}, which is not known")
+    size = _size(headers.get(SIZE_KEY))
+    if size is not None and size > most:
+        raise _too_large(codec, most)
+    if codec == "gzip":
+        return _gunzip(data, most)
+    try:
+        return _snappy(data, most) if codec == "snappy" else _lz4(data, most if size is None else size)
+    except cramjam.DecompressionError as error:
+        raise CompressedBodyError(f"its {codec} block of {len(data)} bytes is corrupt: {error}") from None
+
+
+def _size(text: object) -> int | None:
+    if not isinstance(text, str):
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise CompressedBodyError(f"its header {SIZE_KEY} is {text[:20]!r}, not a number")
+    return int(text)
+
+
+def _too_large(codec: str, most: int) -> CompressedBodyError:
+    return CompressedBodyError(f"unpacked from {codec} it has more than {most} bytes (max_decompressed_size)")
+
+
+def _gunzip(data: bytes, most: int) -> bytes:
+    body = b""
+    while data:  # a gzip file may have several members
+        member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            body += member.decompress(data, most + 1 - len(body))
+        except zlib.error as error:
+            raise CompressedBodyError(f"its gzip is corrupt: {error}") from None
+        if len(body) > most:
+            raise _too_large("gzip", most)
+        if not member.eof:
+            raise CompressedBodyError("its gzip ends too early")
+        data = member.unused_data
+    return body
+
+
+def _snappy(data: bytes, most: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(data)
+    if size > most:
+        raise _too_large("snappy", most)
+    if size > len(data) * _MOST_OF_SNAPPY:
+        raise CompressedBodyError(f"its snappy block of {len(data)} bytes says that it unpacks to {size}")
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+def _lz4(data: bytes, most: int) -> bytes:
+    room = min(most, len(data) * _MOST_OF_LZ4)
+    return bytes(cramjam.lz4.decompress_block(room.to_bytes(4, "little") + data))

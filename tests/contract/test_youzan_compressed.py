@@ -1,0 +1,80 @@
+"""Compressed bodies between a Writer and a Reader, on the embedded cluster and a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import CompressedBodyError, ExtNotSupportedError
+from gnsq_lite.youzan.compression import CODEC_KEY, Codec
+from tests.contract import test_youzan_cluster
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
+from tests.unit.youzan.test_compression import BODY, BOMBS, CODECS, GO, said
+
+cluster = test_youzan_cluster.cluster
+
+pytestmark = pytest.mark.rule("YZ-15")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_long_bodies_are_compressed_on_the_way_and_nobody_sees_it(cluster: Cluster, codec: Codec) -> None:
+    topic, got = cluster.topic(1, extend="true"), []
+    with a_reader(cluster, topic, lambda m: got.append((m.body, m.headers, len(m.raw_body)))) as reader:
+        subscribed(reader, 1)
+        with a_writer(cluster, compress={topic: codec}, compress_from=len(BODY)) as writer:
+            writer.publish(topic, BODY, headers={"a": 1})
+            writer.publish_nowait(topic, BODY).result()
+            writer.publish(topic, b"short")
+        until(lambda: len(got) == 3)
+    first, second, short = sorted(got, key=lambda one: (-len(one[0]), len(one[1] or ())))
+    assert (first[:2], second[:2], short) == ((BODY, {}), (BODY, {"a": 1}), (b"short", None, 5))
+    assert max(first[2], second[2]) < 100
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_bomb_fails_its_message_alone_until_it_is_given_up(cluster: Cluster) -> None:
+    topic, got, errors, given_up = cluster.topic(1, extend="true"), [], [], []
+
+    def handle(message: Any) -> None:
+        try:
+            got.append(message.body)
+        except CompressedBodyError as error:
+            errors.append(error)
+            raise
+
+    with a_reader(
+        cluster,
+        topic,
+        handle,
+        max_attempts=2,
+        requeue_delay=0.0,
+        on_give_up=given_up.append,
+        max_decompressed_size=1000,
+    ) as reader:
+        subscribed(reader, 1)
+        with a_writer(cluster) as writer:
+            writer.publish(topic, b"before")
+            writer.publish(topic, BOMBS["lz4"], headers=said("lz4", None))
+            writer.publish(topic, GO["lz4"], headers=said("lz4"))
+        until(lambda: given_up and len(got) == 2, 60.0)
+        assert reader.stats().connections
+    assert sorted(got) == [b"before", BODY]
+    assert len(errors) == 2
+    assert given_up[0].raw_body == BOMBS["lz4"]
+
+
+def test_a_topic_without_headers_refuses_a_compressed_body(cluster: Cluster) -> None:
+    topic = cluster.topic(1)
+    with a_writer(cluster, compress={topic: "gzip"}, compress_from=1) as writer, pytest.raises(ExtNotSupportedError):
+        writer.publish(topic, BODY)
+
+
+def test_a_relay_leaves_bodies_packed(cluster: Cluster) -> None:
+    topic, got = cluster.topic(1, extend="true"), []
+    with a_reader(cluster, topic, got.append, decompress=False) as reader:
+        subscribed(reader, 1)
+        with a_writer(cluster) as writer:
+            writer.publish(topic, GO["gzip"], headers=said("gzip"))
+        until(lambda: got)
+    assert (got[0].body, got[0].headers[CODEC_KEY]) == (GO["gzip"], "1")

@@ -1,0 +1,185 @@
+"""Bodies that youzan/go-nsq compresses; the bytes in here are what its codecs made."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from typing import Any
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.errors import CompressedBodyError, OptionError
+from gnsq_lite.youzan.compression import CODEC_KEY, NUMBERS, SIZE_KEY, Codec, pack, unpack
+from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.messages import Layout, YouzanMessage, message_factory
+from gnsq_lite.youzan.tail import to_tail
+from tests.unit.youzan.test_messages import OWNER
+
+pytestmark = pytest.mark.rule("YZ-15")
+
+BODY = b"created, paid, sent, " * 40
+CODECS: tuple[Codec, ...] = ("gzip", "snappy", "lz4")
+#: BODY, as go-nsq's codecs pack it.
+GO: dict[str, bytes] = {
+    "gzip": bytes.fromhex(
+        "1f8b08000000000000ff4a2e4a4d2c494dd1512848cc4cd151284ecd2bd15118151c151c15244910100000ffffb7290df048030000"
+    ),
+    "snappy": bytes.fromhex(
+        "c80650637265617465642c20706169642c2073656e742c20fe1500fe1500fe1500fe1500fe1500fe1500fe1500fe1500fe1500"
+        "fe1500fe1500fe1500ca1500"
+    ),
+    "lz4": bytes.fromhex("ff06637265617465642c20706169642c2073656e742c201500ffffff14003303b06169642c2073656e742c20"),
+}
+#: A few bytes that stand for 64 MiB of zeros; their headers do not say so.
+BOMBS: dict[str, bytes] = {
+    "gzip": gzip.compress(b"\0" * (64 << 20)),
+    "snappy": bytes(cramjam.snappy.compress_raw(b"\0" * (64 << 20))),
+    "lz4": bytes(cramjam.lz4.compress_block(b"\0" * (64 << 20), store_size=False)),
+}
+
+
+def said(codec: str, size: int | None = len(BODY), **more: str) -> dict[str, str]:
+    return {CODEC_KEY: NUMBERS[codec], **({} if size is None else {SIZE_KEY: str(size)}), **more}
+
+
+def message(body: bytes, headers: dict[str, Any], most: int | None = 1 << 20, tail: bool = False) -> YouzanMessage:
+    header = json.dumps(headers).encode()
+    place = b"\0" * 12 if tail else b""
+    content = b"\x04" + len(header).to_bytes(2, "big") + header + place + body
+    return message_factory(Layout(ext=True, tail=tail), 0, most)(OWNER, 0, 1, b"\0" * 16, content)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_the_go_client_packed_is_unpacked(codec: str) -> None:
+    assert unpack(GO[codec], said(codec), len(BODY)) == BODY
+    assert unpack(GO[codec], said(codec, None), 1 << 20) == BODY  # it does not need the size, as it is bounded anyhow
+
+
+@given(st.binary(min_size=1, max_size=500), st.integers(1, 50), st.sampled_from(CODECS))
+def test_what_is_packed_here_is_unpacked_here(part: bytes, times: int, codec: Codec) -> None:
+    packed = pack(part * times, codec)
+    if packed is not None:
+        assert unpack(*packed, len(part) * times) == part * times
+        assert packed[1] == said(codec, len(part) * times)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_body_that_would_not_be_smaller_is_left_as_it_is(codec: Codec) -> None:
+    assert pack(b"abc", codec) is None
+
+
+@pytest.mark.parametrize("tail", [False, True])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_handler_sees_what_was_published(codec: str, tail: bool) -> None:
+    got = message(GO[codec], said(codec, city="hz"), tail=tail)
+    assert (got.body, got.headers, got.raw_body) == (BODY, {"city": "hz"}, GO[codec])
+
+
+def test_a_message_that_names_no_codec_is_left_as_it_is() -> None:
+    for headers in ({}, {CODEC_KEY: 1}, {CODEC_KEY: ""}, {"note": CODEC_KEY}):
+        got = message(b"x", headers)
+        assert (got.body, got.headers) == (b"x", headers)
+    assert (message(b"x", {CODEC_KEY: "0", "a": 1}).body, message(b"x", {CODEC_KEY: "0", "a": 1}).headers) == (
+        b"x",
+        {"a": 1},
+    )
+
+
+def test_nothing_is_unpacked_where_that_is_not_wanted() -> None:
+    got = message(GO["lz4"], said("lz4"), None)
+    assert (got.body, got.headers) == (GO["lz4"], said("lz4"))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [None, 100, len(BODY), 1 << 40])
+def test_a_bomb_is_not_unpacked(codec: str, size: int | None) -> None:
+    got = message(BOMBS[codec], said(codec, size), most=1 << 20)
+    with pytest.raises(CompressedBodyError):
+        _ = got.body
+    assert got.raw_body == BOMBS[codec]
+
+
+@given(st.binary(max_size=200), st.sampled_from(CODECS), st.sampled_from([None, 0, 5, 1000]))
+def test_any_bytes_are_unpacked_or_refused(data: bytes, codec: str, size: int | None) -> None:
+    try:
+        assert len(unpack(data, said(codec, size), 4096)) <= 4096
+    except CompressedBodyError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "headers", "why"),
+    [
+        (b"x", {CODEC_KEY: "9"}, "codec '9'"),
+        (b"x", {CODEC_KEY: "two"}, "codec 'two'"),
+        (GO["lz4"], {CODEC_KEY: "3", SIZE_KEY: "-1"}, "not a number"),
+        (GO["lz4"], {CODEC_KEY: "3", SIZE_KEY: "10"}, "lz4 block of 44 bytes is corrupt"),
+        (GO["gzip"][:-3], {CODEC_KEY: "1"}, "too early"),
+        (GO["gzip"] + b"xy", {CODEC_KEY: "1"}, "gzip is corrupt"),
+        (b"\xff\xff\xff\xff\x0fabc", {CODEC_KEY: "2"}, "more than 1048576 bytes"),
+        (b"\xff\xff\x3fabc", {CODEC_KEY: "2"}, "says that it unpacks to 1048575"),
+    ],
+)
+def test_what_cannot_be_unpacked_says_why(data: bytes, headers: dict[str, str], why: str) -> None:
+    with pytest.raises(CompressedBodyError, match=why):
+        unpack(data, headers, 1 << 20)
+
+
+def test_a_gzip_of_several_members_is_one_body() -> None:
+    assert unpack(GO["gzip"] * 2, said("gzip"), 2000) == BODY * 2
+
+
+def test_what_is_moved_to_the_tail_stays_as_it_was() -> None:
+    moved: list[Any] = []
+
+    class Writer:
+        def publish(self, topic: str, body: bytes, **more: Any) -> None:
+            moved.append((body, more["headers"]))
+
+    to_tail(Writer())(message(BOMBS["lz4"], said("lz4", a="b")))
+    assert moved == [(BOMBS["lz4"], said("lz4", a="b"))]
+
+
+# -- publishing
+
+
+def test_long_bodies_of_the_named_topics_alone_are_packed() -> None:
+    pack_for = YouzanDialect(compress={"t": "lz4"}, compress_from=len(BODY)).pack
+    assert pack_for is not None
+    packed, headers = pack_for("t", BODY, {"a": 1})
+    assert headers == {"a": 1, **said("lz4")}
+    assert unpack(packed, headers, 1000) == BODY
+    assert pack_for("other", BODY, None) == (BODY, None)
+    assert pack_for("t", BODY[:-1], None) == (BODY[:-1], None)
+    assert pack_for("t", packed * 30, headers) == (packed * 30, headers)  # it is packed already
+    assert YouzanDialect().pack is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compress": "lz4"},
+        {"compress": {"t": "zstd"}},
+        {"compress_from": 0},
+        {"max_decompressed_size": 0},
+        {"max_decompressed_size": "1"},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        YouzanDialect(**options)
+
+
+def test_threads_may_ask_for_a_body_at_once() -> None:
+    got = message(GO["gzip"], said("gzip"))
+    bodies: list[bytes] = []
+    threads = [threading.Thread(target=lambda: bodies.append(got.body)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bodies == [BODY] * 4
