@@ -6,7 +6,7 @@ test holds each name and its type to the signatures and options that do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, TypedDict, TypeVar
 
 from gnsq_lite.dialect import Dialect
@@ -114,3 +114,22 @@ class TracedPublish(_Publish):
     """The same where there is a receipt."""
 
     trace_id: int
+
+
+class _Multipublish(TypedDict, total=False):
+    timeout: float | None
+    key: str | bytes | None
+    partition: int | None
+    headers: Sequence[Mapping[str, object] | None] | None
+
+
+class Multipublish(_Multipublish, total=False):
+    """Every keyword of ``multipublish``."""
+
+    trace_ids: None
+
+
+class TracedMultipublish(_Multipublish):
+    """The same where there may be a receipt."""
+
+    trace_ids: Sequence[int]

@@ -89,6 +89,9 @@ class PublishRequest:
     partition: int | None = None
     trace_id: int | None = None
     headers: Mapping[str, Any] | None = field(default=None)
+    #: Of a batch: one of each for each body, the headers as they are sent.
+    batch_headers: Sequence[bytes] | None = None
+    trace_ids: Sequence[int] | None = None
 
 
 class Verdict(Enum):
@@ -206,6 +209,16 @@ class Dialect(Protocol):
         """What compresses bodies before they are checked; None: nothing does."""
         return None
 
+    def beside_bodies(
+        self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
+    ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
+        """Return headers as they are sent, or trace ids, one for each body of a batch, and the bytes beside them.
+
+        Raises OptionError for what the dialect cannot send.
+        """
+        name, given = ("trace_ids", trace_ids) if headers is None else ("headers", headers)
+        raise OptionError(name, given, "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
+
     @property
     def batch_extra(self) -> int:
         """Bytes that each body of a batch takes beside its own and its size."""
@@ -270,9 +283,13 @@ class PlainDialect(Dialect):
         return commands.publish(request.topic, request.bodies[0])
 
 
+#: What a request may ask of Youzan's NSQ alone.
+YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "batch_headers", "trace_ids")
+
+
 def refuse_youzan_only(request: PublishRequest) -> None:
     """Raise OptionError for what only Youzan's NSQ can do: nothing is dropped silently."""
-    for name in ("key", "partition", "trace_id", "headers"):
+    for name in YOUZAN_ONLY:
         if getattr(request, name) is not None:
             raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import getpid
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -44,6 +44,7 @@ from gnsq_lite.options import (
     WriterOptions,
     WriterReconnectOptions,
 )
+from gnsq_lite.publish.batches import Batch, batch_of
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import GRACE, Outcome, Publication, wait_for_all
 from gnsq_lite.publish.settings import ProducerSettings
@@ -226,6 +227,14 @@ class Writer(Generic[Outcome]):
         core.carry(publication)
         return publication
 
+    @overload
+    def multipublish(
+        self, topic: str, bodies: Iterable[bytes], **options: Unpack[arguments.Multipublish]
+    ) -> Outcome | None: ...
+    @overload
+    def multipublish(
+        self, topic: str, bodies: Iterable[bytes], **options: Unpack[arguments.TracedMultipublish]
+    ) -> PublishReceipt | None: ...
     def multipublish(
         self,
         topic: str,
@@ -234,7 +243,9 @@ class Writer(Generic[Outcome]):
         timeout: float | None = None,
         key: str | bytes | None = None,
         partition: int | None = None,
-    ) -> Outcome | None:
+        headers: Sequence[Mapping[str, object] | None] | None = None,
+        trace_ids: Sequence[int] | None = None,
+    ) -> PublishReceipt | None:
         """Publish a batch and return when nsqd has accepted all of it.
 
         One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
@@ -242,30 +253,36 @@ class Writer(Generic[Outcome]):
         and ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those
         of unknown outcome are not counted.
 
+        Args:
+            headers, trace_ids: One for each body (Youzan's NSQ); a batch with headers has no receipt.
+
         Raises as :meth:`publish`; of a batch that was split, each error speaks of one part alone: look at ``taken``.
         """
-        head, batch = commands.multipublish_head(topic), commands.listed(bodies)
-        packed = b""
-        if key is None and partition is None and not self._dialect.needs_route(""):
-            packed = commands.multipublish_packed(head, batch, self._own.max_msg_size)  # one pass checks and packs
-            size = len(packed) - len(head) - 4
+        head, listed = commands.multipublish_head(topic), commands.listed(bodies)
+        whole = b""
+        asks = not (key is None and partition is None and headers is None and trace_ids is None)
+        if asks or self._pack is not None or self._dialect.needs_route(""):
+            batch = batch_of(self._dialect, topic, listed, headers, trace_ids)
+            commands.check_bodies(batch.bodies, self._own.max_msg_size)
+            asks = asks or batch.headers is not None
         else:
-            size = 4 + sum(4 + len(body) for body in commands.check_bodies(batch, self._own.max_msg_size))
+            whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
+            batch = Batch(listed, extra=self._extra)
         look_for_fork()
         core = self._core
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         if core is None or core.closing:
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
-        whole = size + len(batch) * self._extra <= self._own.max_body_size
+        most = self._own.max_body_size
+        fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._extra <= most
         publications: list[Publication[Any]] = []
-        for part in [batch] if whole else parts(batch, self._own.max_body_size, self._extra):
-            publication = Publication(core.loop, topic, part, seconds, deadline, self._own.retries, batch=True)
-            if key is not None or partition is not None:
-                request = PublishRequest(topic=topic, bodies=part, batch=True, key=key_bytes(key), partition=partition)
-                self._ask(core, publication, request)
-            elif whole:
-                publication.data = packed
+        for part in [batch] if fits else batch.parts(most):
+            publication = Publication(core.loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
+            if asks:
+                self._ask(core, publication, part.request(topic, key_bytes(key), partition))
+            elif fits:
+                publication.data = whole
             core.carry(publication)
             publications.append(publication)
         return wait_for_all(publications)
@@ -401,16 +418,3 @@ class Writer(Generic[Outcome]):
 
 #: The endpoint of a publish that any nsqd may take.
 NOWHERE = Endpoint("", 0)
-
-
-def parts(bodies: list[bytes], most: int, extra: int) -> Iterable[list[bytes]]:
-    """Yield *bodies*, each *extra* bytes longer in it, in lists whose MPUB has at most *most* bytes."""
-    part: list[bytes] = []
-    size, extra = 4, 4 + extra
-    for body in bodies:
-        if part and size + extra + len(body) > most:
-            yield part
-            part, size = [], 4
-        part.append(body)
-        size += extra + len(body)
-    yield part

@@ -16,7 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from gnsq_lite.dialect import INFO, Dialect, Endpoint, Lookup, MessageFactory, PlainDialect, PublishRequest, Role
+from gnsq_lite.dialect import (
+    INFO,
+    YOUZAN_ONLY,
+    Dialect,
+    Endpoint,
+    Lookup,
+    MessageFactory,
+    PlainDialect,
+    PublishRequest,
+    Role,
+)
 from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.policy.sequence import Sequence as Sequencer
@@ -140,6 +150,12 @@ class AutoDialect(Dialect):
         """As the dialect of the topic's route.  Raises NotSent, OptionError."""
         return self._by(route).choose(request, endpoints, route)
 
+    def beside_bodies(
+        self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
+    ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
+        """As Youzan's."""
+        return self._youzan.beside_bodies(headers, trace_ids)
+
     def prepare(self, request: PublishRequest) -> PublishRequest:
         """As Youzan's."""
         return self._youzan.prepare(request)
@@ -148,7 +164,7 @@ class AutoDialect(Dialect):
         """As the dialect of the topic's route.  Raises OptionError."""
         dialect = self._by(route)
         if dialect is self._plain:
-            for name in ("key", "partition", "trace_id", "headers"):
+            for name in YOUZAN_ONLY:
                 if getattr(request, name) is not None:
                     why = "needs Youzan's NSQ, and no server has shown to be that: pass dialect='youzan'"
                     raise OptionError(name, getattr(request, name), why)

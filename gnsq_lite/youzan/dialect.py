@@ -19,8 +19,8 @@ from gnsq_lite.options import Address
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.compression import CODEC_KEY, pack
-from gnsq_lite.youzan.constants import TRACE_ID_LENGTH
-from gnsq_lite.youzan.headers import encode_headers, has_trace_id
+from gnsq_lite.youzan.constants import HEADER_SIZE_LENGTH, TRACE_ID_LENGTH
+from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
@@ -252,6 +252,22 @@ class YouzanDialect(Dialect):
         packed = pack(body, codec)
         return (body, headers) if packed is None else (packed[0], {**(headers or {}), **packed[1]})
 
+    def beside_bodies(
+        self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
+    ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
+        """Headers with their trace ids among them (MPUB_EXT), else trace ids (MPUB_TRACE).  Raises OptionError."""
+        checked = None if trace_ids is None else list(map(check_trace_id, trace_ids))
+        if headers is None:
+            return None, checked, TRACE_ID_LENGTH
+        ids: Iterable[int | None] = itertools.repeat(None) if checked is None else checked
+        encoded = [self._encoded(header, trace_id) for header, trace_id in zip(headers, ids, strict=False)]
+        return encoded, None, HEADER_SIZE_LENGTH
+
+    def _encoded(self, headers: Mapping[str, Any] | None, trace_id: int | None) -> bytes:
+        if trace_id is None and self.options.trace and not has_trace_id(headers):
+            trace_id = next(self._trace_ids)
+        return b"" if headers is None and trace_id is None else encode_headers(headers or {}, trace_id)
+
     def prepare(self, request: PublishRequest) -> PublishRequest:
         """Return the publish with its trace id drawn: one for every time it is sent, so that doubles can be told."""
         trace_id = self._trace_id(request)
@@ -261,11 +277,13 @@ class YouzanDialect(Dialect):
         """PUB, PUB_TRACE, PUB_EXT or the batch form of each (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
         self._check(request)
         topic, partition, trace_id = request.topic, endpoint.partition, self._trace_id(request)
+        if request.batch_headers is not None:
+            self._check_takes_headers(request, route)
+            return commands.multipublish_ext(topic, request.bodies, request.batch_headers, partition)
+        if request.trace_ids is not None:
+            return commands.multipublish_trace(topic, request.bodies, partition, request.trace_ids)
         if request.headers is not None:
             headers = encode_headers(request.headers, trace_id)
-            if request.batch:
-                self._check_takes_headers(request, route)
-                return commands.multipublish_ext(topic, request.bodies, [headers] * len(request.bodies), partition)
             return commands.publish_ext(topic, request.bodies[0], headers, partition)
         if trace_id is None:
             if request.batch:
@@ -279,10 +297,10 @@ class YouzanDialect(Dialect):
         """Raise OptionError for a topic without headers: refusing MPUB_EXT, nsqd loses its place in the stream."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
-            raise OptionError("headers", request.headers, f"{request.topic} is no ext topic: it takes none")
+            raise OptionError("headers", request.batch_headers, f"{request.topic} is no ext topic: it takes none")
 
     def _trace_id(self, request: PublishRequest) -> int | None:
-        if request.trace_id is not None:
+        if request.trace_id is not None or request.batch_headers is not None or request.trace_ids is not None:
             return request.trace_id
         return next(self._trace_ids) if self.options.trace and not has_trace_id(request.headers) else None
 

@@ -221,6 +221,39 @@ def test_headers_of_an_ext_topic_are_on_the_message(cluster: Cluster) -> None:
     assert sorted(got) == [(b"with", {"city": "杭州", "n": 1}), (b"without", None)]
 
 
+@pytest.mark.rule("YZ-15")
+@pytest.mark.rule("YZ-9")
+def test_each_message_of_a_batch_has_its_own_headers_and_trace_id(cluster: Cluster) -> None:
+    topic, got = cluster.topic(1, extend="true"), []
+    with a_reader(cluster, topic, lambda m: got.append((m.body, (m.headers or {}).get("n"), m.trace_id))) as reader:
+        subscribed(reader, 1)
+        with a_writer(cluster) as writer:
+            writer.multipublish(topic, [b"a", b"b", b"c"], headers=[{"n": 1}, None, {"n": 3}], trace_ids=[7, 8, 9])
+            receipt = writer.multipublish(topic, [b"d", b"e"], trace_ids=[10, 11])
+            long = {"n": "x" * 65498}  # with 80 of them, two MPUBs of 5 MiB
+            writer.multipublish(topic, [b"f"] * 81, headers=[long] * 81)
+        until(lambda: len(got) >= 86, 60.0)
+    assert receipt is not None
+    assert sorted(one for one in got if one[0] < b"f") == [
+        (b"a", 1, 7),
+        (b"b", None, 8),
+        (b"c", 3, 9),
+        (b"d", None, 10),
+        (b"e", None, 11),
+    ]
+    assert got.count((b"f", "x" * 65498, 0)) == 81
+
+
+@pytest.mark.rule("YZ-15")
+def test_a_batch_with_headers_is_refused_before_a_topic_without_loses_its_place(cluster: Cluster) -> None:
+    topic = cluster.topic(1)
+    with a_writer(cluster) as writer:
+        with pytest.raises(OptionError, match="no ext topic"):
+            writer.multipublish(topic, [b"a"], headers=[{"n": 1}])
+        receipt = writer.multipublish(topic, [b"a", b"b"], trace_ids=[5, 6])
+    assert receipt is not None
+
+
 @pytest.mark.rule("YZ-6")
 def test_a_failed_ordered_message_is_handled_again_before_any_later_one(cluster: Cluster) -> None:
     topic = cluster.topic(2, orderedmulti="true")

@@ -59,8 +59,9 @@ def test_a_keyword_has_the_name_and_the_type_of_its_option(declared: type, kinds
         (arguments.WriterArguments, keywords.WriterKeywords, Writer.__init__, {"dialect", "trace"}),
         (arguments.TracedPublish, None, Writer.publish, {"trace_id"}),
         (arguments.TracedPublish, None, Writer.publish_nowait, {"trace_id"}),
+        (arguments.TracedMultipublish, None, Writer.multipublish, {"trace_ids"}),
     ],
-    ids=["Reader", "Writer", "publish", "publish_nowait"],
+    ids=["Reader", "Writer", "publish", "publish_nowait", "multipublish"],
 )
 def test_an_argument_has_the_name_and_the_type_of_its_parameter(
     declared: type, beside: type | None, function: Callable[..., Any], their_own: set[str]

@@ -1,0 +1,97 @@
+"""What goes beside each body of a batch, and where a batch is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.errors import OptionError
+from gnsq_lite.publish.batches import Batch, batch_of
+from gnsq_lite.youzan.auto import AutoDialect
+from gnsq_lite.youzan.compression import unpack
+from gnsq_lite.youzan.dialect import YouzanDialect
+
+AT = Endpoint("a", 1, 3)
+
+
+def sent(dialect: YouzanDialect, batch: Batch) -> bytes:
+    return dialect.encode(dialect.prepare(batch.request("t", None, None)), AT, None)
+
+
+@pytest.mark.rule("WIRE-8")
+@given(st.lists(st.binary(min_size=1, max_size=60), min_size=1), st.booleans(), st.integers(80, 300))
+def test_each_part_fits_and_together_they_are_the_batch(bodies: list[bytes], headed: bool, most: int) -> None:
+    dialect = YouzanDialect()
+    headers: Any = [{"n": at} if at % 2 else None for at in range(len(bodies))]
+    batch = batch_of(dialect, "t", bodies, *((headers, None) if headed else (None, list(range(len(bodies))))))
+    parts = list(batch.parts(most))
+    assert [body for part in parts for body in part.bodies] == bodies
+    told = [one for part in parts for one in (part.headers or part.trace_ids or ())]
+    assert told == list(batch.headers or batch.trace_ids or ())
+    for part in parts:
+        verb, _, rest = sent(dialect, part).partition(b" t 3\n")
+        assert verb == (b"MPUB_EXT" if headed else b"MPUB_TRACE")
+        assert int.from_bytes(rest[:4], "big") == len(rest) - 4
+        assert len(rest) - 4 <= most or len(part.bodies) == 1
+
+
+@pytest.mark.rule("YZ-15")
+def test_each_body_has_its_own_headers_and_trace_id() -> None:
+    batch = batch_of(YouzanDialect(), "t", [b"x", b"y", b"z"], [{"a": 1}, None, {}], [5, 6, 7])
+    assert batch.headers == [b'{"a":1,"##trace_id":"5"}', b'{"##trace_id":"6"}', b'{"##trace_id":"7"}']
+    assert batch_of(YouzanDialect(), "t", [b"x", b"y"], [None, {}], None).headers == [b"", b"{}"]
+
+
+@pytest.mark.rule("YZ-9")
+def test_ids_of_a_writer_that_traces_are_drawn_once_for_each_message() -> None:
+    dialect = YouzanDialect(trace=True, clock=SYSTEM_CLOCK)
+    batch = batch_of(dialect, "t", [b"x", b"y"], [None, {"##trace_id": "9"}], None)
+    assert batch.headers is not None
+    assert batch.headers[0].startswith(b'{"##trace_id":')
+    assert batch.headers[1] == b'{"##trace_id":"9"}'
+    assert sent(dialect, batch) == sent(dialect, batch)
+
+
+@pytest.mark.rule("YZ-15")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"headers": [{}]}, "1 for 2 bodies"),
+        ({"headers": {"a": 1}}, "one for each body"),
+        ({"trace_ids": [1, 2, 3]}, "3 for 2 bodies"),
+        ({"trace_ids": 5}, "one for each body"),
+        ({"trace_ids": [1, -1]}, "2..64"),
+        ({"headers": [{}, {"##x": 1}]}, "server's own"),
+        ({"headers": [{}, "text"]}, "mapping"),
+        ({"headers": [{}, {"a": "x" * 65499}]}, "65506"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        batch_of(YouzanDialect(), "t", [b"x", b"y"], options.get("headers"), options.get("trace_ids"))
+
+
+def test_plain_nsq_takes_none_and_auto_takes_them_until_it_knows() -> None:
+    for options in ([[None], None], [None, [1]]):
+        with pytest.raises(OptionError, match="needs Youzan's NSQ"):
+            batch_of(PlainDialect(), "t", [b"x"], *options)
+        auto = AutoDialect()
+        batch = batch_of(auto, "t", [b"x"], *options)
+        with pytest.raises(OptionError, match="needs Youzan's NSQ"):
+            auto.encode(batch.request("t", None, None), AT, None)
+
+
+@pytest.mark.rule("YZ-15")
+def test_long_bodies_of_a_batch_are_packed() -> None:
+    dialect = YouzanDialect(compress={"t": "gzip"}, compress_from=100)
+    long = b"x" * 1000
+    batch = batch_of(dialect, "t", [long, b"y"], None, None)
+    assert batch.headers is not None
+    assert batch.headers[1] == b""
+    assert unpack(batch.bodies[0], {"nsq.client.compress": "1"}, 1000) == long
+    assert batch_of(dialect, "t", [b"y"], None, None).headers is None
