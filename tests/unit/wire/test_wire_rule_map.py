@@ -40,7 +40,7 @@ def test_nothing_here_does_io_or_reads_time_or_chance(path: Path) -> None:
     assert not roots & {"gevent", "socket", "ssl", "time", "random", "threading", "logging", "asyncio", "os"}
     assert all(
         name.startswith(
-            ("gnsq_lite.wire", "gnsq_lite.errors", "gnsq_lite.options", "gnsq_lite.speed", "gnsq_lite.packing")
+            ("gnsq_lite.wire", "gnsq_lite.errors", "gnsq_lite.option", "gnsq_lite.speed", "gnsq_lite.packing")
         )
         for name in imported
         if name.startswith("gnsq_lite")
