@@ -3,12 +3,17 @@
 A handler that returns finishes the message, one that raises requeues it (MSG-1).  It may also answer by itself, at
 once or, after :meth:`Message.enable_async`, later and from any thread or greenlet (MSG-2).  The library never sends
 TOUCH on its own (MSG-3).
+
+Whoever answers takes the message's token away, so there is one answer.  Only this file does that, and the C part, as
+:mod:`gnsq_lite.speed` says; all others ask :func:`is_open`, :func:`is_expired`, :func:`finish_new` and
+:func:`unless_answered`.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol, cast
 
@@ -233,6 +238,43 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.raw_body)} bytes>"
+
+
+def is_open(message: Message) -> bool:
+    """Whether it is neither answered nor counted out."""
+    return getattr(message, "_token", EXPIRED) < EXPIRED
+
+
+def is_expired(message: Message) -> bool:
+    """Whether nsqd has taken it back, and nobody has answered it or keeps it for a later answer."""
+    return getattr(message, "_token", None) == EXPIRED
+
+
+def finish_new(message: Message) -> bool:
+    """Finish it where its handler has returned and left that to the library.
+
+    False: the handler answers later, or nsqd has taken the message back.
+    """
+    try:
+        if message._token != NEW:
+            return False
+        del message._token
+    except AttributeError:
+        return True  # it was answered
+    connection = message._connection
+    if connection.fins is None:
+        connection.finish(message)
+    else:
+        connection.fins.add(message.id)
+    return True
+
+
+def unless_answered(answer: Callable[..., None], *args: Any) -> None:
+    """Answer, unless that was done meanwhile."""
+    try:
+        answer(*args)
+    except AlreadyAnswered:
+        pass
 
 
 know(Message, NEW)  # whoever changes Message.__init__ changes _speed.c

@@ -131,6 +131,24 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     assert check("planted.py", fault)
 
 
+#: Who may touch what says whether a message is answered; speed.py's Python does what its C does.
+ANSWERERS = {"gnsq_lite/message.py", "gnsq_lite/speed.py"}
+
+
+def touches_a_token(source: str) -> bool:
+    """Whether the module reads, sets or deletes the ``_token`` of anything."""
+    nodes = list(ast.walk(ast.parse(source)))
+    named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return "_token" in named | {node.value for node in nodes if isinstance(node, ast.Constant)}
+
+
+def test_a_message_is_answered_in_one_place() -> None:
+    found = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py") if touches_a_token(path.read_text())}
+    assert found == ANSWERERS
+    for planted in ("del message._token", "x = message._token == 2", "getattr(message, '_token', None)"):
+        assert touches_a_token(planted)
+
+
 def test_no_test_is_skipped_or_expected_to_fail_by_mark() -> None:
     found = []
     for path in sorted((ROOT / "tests").rglob("*.py")):

@@ -13,8 +13,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.errors import AlreadyAnswered
-from gnsq_lite.message import Message
+from gnsq_lite.message import Message, unless_answered
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.waiting import Completion, run_in_loop
@@ -161,10 +160,7 @@ class Closing:
 def send_back(messages: Iterable[Message]) -> None:
     """REQ 0, as far as they are not answered."""
     for message in messages:
-        try:
-            message.requeue(0.0, backoff=False)
-        except AlreadyAnswered:
-            pass
+        unless_answered(message.requeue, 0.0, False)
 
 
 #: What a signal drains, by id; a copy of the references is one step, which no other thread can come between.

@@ -18,7 +18,7 @@ from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.consume.pacing import Pacing
 from gnsq_lite.consume.pools import default_concurrency, make_pool
-from gnsq_lite.consume.queued import drop, is_expired, take_queued
+from gnsq_lite.consume.queued import drop, take_queued
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.stopped import StoppedPartitions
@@ -33,7 +33,7 @@ from gnsq_lite.errors import (
     NSQError,
     PartitionStopped,
 )
-from gnsq_lite.message import Message
+from gnsq_lite.message import Message, is_expired
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop

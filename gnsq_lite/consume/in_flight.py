@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from gnsq_lite.message import EXPIRED, Message
+from gnsq_lite.message import Message, is_open
 from gnsq_lite.speed import skip_answered
-
-
-def is_open(message: Message) -> bool:
-    """Whether the message is neither answered nor counted out."""
-    token = getattr(message, "_token", EXPIRED)
-    return token < EXPIRED
-
 
 #: So many answered messages may be kept because an older one is not answered.
 _KEPT = 1000

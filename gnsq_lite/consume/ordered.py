@@ -7,29 +7,18 @@ again, is the probe.  So the Reader's backoff has no part in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from gnsq_lite.clock import Clock
-from gnsq_lite.consume.subscribed import MessageOwner, Subscribed
+from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message
-from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.target import Target
-from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, Sequence
 
 
 class OrderedConnection(Subscribed):
     """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        target: Target,
-        options: ConnectionOptions,
-        owner: MessageOwner,
-        clock: Clock,
-        sequence: Sequence,
-    ) -> None:
-        super().__init__(loop, target, options, owner, clock)
+    def __init__(self, sequence: Sequence, *connection: Any) -> None:
+        super().__init__(*connection)
         self.fins = None  # each FIN moves the sequence on
         self._sequence = sequence
 

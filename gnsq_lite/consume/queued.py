@@ -7,18 +7,13 @@ from typing import Any
 
 from gnsq_lite.consume.batches import BatchFeeder
 from gnsq_lite.consume.pools import Pool
-from gnsq_lite.message import EXPIRED, Message
+from gnsq_lite.message import Message
 
 
 def take_queued(pool: Pool, batches: BatchFeeder | None) -> list[Message]:
     """Remove and return the messages that no handler has begun."""
     jobs = pool.take_queued() + (batches.take() if batches is not None else [])
     return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
-
-
-def is_expired(message: Message) -> bool:
-    """Whether nsqd has taken back a message that nobody has answered, nor keeps for a later answer."""
-    return getattr(message, "_token", None) == EXPIRED
 
 
 def drop(pool: Pool, batches: BatchFeeder | None, useless: Callable[[Message], bool]) -> list[Message]:

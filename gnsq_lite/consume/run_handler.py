@@ -11,10 +11,16 @@ from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
-from gnsq_lite.consume.in_flight import is_open
 from gnsq_lite.consume.settings import ConsumerSettings
-from gnsq_lite.errors import AlreadyAnswered
-from gnsq_lite.message import EXPIRED, NEW, Message, Requeue, TimeLimitExceeded
+from gnsq_lite.message import (
+    Message,
+    Requeue,
+    TimeLimitExceeded,
+    finish_new,
+    is_expired,
+    is_open,
+    unless_answered,
+)
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
@@ -71,8 +77,9 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
 
     def run(message: Message) -> None:
         try:
-            if message._token == EXPIRED:  # nsqd has taken it back while it was queued here: it comes again
-                outcomes.on_expired(message)
+            if not is_open(message):  # nsqd has taken it back while it was queued here, or the Reader sent it back
+                if is_expired(message):
+                    outcomes.on_expired(message)
                 return
             if message.attempts > most and outcomes.gives_up(message):
                 outcomes.on_too_many_attempts(message)
@@ -85,18 +92,8 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
             if not isinstance(error, Exception):
                 raise
             return
-        try:
-            if message._token != NEW:
-                settled(message)
-                return
-            del message._token
-        except AttributeError:
-            return  # the handler has answered
-        connection = message._connection
-        if connection.fins is None:
-            connection.finish(message)
-        else:
-            connection.fins.add(message.id)
+        if not finish_new(message):
+            settled(message)
 
     def failed(message: Message, error: BaseException) -> None:
         try:
@@ -107,13 +104,10 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
                 raise
 
     def settled(message: Message) -> None:
-        try:
-            if message._token == EXPIRED:
-                message.finish()  # too late, but for a message that nsqd has sent here again
-            else:
-                outcomes.on_left_open(message)
-        except AttributeError:
-            pass  # it was answered meanwhile
+        if is_expired(message):
+            unless_answered(message.finish)  # too late, but for a message that nsqd has sent here again
+        elif not message.has_responded:
+            outcomes.on_left_open(message)
 
     return Runner(handler, most, run, failed, settled)
 
@@ -125,8 +119,9 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
     def run(batch: list[Message]) -> None:
         live = []
         for message in batch:
-            if message._token == EXPIRED:
-                outcomes.on_expired(message)
+            if not is_open(message):
+                if is_expired(message):
+                    outcomes.on_expired(message)
                 continue
             if message.attempts <= most or not outcomes.gives_up(message):
                 live.append(message)
@@ -148,17 +143,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcome
                 raise
             return
         for message in live:
-            try:
-                if message._token != NEW:
-                    continue
-                del message._token
-            except AttributeError:
-                continue
-            connection = message._connection
-            if connection.fins is None:
-                connection.finish(message)
-            else:
-                connection.fins.add(message.id)
+            finish_new(message)
 
     return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
 
@@ -204,10 +189,7 @@ class HandlerOutcomes:
                     self._loop.call_soon(message._connection.slow_down)
                 if self.on_too_many_attempts(message) or not isinstance(error, TimeLimitExceeded):
                     continue  # else on_give_up has outlasted the time limit: it is called again when this comes again
-            try:
-                message.requeue(delay, backoff)
-            except AlreadyAnswered:
-                pass
+            unless_answered(message.requeue, delay, backoff)
         if asked is None:
             for message in messages:
                 self._tell(message, error)
@@ -257,21 +239,15 @@ class HandlerOutcomes:
         try:
             refuse_unrun(settings.on_give_up(message), "on_give_up")
         except (Exception, TimeLimitExceeded) as error:
-            self._answer(message.requeue)
+            unless_answered(message.requeue)
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
         except BaseException:
-            self._answer(message.requeue)
+            unless_answered(message.requeue)
             raise
         else:
             self.given_up += not message.has_responded
-            self._answer(message.finish)
-
-    def _answer(self, answer: Callable[[], None]) -> None:
-        try:
-            answer()
-        except AlreadyAnswered:
-            pass
+            unless_answered(message.finish)
 
     def on_left_open(self, message: Message) -> None:
         """The handler returned and answers later."""

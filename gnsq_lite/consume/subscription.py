@@ -113,4 +113,4 @@ class Subscription:
         sequence = dialect.sequence(topic, self.endpoint)
         if sequence is None:
             return Subscribed(owner.loop, target, settings.connection, owner, owner.clock, is_prompt=settings.is_prompt)
-        return OrderedConnection(owner.loop, target, settings.connection, owner, owner.clock, sequence)
+        return OrderedConnection(sequence, owner.loop, target, settings.connection, owner, owner.clock)

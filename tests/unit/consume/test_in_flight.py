@@ -99,3 +99,15 @@ def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None
     assert flight.unanswered() == [slow]
     assert flight.expire(LATE, LATE) == [slow]
     assert len(flight) == 0
+
+
+@pytest.mark.rule("MSG-1")
+def test_a_message_that_was_sent_back_before_a_handler_began_it_is_not_handled() -> None:
+    _, messages, connection = brought(2)
+    outcomes, handled = FakeOutcomes(), list[Any]()
+    messages[0].requeue(0.0, backoff=False)
+    run_handler.make_runner(handled.append, outcomes, 5).run(messages[0])
+    run_handler.make_batch_runner(handled.extend, outcomes, 5).run(messages)
+    assert handled == messages[1:]
+    assert outcomes.told == []
+    assert connection.told == [("requeue", messages[0].id, 0.0, False), "wake"]
