@@ -262,7 +262,8 @@ class Consumer:
     def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
         """Hand what a read brought to the pool."""
         self.flow.received(connection.endpoint, len(messages))
-        self.rate.received(len(messages))
+        if self.rate.is_needed:
+            self.rate.received(len(messages))
         if self.end.begun:
             send_back(messages)
         else:

@@ -32,8 +32,8 @@ class InFlight:
     def __len__(self) -> int:
         return self.received - self._gone
 
-    def add(self, messages: list[Message]) -> None:
-        """A read brought these."""
+    def add(self, messages: list[Message]) -> int:
+        """A read brought these; return how many are in flight now."""
         self.received += len(messages)
         self._kept += len(messages)
         reads = self._reads
@@ -42,6 +42,7 @@ class InFlight:
             self._forget_answered()
             if self._kept > _KEPT and self._kept > 2 * len(self) + _KEPT:
                 self._keep_open()
+        return self.received - self._gone
 
     def _forget_answered(self) -> None:
         """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
@@ -65,9 +66,10 @@ class InFlight:
         self._reads = deque(read for read in opened if read)
         self._kept = sum(map(len, self._reads))
 
-    def answered(self, count: int) -> None:
-        """Answers to so many messages went out."""
+    def answered(self, count: int) -> int:
+        """Answers to so many messages went out; return how many are in flight now."""
         self._gone += count
+        return self.received - self._gone
 
     def unanswered(self) -> list[Message]:
         """Return the messages that are neither answered nor counted out."""

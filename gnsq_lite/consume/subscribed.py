@@ -79,6 +79,8 @@ class Subscribed(Connection):
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
         self._limit = ReadingLimit()
+        #: Whether the last read brought more than RDY allows.
+        self._may_be_crowded = False
         #: None: RDY is what the flow control says.
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
@@ -103,16 +105,17 @@ class Subscribed(Connection):
         return self.in_flight.received
 
     def _on_messages(self, messages: list[Message]) -> None:
-        self.in_flight.add(messages)
+        count = self.in_flight.add(messages)
+        self._may_be_crowded = count > self._limit.most
         delivery = self._delivery
         if delivery is not None and not delivery.is_full:
-            self._tell_ready(delivery.received(len(messages), len(self.in_flight), messages[-1].timestamp_ns))
+            self._tell_ready(delivery.received(len(messages), count, messages[-1].timestamp_ns))
         self._is_handing_on = True
         self._messages_to.on_messages(self, messages)
         self._is_handing_on = False
 
     def _wait_for_room(self) -> None:
-        if len(self.in_flight) > self._limit.most:
+        if self._may_be_crowded and len(self.in_flight) > self._limit.most:
             self._limit.rest(self.address, len(self.in_flight), self._is_crowded)
             self._go_on()
 
@@ -232,10 +235,10 @@ class Subscribed(Connection):
         if finished or requeued:
             self.finished += finished
             self.requeued += requeued
-            self.in_flight.answered(finished + requeued)
+            count = self.in_flight.answered(finished + requeued)
             delivery = self._delivery
             if delivery is not None and (self._delivery_timer is None or not delivery.is_full):
-                ready = delivery.answered(len(self.in_flight))
+                ready = delivery.answered(count)
                 if ready is not None:
                     data += commands.ready(ready)
                 self._watch_delivery()

@@ -192,7 +192,8 @@ class Connection:
                 self._on_messages(messages)
             for frame in frames:
                 self._on_frame(frame)
-            decoder.check()
+            if decoder.error is not None:
+                raise decoder.error
             if messages:
                 self._wait_for_room()
             if not decoder.more:

@@ -65,7 +65,7 @@ class FrameDecoder(Generic[MessageT]):
     After an error the decoder is poisoned: :attr:`error` keeps it, and every later call raises it again.
     """
 
-    __slots__ = ("_at_once", "_held", "error", "limit", "make_message", "more", "owner")
+    __slots__ = ("_at_once", "_held", "_holds", "error", "limit", "make_message", "more", "owner")
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class FrameDecoder(Generic[MessageT]):
         at_once: int = sys.maxsize,
     ) -> None:
         self.limit, self._at_once = max_frame_size, at_once
-        self._held = Held()
+        self._held, self._holds = Held(), False
         #: Whether the last feed left what may be whole frames: feed ``b""`` for them.
         self.more = False
         self.make_message = make_message
@@ -97,7 +97,7 @@ class FrameDecoder(Generic[MessageT]):
         """
         if self.error is not None:
             raise self.error
-        whole = self._held.join(data)
+        whole = self._held.join(data) if self._holds else data
         self.more = False
         found: list[MessageT] = []
         others: list[Frame] = []
@@ -127,13 +127,14 @@ class FrameDecoder(Generic[MessageT]):
             self._fail(error)
             raise
         if end > len(whole):
-            self._held.keep(whole, end)
+            self._hold(whole, end)
             return None
-        self._held.keep(whole[end:], 0)
+        self._hold(whole[end:], 0)
         return Frame(_FRAME_HEAD.unpack_from(whole)[1], whole[FRAME_HEAD_LENGTH:end])
 
     def take_pending(self) -> bytes:
         """Return the bytes that are held and forget them: they belong to TLS or to a compression codec."""
+        self._holds = False
         return self._held.take()
 
     def check(self) -> None:
@@ -143,7 +144,11 @@ class FrameDecoder(Generic[MessageT]):
 
     def _fail(self, error: ProtocolError) -> None:
         self.error = error
-        self._held.take()
+        self.take_pending()
+
+    def _hold(self, rest: bytes, wanted: int) -> None:
+        self._held.keep(rest, wanted)
+        self._holds = bool(rest)
 
     def _cut(self, data: bytes, found: list[MessageT], others: list[Frame]) -> None:
         """Append what *data* holds to the lists; hold the rest of it."""
@@ -153,14 +158,18 @@ class FrameDecoder(Generic[MessageT]):
                 others.append(OK_FRAME)
                 at += len(_OK_BYTES)
             if len(others) >= self._at_once:
-                self._held.keep(data[at:], 0)
+                self._hold(data[at:], 0)
                 self.more = True
                 return
             if length - at >= _SMALLEST_MESSAGE:
                 at = scan(data, at, self.limit, self.make_message, self.owner, found)
+            if at == length:  # as most reads end
+                if self._holds:
+                    self._hold(b"", 0)
+                return
             end = self._end(data, at)
             if end > length:
-                self._held.keep(data[at:], end - at)
+                self._hold(data[at:], end - at)
                 return
             kind, body = _FRAME_HEAD.unpack_from(data, at)[1], data[at + FRAME_HEAD_LENGTH : end]
             others.append(HEARTBEAT_FRAME if kind == FRAME_RESPONSE and body == HEARTBEAT else Frame(kind, body))
