@@ -103,7 +103,7 @@ class Closing:
             self._wait_until(lambda: not any(c.is_open() and c.in_flight for c in connections), lambda: lingers)
             for connection in connections:
                 connection.shut_down()
-            self._wait_until(lambda: not self.loop.is_telling(), lambda: lingers)
+            self._wait_until(lambda: not self.loop.has_queued_calls(), lambda: lingers)
             self._wait_until(lambda: not any(c.is_open() for c in connections), lambda: lingers)
         finally:
             self._end()

@@ -12,7 +12,7 @@ from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, items, names
 from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, parse_lookup, parse_node
-from gnsq_lite.http.profiles import get_profile
+from gnsq_lite.http.pprof import get_profile
 from gnsq_lite.http.youzan_lookupd import YouzanLookupdEndpoints
 from gnsq_lite.options import Address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -107,7 +107,7 @@ class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
         return self.get_json("/debug")
 
     def profile(self, name: str = "", *, seconds: float | None = None, debug: int | None = None) -> bytes:
-        """Return one of Go's profiles (see :mod:`gnsq_lite.http.profiles`); with ``debug=1`` or 2 as text."""
+        """Return one of Go's profiles (see :mod:`gnsq_lite.http.pprof`); with ``debug=1`` or 2 as text."""
         return get_profile(self, name, seconds, debug)
 
     # -- acts -----------------------------------------------------------------------------------------------------

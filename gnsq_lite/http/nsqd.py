@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.errors import HTTPStatusError, OptionError
-from gnsq_lite.http.bodies import check_body, join_bodies, pack_bodies
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill
-from gnsq_lite.http.profiles import get_profile
+from gnsq_lite.http.message_bodies import check_body, join_bodies, pack_bodies
+from gnsq_lite.http.pprof import get_profile
 from gnsq_lite.http.stats import NsqdInfo, NsqdStats, parse_stats
 from gnsq_lite.http.youzan_nsqd import YouzanNsqdEndpoints
 from gnsq_lite.option_fields import check_number
@@ -196,7 +196,7 @@ class NsqdClient(YouzanNsqdEndpoints, HTTPClient):
                 raise
 
     def profile(self, name: str = "", *, seconds: float | None = None, debug: int | None = None) -> bytes:
-        """Return one of Go's profiles (see :mod:`gnsq_lite.http.profiles`); with ``debug=1`` or 2 as text.
+        """Return one of Go's profiles (see :mod:`gnsq_lite.http.pprof`); with ``debug=1`` or 2 as text.
 
         Args:
             seconds: How long the profile ``profile`` collects (Go's default: 30); less than ``http_timeout``.

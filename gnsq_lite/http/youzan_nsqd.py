@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.http.bodies import check_body
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, raw
+from gnsq_lite.http.message_bodies import check_body
 from gnsq_lite.option_fields import check_choice, check_number
 from gnsq_lite.wire.names import check_channel, check_topic
 

@@ -283,7 +283,7 @@ class Connection:
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
-        self.complaints.tell(now)
+        self.complaints.log_due(now)
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
             why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
@@ -305,7 +305,7 @@ class Connection:
             if not isinstance(reason, NSQConnectionError):
                 reason = ConnectionLost(self.address, str(reason))
             stream.close(reason)
-        self.complaints.tell()
+        self.complaints.log_due()
 
     def shut_down(self) -> None:
         """Send what is queued, then end of stream: nsqd reads all of it and closes."""

@@ -30,7 +30,7 @@ log = logging.getLogger("gnsq_lite.discovery")
 _MOST_TOLD = 1_000
 
 
-class Looks(Protocol):
+class LookupSettings(Protocol):
     """The settings of a Reader's or a Writer's core that say where and how to look up."""
 
     @property
@@ -115,7 +115,7 @@ class Discovery:
 
     @classmethod
     def of(
-        cls, settings: Looks, topic: str, role: Role, rng: Rng, clock: Clock, **called: Callable[..., Any]
+        cls, settings: LookupSettings, topic: str, role: Role, rng: Rng, clock: Clock, **called: Callable[..., Any]
     ) -> Discovery:
         """Return the discovery of a Reader's topic, of one to publish to, or of all nsqds ("" to "write").
 

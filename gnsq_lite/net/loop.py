@@ -55,9 +55,9 @@ class Loop:
         self._ready: deque[Any] = deque()
         self._turns = 0
         self._switch_to_hub = hub.switch
-        #: What is to be told in a greenlet of its own, and whether that runs.
-        self._untold: deque[Callable[[], None]] = deque()
-        self._telling = False
+        #: What :meth:`queue_call` was given, and whether a greenlet calls it.
+        self._queued_calls: deque[Callable[[], None]] = deque()
+        self._runs_queued_calls = False
         self._async = hub.loop.async_(ref=keep_alive)
         self._async.start(self._drain)
 
@@ -85,26 +85,26 @@ class Loop:
             except Exception:
                 log.exception("an act of the I/O loop failed")
 
-    def tell(self, act: Callable[[], None]) -> None:
+    def queue_call(self, act: Callable[[], None]) -> None:
         """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
-        self._untold.append(act)
-        self.call_soon(self._begin_to_tell)
+        self._queued_calls.append(act)
+        self.call_soon(self._begin_queued_calls)
 
-    def is_telling(self) -> bool:
-        """Whether something is still to be told."""
-        return self._telling or bool(self._untold)
+    def has_queued_calls(self) -> bool:
+        """Whether a call of :meth:`queue_call` has not returned yet."""
+        return self._runs_queued_calls or bool(self._queued_calls)
 
-    def _begin_to_tell(self) -> None:
-        if not self._telling:
-            self._telling = True
-            self.spawn("telling", self._tell)
+    def _begin_queued_calls(self) -> None:
+        if not self._runs_queued_calls:
+            self._runs_queued_calls = True
+            self.spawn("queued calls", self._run_queued_calls)
 
-    def _tell(self) -> None:
+    def _run_queued_calls(self) -> None:
         try:
-            while self._untold:
-                self._untold.popleft()()
+            while self._queued_calls:
+                self._queued_calls.popleft()()
         finally:
-            self._telling = False
+            self._runs_queued_calls = False
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""

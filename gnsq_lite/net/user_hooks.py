@@ -1,8 +1,8 @@
-"""The user's hooks and logging, called where a greenlet's life hangs on it, or a thread's.
+"""Calls the user's hooks, and the user's logging, so that nothing they do ends a greenlet or a thread of ours.
 
-A filter or a handler of the user's that raises must not end what told.  And in a monkey-patched process the locks of
-:mod:`logging` are gevent's: a native thread that waits for one may wait for good, and a hub cannot wait at all.  There
-a greenlet of the loop logs, in order, a moment later.
+A logging filter or handler may raise.  In a monkey-patched process the locks of :mod:`logging` are gevent's: a native
+thread that waits for one may wait for good, and a hub cannot wait at all.  There a greenlet of the loop logs, in order,
+a moment later.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keyword
 
     ``exc_info`` must be the exception itself: when the line is written it may be handled no more.
     """
-    loop = loop_that_tells()
+    loop = loop_for_hooks()
     if loop is None:
         _log(log, level, text, args, keywords)
     else:
-        loop.tell(partial(_log, log, level, text, args, keywords))
+        loop.queue_call(partial(_log, log, level, text, args, keywords))
 
 
 def _log(log: logging.Logger, level: int, text: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -55,29 +55,29 @@ class Complaints:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._next = float("-inf")
-        self._untold = 0
+        self._unlogged = 0
         self._last: tuple[logging.Logger, NsqdError, Mapping[str, Any] | None] | None = None
 
     def add(self, log: logging.Logger, error: NsqdError, extra: Mapping[str, Any] | None = None) -> None:
         """Log *error* now or, as the last of many, with the next line."""
-        self._untold += 1
+        self._unlogged += 1
         self._last = log, error, extra
-        self.tell(self._clock.now())
+        self.log_due(self._clock.now())
 
-    def tell(self, now: float = float("inf")) -> None:
-        """Log what waits for it, if a line is due; called about once a second, and without a time at the end."""
-        if not self._untold or self._last is None or now < self._next:
+    def log_due(self, now: float = float("inf")) -> None:
+        """Log what has not been logged, if a line is due; called about once a second, and at the end without a time."""
+        if not self._unlogged or self._last is None or now < self._next:
             return
-        (log, error, extra), more = self._last, self._untold - 1
-        self._untold, self._last, self._next = 0, None, now + _BETWEEN
+        (log, error, extra), more = self._last, self._unlogged - 1
+        self._unlogged, self._last, self._next = 0, None, now + _BETWEEN
         if more:
             log_safely(log, logging.WARNING, "%s (and %d more errors since the last line)", error, more, extra=extra)
         else:
             log_safely(log, logging.WARNING, "%s", error, extra=extra)
 
 
-def loop_that_tells() -> Loop | None:
-    """Return the loop that must tell in the caller's place; None where the caller may itself."""
+def loop_for_hooks() -> Loop | None:
+    """Return the loop that must log, and call hooks, in the caller's place; None where the caller may itself."""
     if not is_patched():
         return None
     loop = loop_of_handlers()
@@ -107,7 +107,7 @@ class UserHooks:
         if getcurrent() is self._loop.hub:  # a hook may wait, as stats() does
             self._loop.spawn("hook", self.call, name, *args)
             return
-        if loop_that_tells() is not None:  # nor is it to meet a patched lock in a native thread
+        if loop_for_hooks() is not None:  # nor is it to meet a patched lock in a native thread
             self._loop.call_soon(partial(self.call, name, *args))
             return
         try:

@@ -17,7 +17,7 @@ from gnsq_lite.errors import DecompressionError, OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import Compression
 from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
-from gnsq_lite.wire.held import Held
+from gnsq_lite.wire.receive_buffer import ReceiveBuffer
 
 #: No piece of output is longer: much in one call into C, and still in the cache.
 MAX_PIECE: Final = 256 * 1024
@@ -117,11 +117,11 @@ class SnappyCodec:
     are refused (section 4.5).
     """
 
-    __slots__ = ("_compressor", "_error", "_held", "_identified", "_to_skip")
+    __slots__ = ("_buffer", "_compressor", "_error", "_identified", "_to_skip")
 
     def __init__(self) -> None:
         self._compressor = snappy.StreamCompressor()
-        self._held = Held()
+        self._buffer = ReceiveBuffer()
         self._identified = False
         self._to_skip = 0
         self._error: DecompressionError | None = None
@@ -141,7 +141,7 @@ class SnappyCodec:
             yield from self._pieces(data)
         except DecompressionError as error:
             self._error = error
-            self._held.take()
+            self._buffer.take()
             raise
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
@@ -149,7 +149,7 @@ class SnappyCodec:
             skipped = min(self._to_skip, len(data))
             self._to_skip -= skipped
             data = data[skipped:]
-        whole = self._held.join(data)
+        whole = self._buffer.join(data)
         if whole is None:
             return
         at = batch_at = expected = 0
@@ -168,9 +168,9 @@ class SnappyCodec:
                 batch_at, expected = at, 0
             if end > len(whole):
                 if kind in (_COMPRESSED, _PLAIN, _IDENTIFIER) or end == at + _CHUNK_HEAD:
-                    self._held.keep(whole[at:], end - at)
+                    self._buffer.keep(whole[at:], end - at)
                 else:
-                    self._held.take()
+                    self._buffer.take()
                     self._to_skip = end - len(whole)
                 return
             at = end

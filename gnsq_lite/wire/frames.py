@@ -32,7 +32,7 @@ from gnsq_lite.wire.constants import (
     SIZE_LENGTH,
     TYPE_LENGTH,
 )
-from gnsq_lite.wire.held import Held
+from gnsq_lite.wire.receive_buffer import ReceiveBuffer
 
 MessageT = TypeVar("MessageT")
 
@@ -65,7 +65,7 @@ class FrameDecoder(Generic[MessageT]):
     After an error the decoder is poisoned: :attr:`error` keeps it, and every later call raises it again.
     """
 
-    __slots__ = ("_at_once", "_held", "_holds", "error", "limit", "make_message", "more", "owner")
+    __slots__ = ("_at_once", "_buffer", "_is_buffering", "error", "limit", "make_message", "more", "owner")
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class FrameDecoder(Generic[MessageT]):
         at_once: int = sys.maxsize,
     ) -> None:
         self.limit, self._at_once = max_frame_size, at_once
-        self._held, self._holds = Held(), False
+        self._buffer, self._is_buffering = ReceiveBuffer(), False
         #: Whether the last feed left what may be whole frames: feed ``b""`` for them.
         self.more = False
         self.make_message = make_message
@@ -86,7 +86,7 @@ class FrameDecoder(Generic[MessageT]):
     @property
     def pending_bytes(self) -> int:
         """How many bytes are held because their frame is not whole."""
-        return len(self._held)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> tuple[list[MessageT], list[Frame]]:
         """Take the bytes of one read; return the messages, and the other frames, that are now whole, each in order.
@@ -97,7 +97,7 @@ class FrameDecoder(Generic[MessageT]):
         """
         if self.error is not None:
             raise self.error
-        whole = self._held.join(data) if self._holds else data
+        whole = self._buffer.join(data) if self._is_buffering else data
         self.more = False
         found: list[MessageT] = []
         others: list[Frame] = []
@@ -118,7 +118,7 @@ class FrameDecoder(Generic[MessageT]):
         """
         if self.error is not None:
             raise self.error
-        whole = self._held.join(data)
+        whole = self._buffer.join(data)
         if whole is None:
             return None
         try:
@@ -127,15 +127,15 @@ class FrameDecoder(Generic[MessageT]):
             self._fail(error)
             raise
         if end > len(whole):
-            self._hold(whole, end)
+            self._keep(whole, end)
             return None
-        self._hold(whole[end:], 0)
+        self._keep(whole[end:], 0)
         return Frame(_FRAME_HEAD.unpack_from(whole)[1], whole[FRAME_HEAD_LENGTH:end])
 
     def take_pending(self) -> bytes:
         """Return the bytes that are held and forget them: they belong to TLS or to a compression codec."""
-        self._holds = False
-        return self._held.take()
+        self._is_buffering = False
+        return self._buffer.take()
 
     def check(self) -> None:
         """Raise the error that an earlier feed has met, if any."""
@@ -146,9 +146,9 @@ class FrameDecoder(Generic[MessageT]):
         self.error = error
         self.take_pending()
 
-    def _hold(self, rest: bytes, wanted: int) -> None:
-        self._held.keep(rest, wanted)
-        self._holds = bool(rest)
+    def _keep(self, rest: bytes, wanted: int) -> None:
+        self._buffer.keep(rest, wanted)
+        self._is_buffering = bool(rest)
 
     def _cut(self, data: bytes, found: list[MessageT], others: list[Frame]) -> None:
         """Append what *data* holds to the lists; hold the rest of it."""
@@ -158,18 +158,18 @@ class FrameDecoder(Generic[MessageT]):
                 others.append(OK_FRAME)
                 at += len(_OK_BYTES)
             if len(others) >= self._at_once:
-                self._hold(data[at:], 0)
+                self._keep(data[at:], 0)
                 self.more = True
                 return
             if length - at >= _SMALLEST_MESSAGE:
                 at = scan(data, at, self.limit, self.make_message, self.owner, found)
             if at == length:  # as most reads end
-                if self._holds:
-                    self._hold(b"", 0)
+                if self._is_buffering:
+                    self._keep(b"", 0)
                 return
             end = self._end(data, at)
             if end > length:
-                self._hold(data[at:], end - at)
+                self._keep(data[at:], end - at)
                 return
             kind, body = _FRAME_HEAD.unpack_from(data, at)[1], data[at + FRAME_HEAD_LENGTH : end]
             others.append(HEARTBEAT_FRAME if kind == FRAME_RESPONSE and body == HEARTBEAT else Frame(kind, body))

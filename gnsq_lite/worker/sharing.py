@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.consume.shared_places import SharedPlaces
+from gnsq_lite.consume.shared_concurrency import SharedConcurrency
 from gnsq_lite.errors import OptionError
 from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.option_fields import check_number
@@ -43,7 +43,7 @@ class Sharing:
         for handler, reader in zip(handlers, readers, strict=True):
             core = reader._started()
             members.append((core, self.weights.get(_name(handler), 1.0), core.settings.concurrency or self.total))
-        shared = SharedPlaces(self.total, members)
+        shared = SharedConcurrency(self.total, members)
         run_in_loop(members[0][0].loop, shared.start)
 
 

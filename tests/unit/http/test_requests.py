@@ -11,8 +11,8 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, NsqdClient
-from gnsq_lite.http.bodies import join_bodies, pack_bodies
 from gnsq_lite.http.client import HTTPClient
+from gnsq_lite.http.message_bodies import join_bodies, pack_bodies
 from gnsq_lite.http.reply import Reply
 
 URL = "http://server"

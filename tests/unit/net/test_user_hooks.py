@@ -26,16 +26,16 @@ def test_errors_are_told_at_once_then_counted_for_a_second(caplog: pytest.LogCap
 
     assert add(3) == ["nsqd:4150: E_FIN_FAILED 0"]
     clock.advance(0.9)
-    complaints.tell(clock.now())
+    complaints.log_due(clock.now())
     assert add(1) == []
     clock.advance(0.1)
-    complaints.tell(clock.now())
+    complaints.log_due(clock.now())
     assert [record.getMessage() for record in caplog.records] == [
         "nsqd:4150: E_FIN_FAILED 0 (and 2 more errors since the last line)"
     ]
     assert add(4) == []
-    complaints.tell()  # the connection ends: nothing is left out
+    complaints.log_due()  # the connection ends: nothing is left out
     assert caplog.records[-1].getMessage().endswith("E_FIN_FAILED 3 (and 3 more errors since the last line)")
     caplog.clear()
-    complaints.tell()
+    complaints.log_due()
     assert not caplog.records

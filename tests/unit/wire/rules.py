@@ -45,8 +45,8 @@ RULES: Final = (
     Rule(
         "Data Format: a stream",
         "WIRE-5",
-        "held",
-        "Held",
+        "receive_buffer",
+        "ReceiveBuffer",
         "test_frames::test_any_bytes_in_any_split_give_what_the_rules_say",
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""Handlers of several Readers in one set of places; in their loop."""
+"""One limit of handlers at once for several Readers; in their loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnsq_lite.policy.weights import Wish, share_out
 _EVERY = 0.05
 
 
-class SharedPlaces:
+class SharedConcurrency:
     """*members* are Readers of one loop, each with its weight and the most handlers that it may run."""
 
     def __init__(self, total: int, members: Sequence[tuple[Consumer, float, int]]) -> None:
@@ -22,7 +22,7 @@ class SharedPlaces:
     def start(self) -> None:
         """Share out now, and again and again until all of them close."""
         self._share()
-        self._members[0][0].loop.spawn("shared places", self._run)
+        self._members[0][0].loop.spawn("shared concurrency", self._run)
 
     def _run(self) -> None:
         while not all(core.closing for core, _, _ in self._members):

@@ -7,7 +7,7 @@ at each read would cost time that grows with the square of its length.
 from __future__ import annotations
 
 
-class Held:
+class ReceiveBuffer:
     """The unconsumed end of a stream, and how many bytes it takes before it is worth looking at again."""
 
     __slots__ = ("_bytes", "wanted")
