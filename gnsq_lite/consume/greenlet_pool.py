@@ -18,20 +18,38 @@ from gnsq_lite.net.loop import SLICE, Loop, after_io, let_io
 from gnsq_lite.speed import TURN_OVER, Runner
 
 
-class GreenletPool:
+class _LoopPool:
+    """What both have: a queue that one thread alone uses."""
+
+    def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
+        self._runner, self._on_exit = runner, on_exit
+        self._queue: deque[Any] = deque()
+        #: Each worker and what it is at.
+        self.seats: list[list[Any]] = []
+        self._closed = False
+
+    def take_queued(self) -> list[Any]:
+        """Remove and return what was not begun."""
+        jobs = list(self._queue)
+        self._queue.clear()
+        return jobs
+
+    def queued(self) -> int:
+        """Jobs not begun."""
+        return len(self._queue)
+
+
+class GreenletPool(_LoopPool):
     """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""
 
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
-        self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
-        self._queue: deque[Any] = deque()
+        super().__init__(runner, on_exit)
+        self._loop, self._concurrency = loop, concurrency
         self._idle: list[Any] = []
-        #: Each worker and what it is at.
-        self.seats: list[list[Any]] = []
         #: Workers whose turn was over before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._workers = 0
         self._pump_due = False
-        self._closed = False
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs*."""
@@ -99,16 +117,6 @@ class GreenletPool:
     def _count(self) -> None:
         self._runner.surplus = self._workers - self._concurrency
 
-    def take_queued(self) -> list[Any]:
-        """Remove and return what was not begun."""
-        jobs = list(self._queue)
-        self._queue.clear()
-        return jobs
-
-    def queued(self) -> int:
-        """Jobs not begun."""
-        return len(self._queue)
-
     def busy(self) -> int:
         """Handlers running."""
         return self._workers - len(self._idle) - len(self._gave_way)
@@ -127,7 +135,7 @@ class GreenletPool:
             self._loop.soon(worker.switch)
 
 
-class InlinePool:
+class InlinePool(_LoopPool):
     """Handlers in the reading greenlet itself: nothing is read until they return.
 
     Between two of them the loop has its turn where they take long: answers go out, and what was not answered in time
@@ -135,11 +143,8 @@ class InlinePool:
     """
 
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
-        self._runner, self._on_exit = runner, on_exit
-        self._queue: deque[Any] = deque()
+        super().__init__(runner, on_exit)
         self._busy = 0
-        self._closed = False
-        self.seats: list[list[Any]] = []
 
     def submit(self, jobs: list[Any]) -> None:
         """Run *jobs* now, one after the other."""
@@ -167,16 +172,6 @@ class InlinePool:
         finally:
             self._busy = 0
             self.seats = []
-
-    def take_queued(self) -> list[Any]:
-        """Remove and return what was not begun."""
-        jobs = list(self._queue)
-        self._queue.clear()
-        return jobs
-
-    def queued(self) -> int:
-        """Jobs not begun."""
-        return len(self._queue)
 
     def busy(self) -> int:
         """Handlers running."""

@@ -69,19 +69,8 @@ def call_here(call: Callable[[], T], *, timeout: float) -> T:
     return call()
 
 
-_default_runner: Runner | None = None
-
-
-def set_default_runner(runner: Runner) -> None:
-    """Make *runner* the one of all clients that were given none, those already made included."""
-    global _default_runner
-    _default_runner = runner
-
-
 def default_runner() -> Runner:
     """Return the runner of clients that were given none."""
-    if _default_runner is not None:
-        return _default_runner
     if "gevent" in sys.modules:
         from gnsq_lite.blocking_calls import call_cooperatively
 

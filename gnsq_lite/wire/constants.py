@@ -10,10 +10,6 @@ from typing import Final
 
 #: First bytes on a connection: the protocol's version (WIRE-1).  "TCP Protocol Spec", introduction.
 MAGIC_V2: Final = b"  V2"
-#: Ends a command line.  "Commands".
-NEWLINE: Final = b"\n"
-#: Parts the words of a command line.  nsqd/protocol_v2.go:26
-SEPARATOR: Final = b" "
 
 # -- frames (WIRE-2).  "Data Format" --------------------------------------------------------------------------------
 
@@ -60,10 +56,6 @@ DEFAULT_MSG_TIMEOUT: Final = 60.0
 DEFAULT_MAX_MSG_TIMEOUT: Final = 900.0
 #: Seconds the longest DPUB or REQ may defer.  nsqd/options.go:132
 MAX_DEFER: Final = 3600.0
-#: Bytes of the largest message.  nsqd/options.go:130
-DEFAULT_MAX_MSG_SIZE: Final = 1024 * 1024
-#: Bytes of the largest MPUB, IDENTIFY or AUTH body.  nsqd/options.go:131
-DEFAULT_MAX_BODY_SIZE: Final = 5 * 1024 * 1024
 #: Bytes nsqd buffers for a client.  nsqd/client_v2.go:18
 DEFAULT_OUTPUT_BUFFER_SIZE: Final = 16 * 1024
 #: Seconds nsqd holds back what it buffers.  nsqd/options.go:140
