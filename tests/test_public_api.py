@@ -153,6 +153,16 @@ def test_importing_the_package_needs_no_extra_and_patches_nothing() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_is_not_used_is_not_imported() -> None:
+    program = (
+        "import sys; from gnsq_lite import Reader, Worker, Writer\n"
+        "slow = {'urllib3', 'rich', 'click', 'gnsq_lite.http', 'gnsq_lite.broker', 'asyncio'}\n"
+        "sys.exit(', '.join(sorted(slow & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == ""
+
+
 def test_every_module_of_the_core_can_be_imported_alone() -> None:
     names = [
         found.name

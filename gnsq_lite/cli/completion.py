@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import click
 
 from gnsq_lite.errors import NSQError
-from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.keywords import url_list
+
+if TYPE_CHECKING:
+    from gnsq_lite.http import LookupdClient, NsqdClient
 
 #: Seconds a server may take: somebody waits with the finger on the key.
 _PATIENCE = 1.0
@@ -17,7 +20,9 @@ _PATIENCE = 1.0
 
 def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the topics that begin so; none where nobody answers."""
-    return _names(ctx, LookupdClient.topics, lambda nsqd: (t.topic_name for t in nsqd.stats().topics), incomplete)
+    return _names(
+        ctx, lambda lookupd: lookupd.topics(), lambda nsqd: (t.topic_name for t in nsqd.stats().topics), incomplete
+    )
 
 
 def channel_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -37,6 +42,8 @@ def _names(
     of_nsqd: Callable[[NsqdClient], Iterable[str]],
     incomplete: str,
 ) -> list[str]:
+    from gnsq_lite.http import LookupdClient, NsqdClient  # late: every command has these flags
+
     found: set[str] = set()
     nsqds = ctx.params.get("nsqd_http") or ()
     lookupds = ctx.params.get("lookupds") or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or "127.0.0.1:4161"

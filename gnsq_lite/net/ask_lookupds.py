@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import gevent
@@ -21,11 +21,12 @@ import gevent
 from gnsq_lite.blocking_calls import call_cooperatively
 from gnsq_lite.dialect import INFO, Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
-from gnsq_lite.http import LookupdClient
-from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import LookupOptions, TLSOptions
+
+if TYPE_CHECKING:
+    from gnsq_lite.http import LookupdClient
 
 log = logging.getLogger("gnsq_lite.discovery")
 
@@ -165,6 +166,8 @@ class Lookupds:
         try:
             data = self._fetch(address, path)
         except HTTPStatusError as error:
+            from gnsq_lite.http.lookupd import is_unknown_topic
+
             if path == INFO and error.status == 404:
                 return {}  # it says nothing of itself
             if not is_unknown_topic(error):
@@ -209,6 +212,8 @@ def open_client(address: str, options: LookupOptions, *, found: bool = False) ->
 
     One that was *found*, and not configured, gets no token: whoever answers for a nsqlookupd must not collect it.
     """
+    from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
+
     tls: bool | TLSOptions | ssl.SSLContext | None = options.lookupd_tls if address.startswith("https://") else None
     return LookupdClient(
         address,
