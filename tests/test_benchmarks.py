@@ -39,6 +39,8 @@ def a_result(**rows: list[float]) -> report.Result:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.program
 @pytest.mark.timeout(600)  # less than half a minute, where nothing else runs
 def test_the_quick_run_measures_every_case_of_ours_and_writes_tables_json_and_plots(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,9 +89,15 @@ def part_of(name: str) -> str:
     return Path(name).parts[0].removesuffix(".py")
 
 
-def imports(name: str, source: str) -> Iterator[tuple[int, str]]:
+@functools.cache
+def nodes(source: str) -> list[ast.AST]:
+    """Return all nodes of a module."""
+    return list(ast.walk(ast.parse(source)))
+
+
+def imports(source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, dotted name) of each import, in functions and under TYPE_CHECKING too; relative ones as ``.``."""
-    for node in ast.walk(ast.parse(source, name)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -114,7 +121,7 @@ def violations(name: str, source: str) -> list[str]:
     found = []
     if part not in ALLOWED:
         return [f"{name}: part {part!r} is not in the table of tests/test_layering.py"]
-    for line, target in imports(name, source):
+    for line, target in imports(source):
         where = f"{name}:{line}: {target}"
         if target == ".":
             found.append(f"{where} is a relative import")
@@ -140,7 +147,7 @@ def _is_allowed(part: str, target: str) -> bool:
 
 
 def _patches(source: str) -> Iterator[int]:
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ("patch_all", "patch_socket", "patch_thread", "patch_time", "patch_ssl"):
@@ -160,9 +167,9 @@ def references(name: str, source: str, modules: set[str]) -> set[str]:
     """
     found: set[str] = set()
     packages = {module.rpartition(".")[0] for module in modules}
-    names = {target for _, target in imports(name, source)}
+    names = {target for _, target in imports(source)}
     titles: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "getLogger":
             titles |= {id(argument) for argument in node.args}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in titles:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.programs import wait_for
 
 PROGRAMS = ("initdb", "postgres", "psql")
+DATABASES = ("shop", "other")
 
 
 def is_there() -> bool:
@@ -43,11 +44,16 @@ class Postgres:
         except subprocess.CalledProcessError:
             return False
 
+    def keep(self) -> None:
+        """Keep both as they are: what :meth:`new_databases` makes copies of."""
+        for name in DATABASES:
+            self.sql(f"alter database {name} rename to {name}_kept")
+
     def new_databases(self) -> None:
-        """Make both anew."""
-        for name in ("shop", "other"):
+        """Make both anew, as those that were kept."""
+        for name in DATABASES:
             self.sql(f"drop database if exists {name} with (force)")
-            self.sql(f"create database {name}")
+            self.sql(f"create database {name} template {name}_kept")
 
     def end_connections(self) -> int:
         """End every other connection, as an administrator does, or a restart; return how many there were."""
@@ -75,6 +81,8 @@ def postgres() -> Iterator[Postgres]:
             )
         made = Postgres(folder)
         wait_for(made.is_up)
+        for name in DATABASES:
+            made.sql(f"create database {name}")
         yield made
     finally:
         if server is not None:

@@ -57,13 +57,21 @@ class Shop:
             assert http_call(self.nsqd.http_address, "POST", f"/pub?topic={topic}", body).status == 200
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shutil.copytree(PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with a database that has its tables: each test gets a copy."""
+    folder = tmp_path_factory.mktemp("migrated") / "project"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
     with Broker(lookupd=False) as nsqd:
-        made = Shop(tmp_path / "project", nsqd)
-        made.call("migrate", "--verbosity", "0")
-        yield made
+        Shop(folder, nsqd).call("migrate", "--verbosity", "0")
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path: Path, migrated: Path) -> Iterator[Shop]:
+    shutil.copytree(migrated, tmp_path / "project")
+    with Broker(lookupd=False) as nsqd:
+        yield Shop(tmp_path / "project", nsqd)
 
 
 def test_the_worker_feeds_every_apps_handlers_which_use_the_database(shop: Shop) -> None:

@@ -39,7 +39,6 @@ class OutboxShop(Shop):
         self.env["SHOP_OUTBOX"] = "default other"
         if server is not None:
             self.env["SHOP_POSTGRES"] = str(server.folder)
-            server.new_databases()
 
     def select(self, statement: str, database: str = "shop") -> list[str]:
         """Return the first column of what *statement* finds."""
@@ -68,14 +67,27 @@ class OutboxShop(Shop):
         return found
 
 
-@pytest.fixture
-def shop(tmp_path: Path, server: Postgres | None) -> Iterator[OutboxShop]:
-    shutil.copytree(PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory, server: Postgres | None) -> Path:
+    """The project with databases that have their tables: each test gets copies."""
+    folder = tmp_path_factory.mktemp("migrated") / "project"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
     with Broker(lookupd=False) as nsqd:
-        made = OutboxShop(tmp_path / "project", nsqd, server)
+        made = OutboxShop(folder, nsqd, server)
         for database in ("default", "other"):
             made.call("migrate", "--verbosity", "0", "--database", database)
-        yield made
+    if server is not None:
+        server.keep()
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path: Path, migrated: Path, server: Postgres | None) -> Iterator[OutboxShop]:
+    shutil.copytree(migrated, tmp_path / "project")
+    if server is not None:
+        server.new_databases()
+    with Broker(lookupd=False) as nsqd:
+        yield OutboxShop(tmp_path / "project", nsqd, server)
 
 
 STORE = """
