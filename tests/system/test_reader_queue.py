@@ -149,8 +149,9 @@ def test_a_message_whose_attempts_were_spent_elsewhere_is_tried_once_and_given_u
         else:
             message.enable_async()  # goes back at the end
 
-    with reader_on(broker, topic, elsewhere, max_attempts=0, **common):
+    with reader_on(broker, topic, elsewhere, max_attempts=0, **common) as holder:
         wait_for(lambda: len(away) == 4)
+        holder.close(timeout=0.1)
     tried: list[int] = []
     failed: list[str] = []
 
