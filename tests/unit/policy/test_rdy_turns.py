@@ -122,7 +122,7 @@ def test_the_order_of_turns_is_random_and_nobody_has_a_second_one_before_all_had
 
 
 @pytest.mark.rule("RDY-6")
-@pytest.mark.parametrize("max_in_flight", [1, 2, 3, 5])
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3, 5] if LONG else [1, 3])
 def test_busy_connections_are_all_served_within_the_stated_bound(max_in_flight: int) -> None:
     """World.check() asserts the bound at every step; here it is also seen to be no idle promise."""
     world = World(max_in_flight, 3, handle=0.2, idle=1.0, low=3.0)
@@ -175,7 +175,7 @@ def test_one_nsqd_of_fifty_with_messages_is_found_within_the_stated_bound(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = []
-    for max_in_flight in range(1, 11) if LONG else (1, 3, 10):
+    for max_in_flight in range(1, 11) if LONG else (1, 10):
         times = [time for seed in range(repeats(3)) for time in time_to_find(max_in_flight, seed)]
         bound = 2 * math.ceil(50 / max_in_flight) * (IDLE + SETTLE + 0.01)
         assert max(times) <= bound
