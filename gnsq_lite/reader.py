@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Callable, Collection
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT, close_all, drain_on_signals
@@ -313,23 +312,24 @@ class Reader:
             raise ClosedError("the Reader was closed, and a Reader is started once; make a new one")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- at run time
 
-    def pause(self, paused: bool = True) -> None:
+    def pause(self) -> None:
         """Receive no more messages (RDY 0); connections stay, running handlers go on.  Before start(): start so."""
+        self._set_paused(True)
+
+    def resume(self) -> None:
+        """Receive again."""
+        self._set_paused(False)
+
+    def _set_paused(self, paused: bool) -> None:
         self._is_paused = paused  # before _core is read: of two threads, one sees what the other has set
         if self._core is not None:
             core = self._started()
             run_in_loop(core.loop, core.flow.set_paused, paused)
-
-    def resume(self) -> None:
-        """Receive again."""
-        self.pause(False)
 
     def resume_partition(self, partition: int | str) -> None:
         """Read a partition on that stopped after max_attempts (YZ-13): its message is handled once more.
