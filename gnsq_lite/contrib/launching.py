@@ -1,4 +1,4 @@
-"""Starts a Worker's processes and their status pages: for ``gnsq-lite worker``, ``manage.py nsq_worker`` and others."""
+"""Starts a Worker's processes and status pages, for ``gnsq-lite worker``, ``manage.py nsq_worker`` and others."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from gnsq_lite.supervise.processes import GRACE, READY_TIMEOUT, Supervisor
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
-#: The environment variable that holds the token of who may act through the live page.
+#: The environment variable with the token that the live page asks for before it acts.
 TOKEN = "GNSQ_LITE_CONTROL_TOKEN"
 
-#: Seconds between two looks at the sources.
+#: Seconds between two checks of the sources.
 _WATCH_EVERY = 0.5
 
 
 @dataclass(frozen=True)
 class StatusAt:
-    """Where status pages are served, and how; port None: nowhere, 0: any free port."""
+    """Where and how status pages are served; with port None they are not, 0 is any free port."""
 
     host: str = "127.0.0.1"
     port: int | None = None
-    #: Names under which the live page may be asked for, besides addresses, localhost and *host*.
+    #: Host names that the live page answers to, besides addresses, localhost and *host*.
     names: Sequence[str] = ()
-    #: Whether who has the token may pause, resume and drain.
+    #: Whether a client with the token may pause, resume and drain.
     control: bool = False
 
     def access(self) -> Access:
-        """Return who may see the page and act; without a token in the environment, one is made and told.
+        """Return the access rules; without a token in the environment, one is made and printed.
 
-        Raises OptionError for a token that is easily guessed or that no header can hold.
+        Raises OptionError for a token that is too short, or that no header can hold.
         """
         if not self.control:
             return access(self.host, self.names, None)
         token = os.environ.get(TOKEN) or ""
         if not token:
             token = secrets.token_urlsafe(24)
-            print(f"control token, as {TOKEN} is not set: {token}", file=sys.stderr, flush=True)
+            print(f"control token ({TOKEN} is not set): {token}", file=sys.stderr, flush=True)
         if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
             raise OptionError("allow_control", True, f"{TOKEN} must be at least 16 ASCII characters without spaces")
         return access(self.host, self.names, token)
@@ -60,11 +60,11 @@ def supervise(processes: int, status: StatusAt, *, reload: bool = False, pid_pat
     """Run this very command line in *processes* processes and return the exit code.
 
     Args:
-        reload: A new process may wait, for as long as it takes, until an error in its sources is mended.
-        pid_path: File for this process's id.
+        reload: A new process may wait without limit until an error in its sources is fixed.
+        pid_path: A file for the id of this process.
     Raises:
-        NSQConnectionError: the port for the status pages is taken.
-        OptionError: the file cannot be written, or another supervisor has it.
+        NSQConnectionError: the status port is taken.
+        OptionError: the file cannot be written, or another supervisor holds it.
     """
     notifier = Notifier()
     timeout = float("inf") if reload else READY_TIMEOUT
@@ -125,7 +125,7 @@ def run_worker(
 
 
 def _pausing(place: Place, live: Any) -> Callable[[], bool]:
-    """Return what does as the supervisor says, and drains nothing."""
+    """Return a tick that pauses and resumes as the supervisor says; it never drains."""
 
     def look() -> bool:
         live.pause(place.paused())
@@ -135,7 +135,7 @@ def _pausing(place: Place, live: Any) -> Callable[[], bool]:
 
 
 def _telling(place: Place) -> Callable[[], bool]:
-    """Return what tells the supervisor when a source changes, and drains nothing."""
+    """Return a tick that reports a changed source to the supervisor; it never drains."""
     changes = Changes()
 
     def look() -> bool:
@@ -147,7 +147,7 @@ def _telling(place: Place) -> Callable[[], bool]:
 
 
 class Changes:
-    """Looks at the sources, not too often; says on standard error which one has changed."""
+    """Watches the sources, at most twice a second; prints which one has changed on standard error."""
 
     def __init__(self, files: Iterable[str] = ()) -> None:
         more = set(files)
@@ -156,7 +156,7 @@ class Changes:
         self._next = time.monotonic() + _WATCH_EVERY
 
     def look(self) -> bool:
-        """Return whether a source has changed since the last look."""
+        """Return whether a source has changed since the last call."""
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + _WATCH_EVERY
@@ -207,7 +207,7 @@ def _metrics(worker: Any) -> Callable[[], Page]:
 
 
 def _refusing(missing: MissingExtra) -> Callable[..., Page]:
-    """Return what makes /metrics say what is not installed; the other pages work without it."""
+    """Return a page that raises *missing*: /metrics then names the missing package, and other pages work."""
 
     def refuse(*pages: Any) -> Page:
         raise missing

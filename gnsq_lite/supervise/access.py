@@ -1,4 +1,4 @@
-"""Who may see the live page, and who may act through it; pure."""
+"""Access to the live page: who may read it, and who may act through it.  Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-#: Bytes of a request to act, at the most.
+#: The longest body of a request to act, bytes.
 LONGEST = 4096
 
-#: What may be asked for.
+#: What a client may ask for.
 ACTIONS = ("pause", "resume", "drain")
 
 
 class Refused(Exception):
-    """A request that is not answered, with its status and why."""
+    """A request that is refused, with the HTTP status and the reason."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(status, why)
@@ -26,15 +26,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """The names under which the page may be asked for, and the token of who may act; None: nobody."""
+    """The host names that the page answers to, and the token to act with; with None nobody may act."""
 
     hosts: frozenset[str] = frozenset()
     token: str | None = None
 
     def check_host(self, header: str | None) -> None:
-        """Raise Refused for a host that is neither an address, nor localhost, nor among the names.
+        """Raise Refused unless the host is an address, localhost, or one of the names.
 
-        A site whose own name leads here (DNS rebinding) could have a browser read the page otherwise.
+        Otherwise a foreign site whose name resolves to this host (DNS rebinding) could make a browser read the page.
         """
         name = _host(header or "")
         if name is not None and (name == "localhost" or name in self.hosts):
@@ -42,38 +42,40 @@ class Access:
         try:
             ipaddress.ip_address(name or "")
         except ValueError:
-            hint = "ask by address, or allow the name with --allow-host"
-            raise Refused(HTTPStatus.FORBIDDEN, f"this host is not served: {hint}") from None
+            hint = "use an address, or start the worker with --allow-host NAME"
+            raise Refused(HTTPStatus.FORBIDDEN, f"this host name is not allowed: {hint}") from None
 
     def check_act(self, given_headers: Mapping[str, str]) -> None:
-        """Raise Refused for who may not act; names of headers may be in any case.
+        """Raise Refused where the client may not act; header names may be in any case.
 
-        The token comes in a header that no page of another site can have a browser send: no cookie, no form.
+        The token comes in a header that no foreign page can make a browser send; cookies and forms do not count.
         """
         if self.token is None:
             raise Refused(HTTPStatus.FORBIDDEN, "read-only: start the worker with --allow-control")
         headers = {name.lower(): value for name, value in given_headers.items()}
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            raise Refused(HTTPStatus.FORBIDDEN, "asked by a page of another site")
+            raise Refused(HTTPStatus.FORBIDDEN, "the request comes from a page of another site")
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind != "Bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
-            raise Refused(HTTPStatus.UNAUTHORIZED, "the token is wrong or missing")
+            raise Refused(
+                HTTPStatus.UNAUTHORIZED, "the token is wrong or missing: send it as Authorization: Bearer TOKEN"
+            )
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
 
 
 def access(host: str, names: Iterable[str], token: str | None) -> Access:
-    """Return the access to a page that is served at *host*, and goes by *names* too."""
+    """Return the access rules of a page served at *host*, which answers to *names* too."""
     return Access(frozenset(name.lower().rstrip(".") for name in (host, *names) if name), token)
 
 
 def body_length(header: str | None) -> int:
-    """Return how many bytes of a body to read.  Raises Refused."""
+    """Return the length of the body to read.  Raises Refused."""
     if header is None or not header.isascii() or not header.isdigit():
         raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
     if len(header) > 9 or int(header) > LONGEST:
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST} bytes")
+        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have at most {LONGEST} bytes")
     return int(header)
 
 

@@ -1,8 +1,8 @@
-"""One process of a supervisor: started, told to end, asked what it has told.
+"""One process of a supervisor: started, ended, and its reports read.
 
-Each is a new interpreter (posix_spawn of the supervisor's own command line), not a fork: code that is loaded once in
-the parent could not be reloaded, a fork beside threads or an event loop takes locked locks with it, and the child's
---patch must come before any import.  It costs the start of an interpreter, and no memory is shared.
+Each is a new interpreter (posix_spawn of the supervisor's own command line), not a fork: code loaded once in the parent
+could not be reloaded, a fork beside threads or an event loop copies locks that are held, and --patch must come before
+any import.  The price is the start of an interpreter, and no shared memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("gnsq_lite.supervise")
 
 NEVER = float("inf")
 
-#: Seconds to drain where nobody has said; the process loads what it is to run, so it has nothing to drain.
+#: Seconds to drain before the process has reported a limit; it is still loading, so it has nothing to drain.
 _LIMIT = 30.0
 
 
@@ -31,37 +31,37 @@ class Child:
 
     number: int
     restarts: Restarts
-    #: Path of the Unix socket of its status pages, another one for each start.
+    #: Path of the Unix socket of its status pages; a new one for each start.
     socket: str = ""
     pid: int | None = None
     start_at: float = NEVER
     kill_at: float = NEVER
-    #: When a new process is to be started to take its place.
+    #: When a new process should take its place.
     stale_at: float = NEVER
-    #: Told to end before a new one is started.
+    #: Whether it was ended so that a new one can start.
     replaced: bool = False
-    #: How the last one here ended: its exit code, or the signal's number below 0.
+    #: The exit code of the last process here; a negative number is the signal that ended it.
     last_exit: int | None = None
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it has loaded what it runs."""
+        """Whether it has loaded its Worker."""
         return self.pid is not None and os.path.exists(self.socket)
 
     @property
     def is_ready(self) -> bool:
-        """Whether each of its handlers would get messages."""
+        """Whether each of its handlers can receive messages."""
         ready, handlers = told_ready(self.socket)
         return self.pid is not None and 0 < handlers == ready
 
     def may_replace(self, other: Child) -> bool:
-        """Whether it is ready, or as ready as *other*: a topic that no nsqd has yet makes neither so."""
+        """Whether it is ready, or as ready as *other*: where no nsqd has a topic yet, neither is ready."""
         ready, handlers = told_ready(self.socket)
         return handlers > 0 and (ready == handlers or ready >= told_ready(other.socket)[0])
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The fields of a log line about it."""
+        """Its fields for a log line."""
         return {"worker": self.number, "pid": self.pid}
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], socket: str) -> None:
@@ -79,9 +79,9 @@ class Child:
         )
 
     def tell(self, number: int, now: float, grace: float, limit: float | None) -> None:
-        """Send it a signal to end; after *grace*, and for SIGTERM *limit*, seconds it is to be killed.
+        """Send it a signal to end; kill it after *grace* seconds, and for SIGTERM *limit* seconds more.
 
-        None: the limit that it has told.
+        With None, *limit* is what the process has reported.
         """
         if self.pid is None:
             return
@@ -100,7 +100,7 @@ class Child:
                 pass
 
     def ended(self, code: int) -> None:
-        """It has ended; what it left goes."""
+        """Note that it has ended, and remove its files."""
         self.pid, self.kill_at, self.last_exit = None, NEVER, code
         forget(self.socket, *Word)
         try:

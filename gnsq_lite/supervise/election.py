@@ -1,4 +1,4 @@
-"""One process of many: whoever holds the lock on a file in the supervisor's folder, until it lets go or ends."""
+"""Elects one process of many: the one that holds the lock on a file in the supervisor's folder."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Protocol
 
 
 class Election(Protocol):
-    """Says who is to do what only one may do, and remembers what was done."""
+    """Decides which process does what only one may do, and remembers what was done."""
 
     def wins(self) -> bool:
-        """Whether it is this process; asked again and again."""
+        """Whether this process is elected; called again and again."""
 
     def done(self) -> dict[str, float]:
-        """What was done last by whoever was elected, by name."""
+        """What the elected process did last, by name."""
 
     def note(self, done: dict[str, float]) -> None:
-        """Remember that."""
+        """Remember what was done."""
 
     def leave(self) -> None:
-        """Let another be elected."""
+        """Resign, so that another process can be elected."""
 
 
 class Alone:
@@ -48,9 +48,9 @@ class Alone:
 
 
 class ByLock:
-    """Among the processes of one supervisor; the kernel lets go of the lock however the one that has it ends.
+    """Elects among the processes of one supervisor; the kernel releases the lock however its holder ends.
 
-    What was done stands in the file, so that the next one does not do it again; it goes with the supervisor.
+    What was done is written to the file, so that the next process does not repeat it.
     """
 
     def __init__(self, path: str) -> None:
@@ -58,7 +58,7 @@ class ByLock:
         self._file: int | None = None
 
     def wins(self) -> bool:
-        """Take the lock, if nobody has it."""
+        """Take the lock if it is free."""
         if self._file is not None:
             return True
         try:
@@ -74,7 +74,7 @@ class ByLock:
         return True
 
     def done(self) -> dict[str, float]:
-        """Read it; what is no JSON, as its writer was killed, counts for nothing."""
+        """Read the file; ignore invalid JSON, which a killed writer may leave."""
         text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
         found: Any = {}
         with suppress(ValueError):
@@ -82,7 +82,7 @@ class ByLock:
         return found if isinstance(found, dict) else {}
 
     def note(self, done: dict[str, float]) -> None:
-        """Write it in one go, padded so that no end of a longer one stays."""
+        """Write the file in one call, padded to cover a longer text."""
         if self._file is not None:
             text = json.dumps(done).encode()
             size = os.fstat(self._file).st_size

@@ -1,4 +1,4 @@
-"""What a supervisor leaves on the disk while it runs, and what one that was killed has left there."""
+"""A supervisor's files on disk, and the removal of what killed ones have left."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gnsq_lite.errors import OptionError
 log = logging.getLogger("gnsq_lite.supervise")
 
 _PREFIX = "gnsq-"
-#: Locked while the supervisor lives; the kernel lets go of it however the supervisor ends.
+#: Locked while the supervisor lives; the kernel releases the lock however it ends.
 _LOCK = "supervisor.lock"
-#: Bytes of a folder below which the name of a socket in it is a path for a Unix socket: 107, on macOS 103.
+#: The longest path of the folder, bytes: the path of a Unix socket has at most 107, on macOS 103.
 _LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 
 
 @contextmanager
 def folder_for_sockets() -> Iterator[str]:
-    """Make a folder of this supervisor's own and remove it at the end; those that killed ones have left go now."""
+    """Make a folder for this supervisor and remove it at the end; remove those of killed supervisors now."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _LONGEST:
         parent = "/tmp"
@@ -41,7 +41,7 @@ def folder_for_sockets() -> Iterator[str]:
 
 
 def clean(parent: str) -> None:
-    """Remove the folders in *parent* that killed supervisors of this user have left; no other one's is touched."""
+    """Remove the folders that killed supervisors of this user have left in *parent*, and no others."""
     for entry in _entries(parent):
         with suppress(OSError):
             if not entry.name.startswith(_PREFIX) or not _is_mine(entry.path):
@@ -52,7 +52,7 @@ def clean(parent: str) -> None:
                 shutil.rmtree(entry.path)
             finally:
                 os.close(lock)
-            log.info("removed what a killed supervisor had left: %s", entry.path)
+            log.info("removed the folder of a killed supervisor: %s", entry.path)
 
 
 def _entries(parent: str) -> list[os.DirEntry[str]]:
@@ -70,10 +70,11 @@ def _is_mine(path: str) -> bool:
 
 @contextmanager
 def pidfile(path: str | None) -> Iterator[None]:
-    """Keep this process's id in the file *path*; None: in none.
+    """Keep this process's id in the file *path*; with None, do nothing.
 
-    It is locked meanwhile, so a file that a killed process has left is known for one, whoever has its id now.  Raises
-    OptionError: it cannot be written, or its process runs.
+    The file is locked meanwhile, so one that a killed process has left is recognised even if its id is in use again.
+
+    Raises OptionError where the file cannot be written, or its process still runs.
     """
     if path is None:
         yield
@@ -102,5 +103,5 @@ def _locked(path: str) -> int:
         except BlockingIOError:
             other = os.pread(file, 20, 0).decode("ascii", "replace").strip()
             os.close(file)
-            raise OptionError("pidfile", path, f"its process {other} runs") from None
+            raise OptionError("pidfile", path, f"process {other} holds it: stop that, or name another") from None
         os.close(file)  # its owner has just removed it: another one

@@ -1,4 +1,4 @@
-"""The status pages of a supervisor: those of its processes, taken together."""
+"""The status pages of a supervisor: those of its processes, merged."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gnsq_lite.version import __version__
 #: Seconds a process has to answer; below the 10 s after which Prometheus gives up.
 TIMEOUT = 5.0
 
-#: Makes one page of the processes' pages, by their number.
+#: Merges the processes' metrics pages, given by process number.
 Merge = Callable[[Mapping[str, bytes]], Page]
 
 
 class GroupPages:
-    """Asks every process when it is asked itself; nothing is kept, and nothing happens while nobody asks."""
+    """Asks every process for its page on request; without requests, nothing happens."""
 
     def __init__(self, supervisor: Supervisor, merge: Merge) -> None:
         self._supervisor, self._merge = supervisor, merge
 
     def metrics(self) -> Page:
-        """The metrics of all processes, told apart by a label; one that does not answer is left out."""
+        """The metrics of all processes, with a label ``process``; one that does not answer is left out."""
         return self._merge({str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200})
 
     def health(self) -> Verdict:
-        """The supervisor's own life: it looks after its processes, of which one may just be starting again."""
+        """Whether the supervisor works; a process may be restarting."""
         pids = {str(child.number): child.pid for child in tuple(self._supervisor.children)}
         return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids}
 
@@ -50,7 +50,7 @@ class GroupPages:
         return good, {"processes": details}
 
     def live(self, details: str) -> dict[str, Any]:
-        """All processes, those included that do not run; the first that runs is asked for the depths of all."""
+        """All processes, running or not; the first running one polls the depths for all."""
         history = "?history" if "history" in details else "?"
         children = tuple(self._supervisor.children)
         told: list[Document] = []
@@ -65,7 +65,7 @@ class GroupPages:
         return {**merge(__version__, time.time(), told), "draining": self._supervisor.is_stopping}
 
     def act(self, action: str, topic: str, channel: str) -> bool:
-        """Have the supervisor do it: in every process, and in those that are started later."""
+        """Act on every process, those started later included."""
         if action == "drain":
             self._supervisor.drain()
             return True
@@ -77,13 +77,13 @@ class GroupPages:
     def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
         answers: dict[int, tuple[int, bytes]] = {}
-        while children != (now := tuple(self._supervisor.children)):  # one replaced meanwhile would say that it drains
+        while children != (now := tuple(self._supervisor.children)):  # one replaced meanwhile would report draining
             children = now
             answers = dict(zip((child.number for child in children), self._answers(children, page), strict=True))
         return answers
 
     def _answers(self, children: Sequence[Child], page: str, others: str = "") -> list[tuple[int, bytes]]:
-        """Return what each child answers; *others* is added to what all but the first that runs are asked."""
+        """Return each child's answer; *others* is added to the request to all but the first that runs."""
 
         def ask(child: Child) -> tuple[int, bytes]:
             try:
@@ -92,14 +92,14 @@ class GroupPages:
                 return 0, json.dumps({"ok": False, "why": f"no answer: {error}"}).encode()
 
         if not children:
-            return []  # it is asked before the first is started
+            return []  # the first process has not been started yet
         first = next((child for child in children if child.pid is not None), None)
         with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
             return list(pool.map(ask, children))
 
 
 def _absent(child: Child, body: bytes) -> Document:
-    """Return the document of a process that did not tell of itself."""
+    """Return the document of a process that did not answer."""
     state, why = ("starting", "") if not child.is_loaded else ("no answer", body.decode("utf-8", "replace")[:200])
     if child.pid is None:
         ended = "" if child.last_exit is None else f"with {child.last_exit}"

@@ -1,4 +1,4 @@
-"""Log lines for people, and JSON lines for programs: one line for each event, with the fields of ``extra``."""
+"""Log lines as text or JSON: one line per event, with the fields of ``extra``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, process, the fields of ``extra``, exception."""
+    """One JSON object per line: time, level, logger, message, process, the fields of ``extra``, exception."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class TextFormatter(logging.Formatter):
 
 
 class BriefFormatter(TextFormatter):
-    """The same without the traceback of what is no mistake of the program's: a destination that fails, a full disk."""
+    """The same without tracebacks for errors from outside the program, such as a failed destination or a full disk."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -80,7 +80,7 @@ _FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefForma
 
 
 def configure(format: Literal["text", "json", "brief"], level: str, process: str) -> None:
-    """Send all logging of this process to standard error, formatted so; *process* is a number, or "main"."""
+    """Send all logging of this process to standard error; *process* is its number, or "main"."""
     handler = logging.StreamHandler()
     handler.setFormatter(_FORMATTERS[format](process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,7 +1,7 @@
-"""What several processes tell of themselves, as one; pure.
+"""Merges the status documents of several processes.  Pure.
 
-Each document is what ``/api/status`` answers, of one process or of several: merging gives the same kind again.  Counts
-are added up, so a process that starts anew takes its own out; rates come from each process and are never negative.
+Each document is an answer of ``/api/status``, for one process or several; a merged one has the same form.  Counts are
+added up, so a restarted process takes its own away; rates come from each process and are never negative.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _SUMS = (
     *("finished", "requeued", "failures", "given_up", "expired"),
 )
 _HIGHEST = ("backoff_level", "backoff_for")
-#: The state of several is the first of these that one of them has.
+#: The merged state is the first of these that any of them has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
-#: Last errors shown of each handler.
+#: How many of the last errors are shown for each handler.
 ERRORS = 10
 
 
 def empty(version: str, at: float) -> Document:
-    """Return the document of no process; *at* is seconds since 1970."""
+    """Return the document without processes; *at* is in seconds since 1970."""
     lists: Document = {name: [] for name in ("handlers", "processes", "nsqds", "unavailable")}
     return {"version": version, "at": at, "draining": False, "control": False, **lists}
 
 
 def merge(version: str, at: float, documents: Sequence[Document]) -> Document:
-    """Return one document of several."""
+    """Return the merged document."""
     merged = empty(version, at)
     merged["draining"] = any(each["draining"] for each in documents)
     merged["processes"] = _all(documents, "processes")
@@ -87,7 +87,7 @@ def _handler(group: list[Document]) -> Document:
 
 
 def _added(lines: list[list[float]]) -> list[float]:
-    """Add lines up, each of which ends now."""
+    """Return the sum of histories that all end now."""
     longest = max(map(len, lines))
     padded = [[0.0] * (longest - len(line)) + line for line in lines]
     return [round(sum(values), 3) for values in zip(*padded, strict=True)]

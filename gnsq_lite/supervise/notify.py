@@ -1,4 +1,4 @@
-"""What systemd is told: sd_notify(3) by its datagrams, without its library."""
+"""Reports to systemd: the datagrams of sd_notify(3), without its library."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _send(text: bytes, address: str) -> None:
 
 
 class Notifier:
-    """Tells the service manager how the service is; nothing where none asks.
+    """Reports the state of the service to the service manager, where there is one.
 
-    The variables are taken from *environ*: they are for the service's main process and for none that it starts.
+    The variables are removed from *environ*: they are for the main process and not for those it starts.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class Notifier:
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self._clock, self._send_to, self._status = clock, send, ""
         is_watched = bool(path) and seconds.isdigit() and int(seconds) > 0 and pid in ("", str(os.getpid()))
-        #: Seconds between two signs of life: half of what the manager waits.
+        #: Seconds between two watchdog messages: half of the manager's limit.
         self._every = int(seconds) / 2e6 if is_watched else _NEVER
-        #: When the next sign of life is due.
+        #: When the next watchdog message is due.
         self.due = clock.now() if is_watched else _NEVER
 
     def ready(self) -> None:
-        """The service has started, or has taken up its changes."""
+        """Report that the service has started, or has reloaded."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """It takes up changes; :meth:`ready` ends that."""
+        """Report that it reloads, until :meth:`ready`."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.now() * 1e6)}")
 
     def stopping(self) -> None:
-        """It ends."""
+        """Report that it stops."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
@@ -61,7 +61,7 @@ class Notifier:
             self._send(f"STATUS={text}")
 
     def alive(self) -> None:
-        """Give a sign of life if one is due."""
+        """Send the watchdog message if it is due."""
         now = self._clock.now()
         if now >= self.due:
             self.due = now + self._every
@@ -75,4 +75,4 @@ class Notifier:
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("the service manager was not told %s: %s", text.partition("\n")[0], error)
+            log.warning("cannot report %s to the service manager: %s", text.partition("\n")[0], error)

@@ -1,4 +1,4 @@
-"""The end of a process whose supervisor was killed and could not tell it."""
+"""Ends a process whose supervisor was killed."""
 
 from __future__ import annotations
 

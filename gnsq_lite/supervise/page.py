@@ -1,4 +1,4 @@
-"""The live page: one file that needs no other, with headers that let nothing else run in it."""
+"""The live page: one self-contained file, with headers that let no other script run in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE = Path(__file__).with_name("live.html")
 
 @functools.cache
 def live_page() -> tuple[bytes, dict[str, str]]:
-    """Return the page and its headers.  A script or a style that is not the page's own is not run by a browser."""
+    """Return the page and its headers: a browser runs no script and no style but the page's own."""
     body = _FILE.read_bytes()
     hashes = {
         kind: base64.b64encode(hashlib.sha256(_inline(body, kind)).digest()).decode() for kind in ("script", "style")
@@ -30,7 +30,7 @@ def _inline(body: bytes, kind: str) -> bytes:
     return found[1] if found is not None else b""
 
 
-#: Headers of what no cache keeps and no other site frames or takes for something else.
+#: Headers against caching, framing by other sites, and content sniffing.
 PRIVATE = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",

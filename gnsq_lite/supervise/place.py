@@ -1,7 +1,7 @@
-"""What a supervised process is told, and what it tells: its number, how ready it is, that it wants to be replaced.
+"""How a supervisor and its processes talk: a process's number, its readiness, its wish to be replaced, paused handlers.
 
-A process tells by small files beside the socket of its status pages.  Nobody waits for the other, and what was told
-outlives whoever told it.
+They write small files beside the socket of the process's status pages.  Neither waits for the other, and a report
+outlives the process that wrote it.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-#: The environment variable that tells it; the command line is the supervisor's own.
+#: The environment variable with a process's place; its command line is the supervisor's.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
-#: The file in which the supervisor tells what is paused.
+#: The file in which the supervisor lists the paused handlers.
 _PAUSED = "paused"
 
 
 class Word(Enum):
-    """What a process may tell."""
+    """What a process may report."""
 
     #: Seconds it may take to drain.
     LIMIT = "limit"
-    #: How many of its handlers would get messages, and how many there are.
+    #: How many of its handlers can receive messages, of how many.
     READY = "ready"
     #: A source has changed.
     CHANGED = "changed"
-    #: It has run for long enough, and why.
+    #: Why it should be replaced.
     WORN = "worn"
 
 
@@ -47,7 +47,7 @@ class Place:
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
     def tell(self, word: Word, text: str) -> None:
-        """Tell the supervisor; one that is gone hears nothing.  Raises OSError: the disk is full, for one."""
+        """Report to the supervisor, if it still runs.  Raises OSError: the disk is full, for one."""
         path = _file(self.socket, word)
         with suppress(FileNotFoundError):  # its folder went with it
             with open(f"{path}.new", "w", encoding="utf-8") as file:
@@ -55,7 +55,7 @@ class Place:
             os.replace(f"{path}.new", path)
 
     def paused(self) -> frozenset[tuple[str, str]]:
-        """Return the (topic, channel) that the supervisor has paused."""
+        """Return the (topic, channel) of the handlers that the supervisor has paused."""
         try:
             with open(os.path.join(os.path.dirname(self.socket), _PAUSED), encoding="utf-8") as file:
                 return frozenset((topic, channel) for topic, channel in json.load(file))
@@ -63,12 +63,12 @@ class Place:
             return frozenset()
 
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
-        """Whether the supervisor is gone, so that nobody would ever tell this process to end."""
+        """Whether the supervisor is gone: nobody would ever end this process."""
         return parent() != self.supervisor
 
 
 def told(socket: str, word: Word) -> str | None:
-    """Return what the process with that *socket* has told; None: nothing."""
+    """Return the report of the process with that *socket*, or None."""
     try:
         with open(_file(socket, word), encoding="utf-8") as file:
             return file.read()
@@ -77,18 +77,18 @@ def told(socket: str, word: Word) -> str | None:
 
 
 def told_limit(socket: str) -> float | None:
-    """Return the seconds the process with that *socket* may take to drain; None: it has not said."""
+    """Return the reported drain limit of the process with that *socket*, seconds, or None."""
     return _number(told(socket, Word.LIMIT))
 
 
 def told_ready(socket: str) -> tuple[int, int]:
-    """Return how many handlers of that process would get messages, of how many; (0, 0): it has not said."""
+    """Return how many handlers of that process are ready, of how many; (0, 0) before it has reported."""
     some, _, all_of_them = (told(socket, Word.READY) or "").partition("/")
     return int(_number(some) or 0), int(_number(all_of_them) or 0)
 
 
 def tell_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
-    """Tell all processes whose sockets are in *folder* which (topic, channel) are paused.  Raises OSError."""
+    """List the paused (topic, channel) for all processes whose sockets are in *folder*.  Raises OSError."""
     path = os.path.join(folder, _PAUSED)
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         json.dump(sorted(paused), file)
@@ -96,7 +96,7 @@ def tell_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
 
 
 def forget(socket: str, *words: Word) -> None:
-    """Take back what the process with that *socket* has told."""
+    """Remove the reports of the process with that *socket*."""
     for word in words:
         with suppress(FileNotFoundError):
             os.unlink(_file(socket, word))
@@ -116,7 +116,8 @@ def _number(text: str | None) -> float | None:
 def take_place(environ: MutableMapping[str, str] = os.environ) -> Place | None:
     """Return this process's place, or None where it has no supervisor.
 
-    The variable is removed: what this process starts has no place.  One that was meant for another process is ignored.
+    The variable is removed, so that processes started from here have no place.  One meant for another process is
+    ignored.
     """
     supervisor, _, rest = environ.pop(VARIABLE, "").partition(":")
     number, _, socket = rest.partition(":")

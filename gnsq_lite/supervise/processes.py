@@ -1,4 +1,4 @@
-"""The supervisor: starts processes, starts them again, replaces them one by one, ends them in order."""
+"""The supervisor: starts processes, restarts them, replaces them one by one, and ends them in order."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gnsq_lite.supervise.rolling import Rolling
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Seconds a process has beyond its drain limit, or after it was told to end at once, before it is killed.
+#: Seconds a process has beyond its drain limit, or after SIGQUIT, before it is killed.
 GRACE = 10.0
-#: Seconds a new process has to be as ready as the one whose place it is to take.
+#: Seconds a new process has to become as ready as the one it replaces.
 READY_TIMEOUT = 60.0
-#: Seconds between two looks whether a process has come up, and at what the others have told.
+#: Seconds between two checks of a process that comes up, and of the reports of the others.
 _COMING_UP, _LOOK = 0.05, 0.5
-#: Seconds without a look after which the supervisor is not well.
+#: Seconds without a check after which the supervisor counts as stuck.
 _STUCK = 30.0
 
 
@@ -36,18 +36,18 @@ _STUCK = 30.0
 class Supervisor:
     """Keeps *count* processes of one command running until SIGTERM or SIGINT.
 
-    The first signal lets them drain (SIGTERM to each), the second ends them at once (SIGQUIT); who does not end in
-    time is killed.  SIGHUP replaces them one by one: a new one starts, and when it is ready the old one drains.  As
+    The first signal drains them (SIGTERM to each), the second ends them at once (SIGQUIT); a process that does not end
+    in time is killed.  SIGHUP replaces them one by one: a new one starts, and when it is ready the old one drains.  As
     PID 1 of a container it reaps orphans too.
     """
 
     command: Sequence[str]
     count: int
-    #: Seconds a process may take to drain; None: what the process says itself (:class:`Place`).
+    #: Seconds a process may take to drain; None: what the process reports (:class:`Place`).
     drain_timeout: float | None = None
     #: Seconds it has beyond that before it is killed.
     grace: float = GRACE
-    #: Seconds a new process has to be ready; then the old ones go on.
+    #: Seconds a new process has to become ready; otherwise the old ones stay.
     ready_timeout: float = READY_TIMEOUT
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = SYSTEM_CLOCK
@@ -66,7 +66,7 @@ class Supervisor:
         self._rolling = Rolling(self.ready_timeout)
 
     def run(self) -> int:
-        """Run to the end and return the exit code (:class:`Exit`).  In the main thread."""
+        """Run to the end, in the main thread, and return the exit code (:class:`Exit`)."""
         with folder_for_sockets() as self._folder:
             try:
                 self.children = [Child(number, Restarts(self.clock)) for number in range(self.count)]
@@ -84,11 +84,11 @@ class Supervisor:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to end."""
+        """Whether it is stopping."""
         return self._stages > 0
 
     def pause(self, topic: str, channel: str, paused: bool) -> None:
-        """Have every process, and each that is started later, pause a handler or resume it; from any thread."""
+        """Pause or resume a handler in every process, those started later included; from any thread."""
         self._paused = self._paused | {(topic, channel)} if paused else self._paused - {(topic, channel)}
         tell_paused(self._folder, self._paused)
 
@@ -124,7 +124,7 @@ class Supervisor:
             if child.pid is None and child.start_at <= now:
                 self._start(child)
             elif child.pid is not None and child.kill_at <= now:
-                log.error("process %d does not end; it is killed", child.number, extra=child.extra)
+                log.error("process %d does not end in time; killing it", child.number, extra=child.extra)
                 child.kill_at = NEVER
                 child.send(signal.SIGKILL)
         self._announce()
@@ -141,7 +141,7 @@ class Supervisor:
         return True
 
     def _look_for_the_first(self, now: float) -> None:
-        """Start the others once the first has loaded what it runs: an error in that is shown once."""
+        """Start the others once the first has loaded its Worker, so that an error in it is shown once."""
         if not self._is_up and not self._stages and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:
@@ -169,7 +169,7 @@ class Supervisor:
         child.tell(signal.SIGTERM, self.clock.now(), self.grace, self.drain_timeout)
 
     def _announce(self) -> None:
-        """Tell the service manager."""
+        """Report to the service manager."""
         self.notifier.alive()
         if self._stages:
             left = sum(child.pid is not None for child in self._all())
@@ -211,7 +211,7 @@ class Supervisor:
         for child in self._all():
             child.start_at = NEVER
         if self._stages == 1:
-            log.info("stopping; once more to stop at once")
+            log.info("stopping; a second signal stops at once")
             self.notifier.stopping()
             self._tell(signal.SIGTERM)
         else:
@@ -273,9 +273,9 @@ class Supervisor:
     def _start_again(self, child: Child, code: int, extra: dict[str, Any]) -> None:
         if code == Exit.USAGE and not self._is_up:
             self._codes.append(code)
-            self._stop()  # it has said why; no new start would mend it
+            self._stop()  # it has said why; a restart would not help
         elif code == Exit.RELOAD or child.replaced:
-            log.info("process %d ended to be started anew", child.number, extra=extra)
+            log.info("process %d ended and is started again", child.number, extra=extra)
             child.start_at = self.clock.now()
         else:
             delay = child.restarts.ended()
@@ -283,12 +283,12 @@ class Supervisor:
             log.error("process %d ended (%d); starting it again in %g s", child.number, code, delay, extra=extra)
 
     def _note_code(self, code: int) -> None:
-        # Sources that can no longer be loaded are no matter once they were: what ran says how it ended.
+        # Once a process has run, sources that no longer load do not matter: its own exit code counts.
         if self._stages and not (self._is_up and code == Exit.USAGE):
             self._codes.append(code)
 
     def _code(self) -> int:
-        # SIGTERM itself ends a process that is loading still, or that has drained and is about to end.
+        # SIGTERM itself ends a process that is still loading, or that has drained and is about to exit.
         codes = set(self._codes) - {Exit.OK, Exit.RELOAD, -signal.SIGTERM}
         for code in (Exit.USAGE, Exit.FAILED):
             if code in codes:

@@ -1,17 +1,17 @@
-"""When a process that ended is started again.  Pure: the clock is given."""
+"""When an ended process is started again.  Pure: the clock is an argument."""
 
 from __future__ import annotations
 
 from gnsq_lite.clock import Clock
 
-#: Seconds before the first new start, and at the most.
+#: Seconds before the first restart, and at most.
 FIRST, LONGEST = 0.5, 30.0
-#: A process that ran for so many seconds was well: its next end counts as a first one.
+#: After running for so many seconds a process counts as healthy: its next end is a first one.
 WELL_AFTER = 60.0
 
 
 class Restarts:
-    """The delays of one process: doubled with every early end, back to the first one after a good run."""
+    """The restart delays of one process: doubled with every early end, reset by a healthy run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -22,16 +22,16 @@ class Restarts:
 
     @property
     def early_ends(self) -> int:
-        """Ends in a row that came soon after their start."""
+        """Consecutive ends soon after a start."""
         return self._early
 
     def started(self) -> None:
-        """The process runs from now on."""
+        """Note that the process was started."""
         self._started = self._clock.now()
         self.starts += 1
 
     def ended(self) -> float:
-        """Return the seconds to wait before the next start."""
+        """Note that it ended; return the seconds to wait before the next start."""
         if self._clock.now() - self._started >= WELL_AFTER:
             self._early = 0
         self._early += 1

@@ -1,4 +1,4 @@
-"""The new process that is to take an old one's place: it drains the old one when it is ready, and not before."""
+"""Replaces processes one by one: an old one drains once its successor is ready, and not before."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ log = logging.getLogger("gnsq_lite.supervise")
 
 
 class Rolling:
-    """One place after another: an error in new code is shown once, and meets one process at the most.
+    """One process at a time: an error in new code is shown once, and affects one process at most.
 
-    What is to be done with a process comes back as a return value; nothing here starts or ends any.
+    Decisions are return values; nothing here starts or ends a process.
     """
 
     def __init__(self, ready_timeout: float) -> None:
         self._ready_timeout, self._ready_by = ready_timeout, NEVER
-        #: The new process, beside the one whose place it is to take.
+        #: The new process, beside the one that it replaces.
         self.newcomer: Child | None = None
 
     def begin(self, children: list[Child], now: float) -> bool:
-        """Start a newcomer for the first process that is to be replaced, if there is one; whether it did."""
+        """Begin replacing the first process that is due; return whether there was one."""
         for child in children:
             if child.stale_at == NEVER and child.pid is not None:
                 child.stale_at = _wishes(child, now)
@@ -34,7 +34,7 @@ class Rolling:
         return True
 
     def take_over(self, children: list[Child]) -> Child | None:
-        """Give the newcomer the place it is for if it is as ready as the old one; return that, which is to drain."""
+        """Let the newcomer take over once it is as ready as the old process; return that one, which is to drain."""
         new = self.newcomer
         if new is None or not new.is_loaded or not new.may_replace(children[new.number]):
             return None
@@ -44,11 +44,11 @@ class Rolling:
         return old
 
     def is_late(self, now: float) -> bool:
-        """Whether the newcomer has had its time to be ready."""
+        """Whether the newcomer's time to become ready is over."""
         return self.newcomer is not None and now >= self._ready_by
 
     def give_up(self, children: list[Child], why: str) -> None:
-        """Leave the old ones as they are, until the next request."""
+        """Keep the old processes until the next request."""
         new, self.newcomer = self.newcomer, None
         if new is not None:
             text = "the new process %d %s; the old ones go on as they are"
@@ -59,7 +59,7 @@ class Rolling:
 
 
 def _wishes(child: Child, now: float) -> float:
-    """Return when *child* is to be replaced by its own wish."""
+    """Return when to replace *child*, which asked for it."""
     if told(child.socket, Word.CHANGED) is not None:
         return now
     why = told(child.socket, Word.WORN)

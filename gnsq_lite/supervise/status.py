@@ -43,22 +43,22 @@ _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Pages(Protocol):
-    """What is asked; called in the server's threads."""
+    """Makes the pages; called in the server's threads."""
 
     def metrics(self) -> Page:
-        """The metrics.  Raises ImportError where what makes them is not installed."""
+        """The metrics.  Raises ImportError where their package is not installed."""
 
     def health(self) -> Verdict:
         """Whether the process lives."""
 
     def ready(self) -> Verdict:
-        """Whether it does its work."""
+        """Whether it handles messages."""
 
     def live(self, details: str) -> dict[str, Any]:
-        """What the live page shows; *details*: "history" for the last minutes too, "brief": no depths."""
+        """The live page's document; *details* may have "history", for the last minutes, and "brief", for no depths."""
 
     def act(self, action: str, topic: str, channel: str) -> bool:
-        """Pause or resume a handler, or drain the worker; False: there is no such handler."""
+        """Pause or resume a handler, or drain the worker; return False where there is no such handler."""
 
 
 def _answered(make: Callable[[], _Answer]) -> _Answer:
@@ -75,7 +75,7 @@ def _answered(make: Callable[[], _Answer]) -> _Answer:
 
 
 class _Shared:
-    """The pages that cost work, each made once for all who ask for it at the same time."""
+    """The pages that take work, each made once for all concurrent requests."""
 
     def __init__(self, pages: Pages, has_control: bool) -> None:
         self._pages, self._has_control = pages, has_control
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """A thread for each request, few at a time and none for long; says nothing of a client that has gone."""
+    """A thread for each request, few at a time and none for long; a client that goes away is no error."""
 
     daemon_threads = True
 
@@ -228,7 +228,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
             self.often()
 
     def _drop(self, request: socket.socket | None) -> None:
-        """Have the thread of a request meet the end of its stream; it closes the socket."""
+        """End the stream of a request; its thread then closes the socket."""
         if request is not None and self._open.pop(request, None) is not None:
             with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
@@ -261,9 +261,9 @@ def _in_a_thread(name: str, run: Callable[[], None]) -> None:
 class StatusServer:
     """Serves *pages* at ``(host, port)``, port 0 being any, or at the path of a Unix socket.
 
-    All of it happens in a thread that *start_thread* starts: a native one, or a blocked handler of a monkey-patched
-    process would block the pages too.  *often* is called there every half second.  *access* says who may see the live
-    page, and act.
+    The server runs in a thread that *start_thread* starts.  In a monkey-patched process that is a native one, or a
+    blocked handler would block the pages too.  *often* is called there every half second.  *access* holds the rules of
+    the live page.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Notices that sources have changed, by looking at their times: nothing to install, works on every file system."""
+"""Notices changed sources by their modification times: nothing to install, and works on every file system."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 
-#: What pip and the system have installed is not looked at.
+#: Installed packages are not watched.
 _INSTALLED = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def loaded_sources() -> set[str]:
-    """Return the files of all modules that are loaded, without those of installed packages."""
+    """Return the source files of all loaded modules, without installed packages."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {os.path.abspath(path) for path in found if path and path.endswith(".py") and not _is_installed(path)}
 
@@ -22,9 +22,9 @@ def _is_installed(path: str) -> bool:
 
 
 class SourceWatch:
-    """Remembers the times of files, and tells which one changed, came or went.
+    """Remembers the times of files, and finds one that has changed, appeared or gone.
 
-    *files* is asked anew at each look, as modules are loaded later too.
+    *files* is called at each look, as modules may be loaded later.
     """
 
     def __init__(self, files: Callable[[], Iterable[str]] = loaded_sources) -> None:
@@ -32,7 +32,7 @@ class SourceWatch:
         self._times = {path: _time(path) for path in files()}
 
     def changed(self) -> str | None:
-        """Return a file that is not as it was, or None."""
+        """Return a file that has changed, or None."""
         for path in self._files():
             self._times.setdefault(path, _time(path))
         for path, time in self._times.items():

@@ -1,4 +1,4 @@
-"""Many Readers in one process: decorated handlers, middleware, an orderly end."""
+"""Many Readers in one process: decorated handlers, middleware, orderly shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Worker: handlers by decorator, one Reader for each, code around each message, one orderly end for all."""
+"""The Worker: decorated handlers with a Reader each, middleware around each message, and one shutdown for all."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     from gnsq_lite.arguments import Batch, HandlerArguments, One
 
-    #: What a handler gets, and so its middleware: a message, where nothing is said.
+    #: What a handler and its middleware receive: by default a message.
     Given = WithDefault("Given", bound="Message | list[Message]", default=Message)
 else:
     Given = TypeVar("Given")
 
 
 class Worker:
-    """Feeds decorated functions from their topics until it is told to stop::
+    """Feeds decorated functions from their topics until it is stopped::
 
         worker = Worker(lookupd_http_addresses=["127.0.0.1:4161"])
 
@@ -45,14 +45,14 @@ class Worker:
 
         sys.exit(worker.run())
 
-    The functions stay plain functions, to be called and tested as such.  Each handler has a Reader of its own, so one
-    that fails slows down nobody else.
+    The functions stay plain functions: call and test them as such.  Each handler has its own Reader, so one that fails
+    does not slow down the others.
 
     Args:
         middleware: Objects with hooks around each message, the outermost first.
-        drain_timeout: Seconds that running handlers have to finish when the worker is told to stop.
-        defaults: Every keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own wins.  A *batch_size*
-            belongs to the handler that takes lists: type checkers take it only there.
+        drain_timeout: Seconds that running handlers have to finish when the worker stops.
+        defaults: Any keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own value wins.  Give
+            *batch_size* to the handler that takes lists: type checkers accept it only there.
 
     Raises:
         OptionError: before anything is opened.
@@ -67,9 +67,9 @@ class Worker:
     ) -> None:
         self.middleware: list[Middleware[Any]] = list(middleware)
         self.drain_timeout = drain_timeout
-        #: How many processes share its ``rate_limit``; the supervisor's are told.
+        #: How many processes share its ``rate_limit``; a supervisor sets it.
         self.processes = 1
-        #: What :meth:`every` has registered, and which process of them publishes it; None: this one is alone.
+        #: What :meth:`every` has registered, and what elects the process that publishes it; None: this one does.
         self.schedules: list[schedules.Entry] = []
         self.election: Election | None = None
         #: The (topic, channel) of handlers that start paused: they were paused through the live page.
@@ -90,16 +90,16 @@ class Worker:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """What was registered, in its order."""
+        """The registered handlers, in order of registration."""
         return tuple(self._handlers)
 
     @property
     def stages(self) -> Stages:
-        """Whether it was told to stop, and how urgently."""
+        """Whether it is to stop, and how urgently."""
         return self._stages
 
     def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
-        """Change defaults; a command line does it.  Raises OptionError, ClosedError when it has started."""
+        """Change the defaults, as the command line does.  Raises OptionError, and ClosedError once it has started."""
         self._not_started()
         check_give_up(defaults.get("on_give_up"))
         changed = {**self.defaults, **defaults}
@@ -124,8 +124,8 @@ class Worker:
         """Feed the decorated function from a topic's channel.
 
         Args:
-            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may be a word too: ``"log"``,
-                ``"directory:PATH"`` or ``"topic:NAME"``.  ``max_in_flight`` is ``concurrency`` where it is not given.
+            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``,
+                ``"directory:PATH"`` or ``"topic:NAME"``.  ``max_in_flight`` defaults to ``concurrency``.
         Raises:
             OptionError, InvalidName: at once, so the traceback shows the decorator's line.
         """
@@ -151,13 +151,13 @@ class Worker:
         self._handlers.append(handler)
 
     def share_concurrency(self, total: int, weights: Mapping[str, float] | None = None) -> None:
-        """Run *total* handlers at once in each process, whichever they are, and where more want to, by weight.
+        """Share *total* places for running handlers, in each process, among all of them; by weight where they compete.
 
-        A handler's ``concurrency`` is then the most of its own that run at once, *total* where it has none.  Places are
-        shared out twenty times a second; none stays empty while a message waits.
+        A handler's ``concurrency`` is then an upper bound, *total* where it has none.  Places are shared out twenty
+        times a second; none stays empty while a message waits.
 
         Args:
-            weights: By ``"topic/channel"``; 1.0 for those that are not named.
+            weights: Weights by ``"topic/channel"``; 1.0 for handlers that are not listed.
         Raises:
             OptionError, ClosedError
         """
@@ -165,12 +165,12 @@ class Worker:
         self._sharing = sharing.make(total, weights)
 
     def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
-        """Publish a message by the clock, as long as it runs; of the processes of one supervisor one does.
+        """Publish a message on a schedule while the worker runs; under a supervisor, one process does it for all.
 
         Args:
-            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds, each at its multiples since 1970, UTC; or a
-                :class:`gnsq_lite.contrib.cron.Cron`; or whatever has a ``next_after(wall)``.
-            body: What is published, or a function of the time that was due, in seconds since 1970, which makes it.
+            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds, at multiples counted from 1970 UTC; or a
+                :class:`gnsq_lite.contrib.cron.Cron`; or any object with a ``next_after(wall)``.
+            body: The body, or a function that makes it of the due time in seconds since 1970.
         Raises:
             OptionError, InvalidName, BodyTypeError, InvalidBody, ClosedError
         """
@@ -186,9 +186,11 @@ class Worker:
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
     def check(self) -> None:
-        """Raise what :meth:`start` would: OptionError, where there is no handler or options do not go together."""
+        """Raise what :meth:`start` would: OptionError where there is no handler, or options contradict each other."""
         if not self._handlers:
-            raise OptionError("handlers", [], "nothing is decorated with @worker.handler(topic, channel)")
+            raise OptionError(
+                "handlers", [], "the worker has none: decorate a function with @worker.handler(topic, channel)"
+            )
         if self._sharing is not None:
             self._sharing.check(self._handlers, [handler.merged(self.defaults) for handler in self._handlers])
         check_drain_timeout(self.drain_timeout)
@@ -200,20 +202,20 @@ class Worker:
     def run(self, *, drain_timeout: float | None = None) -> int:
         """Consume until SIGTERM, SIGINT or :meth:`stop`; drain; return the exit code.
 
-        The first signal drains: no new messages, running handlers have *drain_timeout* seconds.  The second one ends
-        it at once.  What was not finished goes back to nsqd.  Signals are handled only in the main thread.
+        The first signal drains: no new messages, and *drain_timeout* seconds for running handlers.  A second one ends
+        it at once.  Unfinished messages go back to nsqd.  Signals are handled only in the main thread.
 
         Returns:
-            0: everything was drained; 3: it was not, because of a second signal or the time limit.
+            0 when everything was drained; 3 when a second signal or the time limit cut handlers short.
         Raises:
-            OptionError: there is no handler, or the time limit is not one.
-            NSQError: what ended a Reader and no retry can mend; the others were drained.
+            OptionError: no handler is registered, or *drain_timeout* is out of range.
+            NSQError: a Reader ended with an error that no retry can fix; the others were drained.
         """
         check_drain_timeout(self.drain_timeout if drain_timeout is None else drain_timeout)
         return running.run(self, self.drain_timeout if drain_timeout is None else drain_timeout)
 
     def start(self) -> None:
-        """Start the Readers and return; :meth:`run` does it by itself.  Raises OptionError, ClosedError."""
+        """Start the Readers and return; :meth:`run` includes this.  Raises OptionError, ClosedError."""
         self._not_started()
         self.check()
         readers = [self._reader(handler) for handler in self._handlers]
@@ -239,11 +241,11 @@ class Worker:
             schedules.start(self.schedules, self.writer().publish, self.election, self._stages.drain)
 
     def stop(self) -> None:
-        """Have :meth:`run` drain and return, from any thread or handler; a second call ends it at once."""
+        """Make :meth:`run` drain and return; from any thread or handler.  A second call ends it at once."""
         self._stages.ask()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Drain what :meth:`start` has started, and wait; return whether every handler finished in time."""
+        """Drain the Readers, wait, and return whether every handler finished in time."""
         seconds = self.drain_timeout if timeout is None else timeout
         drained = running.drain(self.readers, self.writers, self._stages, seconds)
         for each in reversed(self.middleware):
@@ -262,15 +264,15 @@ class Worker:
 
     @property
     def writers(self) -> Sequence[Writer]:
-        """The Writers it has made."""
+        """The Writers that it has made."""
         return tuple(writer for _, writer in self._writers)
 
     def writer(self) -> Writer:
-        """Return a Writer to the Worker's own nsqds, for handlers that publish; closed when the Worker has drained."""
+        """Return a Writer to the Worker's nsqds, for handlers that publish; it is closed once the Worker drained."""
         return self._writer_for(self.defaults)
 
     def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:
-        """Return the state of each Reader.  Raises TimeoutError as :meth:`gnsq_lite.Reader.stats`."""
+        """Return the state of each Reader.  Raises TimeoutError as :meth:`gnsq_lite.Reader.stats` does."""
         return tuple(reader.stats(timeout) for reader in self.readers)
 
     def __repr__(self) -> str:
@@ -304,29 +306,29 @@ class Worker:
 
 
 def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:
-    """Raise what a Reader would, when it is made; nothing is opened."""
+    """Raise what making the Reader would raise; nothing is opened."""
     if isinstance(options.get("on_give_up"), str):
         options["on_give_up"] = print
     Reader(topic, channel, function, **options)
 
 
 class Middleware(Generic[Given]):
-    """Base class: override the hooks you need; those you leave cost nothing.
+    """Base class: override the hooks you need; the others cost nothing.
 
-    *message* is what the handler gets: a :class:`~gnsq_lite.Message`, or a list of them where it has a *batch_size*; a
-    type checker is told of that by ``Middleware[list[Message]]``.
-    The hooks run where the handler runs, and several at once where handlers do.  Middleware given first is outermost:
-    its ``before`` runs first and its ``after`` or ``failed`` last.
+    *message* is what the handler gets: a :class:`~gnsq_lite.Message`, or a list of them where it has a *batch_size*;
+    ``Middleware[list[Message]]`` says so to a type checker.
+    Hooks run in the handler's thread or greenlet, so several may run at once.  The first middleware is the outermost:
+    its ``before`` runs first, and its ``after`` or ``failed`` last.
     """
 
     def before(self, message: Given) -> None:
-        """Runs before the handler.  What it raises is the message's failure; the handler is not called."""
+        """Runs before the handler.  If it raises, the message fails and the handler is not called."""
 
     def after(self, message: Given) -> None:
-        """Runs when the handler has returned.  What it raises is the message's failure."""
+        """Runs after the handler has returned.  If it raises, the message fails."""
 
     def failed(self, message: Given, error: BaseException) -> None:
-        """Runs when the handler, or middleware further in, raised; ``Requeue`` too.  *error* is raised on after it."""
+        """Runs after the handler, or an inner middleware, raised, be it ``Requeue``; *error* is then raised again."""
 
     def started(self, worker: Worker) -> None:
         """Runs once, before the first message, in each process."""
@@ -335,7 +337,7 @@ class Middleware(Generic[Given]):
         """Runs once, after the last message, in each process."""
 
     def wrap(self, call: Callable[[Given], object], handler: Handler) -> Callable[[Given], object]:
-        """Return what is called in place of *call*; override it to keep something from before to after."""
+        """Return a replacement for *call*; override it to share something between before and after."""
         before, after, failed = (self._overridden(name) for name in ("before", "after", "failed"))
         if before is after is failed is None:
             return call

@@ -1,4 +1,4 @@
-"""The depths of a Worker's channels, asked of its nsqds while somebody looks at the live page, and not otherwise."""
+"""The depths of a Worker's channels, polled from its nsqds only while somebody looks at the live page."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gnsq_lite.worker.app import Worker
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: (nsqd, topic, channel), the nsqd as ``host:port`` of its protocol.
+#: (nsqd, topic, channel); the nsqd as ``host:port`` of its TCP port.
 Place = tuple[str, str, str]
 
-#: Seconds between two rounds, and without anybody who looks before they end; seconds a server has to answer.
+#: Seconds between two rounds; seconds without a viewer after which they end; seconds a server has to answer.
 EVERY, LINGER, TIMEOUT = 2.0, 15.0, 1.0
-#: Channels asked for in one round; of more than that others come in the next.
+#: Channels polled in one round; where there are more, the next round goes on with the others.
 MOST = 64
-#: nsqd's usual ports: where no nsqlookupd tells the one of HTTP, it is the second.
+#: nsqd's default TCP and HTTP ports; the HTTP port is guessed from them where no nsqlookupd names it.
 _USUAL = (":4150", ":4151")
 
 
 class Depths:
-    """Asks in a thread of its own, one nsqd after the other; who looks waits for nothing."""
+    """Polls one nsqd after the other, in its own thread; :meth:`look` never waits."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Depths:
         self._turn = 0
 
     def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:
-        """Return what is known by now."""
+        """Return the depths known so far."""
         self._wanted = [(c.address, each.topic, each.channel) for each in stats for c in each.connections]
         self._asked = self._clock.now()
         if self._wanted and not self._is_asking:
@@ -61,7 +61,7 @@ class Depths:
                 self._known = self._round()
                 self._sleep(EVERY)
         except Exception:
-            log.exception("the depths of channels cannot be asked for")
+            log.exception("polling the depths of channels failed")
         finally:
             self._is_asking = False
 
@@ -84,7 +84,7 @@ class Depths:
             yield handler.topic, handler.merged(self._worker.defaults)
 
     def _http_addresses(self, topic: str, options: dict[str, Any]) -> dict[str, str]:
-        """Return the HTTP address of each nsqd that a nsqlookupd names for *topic*, by its other one."""
+        """Return the HTTP address of each nsqd that a nsqlookupd lists for *topic*, by its TCP address."""
         _, lookupds = with_environment(options.get("nsqd_tcp_addresses"), options.get("lookupd_http_addresses"))
         settings = {"tls": options.get("lookupd_tls"), "auth_token": options.get("lookupd_token")}
         found: dict[str, str] = {}
@@ -100,7 +100,7 @@ class Depths:
 
 
 def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | None:
-    """Return the depth of a channel; None: it cannot be had."""
+    """Return the depth of a channel, or None where it is unknown."""
     address = http.get(nsqd)
     if address is None and nsqd.endswith(_USUAL[0]):
         address = nsqd.removesuffix(_USUAL[0]) + _USUAL[1]

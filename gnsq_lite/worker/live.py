@@ -1,4 +1,4 @@
-"""What the live page shows of a Worker's process: samples of the last minutes, last errors, what is paused."""
+"""What the live page shows of a Worker's process: samples of the last minutes, last errors, paused handlers."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.reports import resident
 from gnsq_lite.worker.specs import Handler
 
-#: Seconds an I/O loop has to answer.
+#: Seconds the I/O loop has to answer.
 _TIMEOUT = 2.0
-#: Seconds between two samples, and how many of them are kept.
+#: Seconds between two samples, and the number of samples kept.
 EVERY, KEPT = 1.0, 121
-#: Seconds that a rate is taken over, at least.
+#: A rate is taken over at least so many seconds.
 _OVER = 5.0
-#: Characters of an error's text.
+#: Characters of an error's text that are kept.
 _LONGEST = 300
 
 Key = tuple[str, str]
 
 
 class LastErrors(Middleware[Any]):
-    """Keeps the last errors of each handler; nothing is done for a message that does not fail."""
+    """Keeps the last errors of each handler; a message that does not fail costs nothing."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock, self._lock = clock, native_lock()
         self._of: dict[Key, deque[Document]] = {}
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Return *call*, whose errors are kept."""
+        """Return *call*, with its errors kept."""
         kept = self._of.setdefault((handler.topic, handler.channel), deque(maxlen=ERRORS))
 
         def keeping(message: Any) -> object:
@@ -77,7 +77,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)[:_LONGEST]
     except Exception:
-        return "(its text cannot be had)"
+        return "(the text of this error cannot be shown)"
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class _Sample:
 
 
 class Live:
-    """A process as the live page shows it, and what it does when somebody acts there.
+    """A process as the live page shows it, and the page's actions on it.
 
     Args:
-        depths: Returns the depth of channels by (nsqd, topic, channel), as far as they are known.
+        depths: Returns the known depths by (nsqd, topic, channel).
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Live:
         self._sampled = float("-inf")
         self._paused = worker.paused
 
-    # -- in the Worker's own thread
+    # -- in the Worker's main thread
 
     def look(self) -> bool:
-        """Take a sample, where it is time; return False: it is no reason to drain."""
+        """Take a sample when one is due; return False: this is no reason to drain."""
         if self._clock.now() - self._sampled >= EVERY:
             self._sampled = self._clock.now()
             if self._ask():
@@ -122,7 +122,7 @@ class Live:
         return False
 
     def pause(self, wanted: Iterable[Key]) -> None:
-        """Pause these handlers and resume others that were paused here."""
+        """Pause these handlers, and resume those paused here before that are not among them."""
         now = frozenset(wanted)
         for reader in self._worker.readers:
             key = (reader.topic, reader.channel)
@@ -135,7 +135,7 @@ class Live:
     # -- in the status pages' threads
 
     def document(self, details: str = "") -> Document:
-        """Return what ``/api/status`` answers of this process."""
+        """Return the document of ``/api/status`` for this process."""
         is_up = self._ask()
         depths = {} if "brief" in details else self._depths(self._last)
         handlers = [self._handler(each, is_up, "history" in details) for each in self._last]
@@ -167,7 +167,7 @@ class Live:
         return merge(alone["version"], alone["at"], [alone])
 
     def act(self, action: str, topic: str, channel: str) -> bool:
-        """Pause or resume a handler, or drain; False: there is no such handler."""
+        """Pause or resume a handler, or drain; return False where there is no such handler."""
         if action == "drain":
             self._worker.stages.drain.settle()
             return True
@@ -178,7 +178,7 @@ class Live:
         return True
 
     def _ask(self) -> bool:
-        """Take the state of each Reader; False: a loop does not answer, and what was last seen stays."""
+        """Refresh the state of the Readers; return False where the loop does not answer, and keep the last state."""
         try:
             self._last = self._worker.stats(_TIMEOUT)
         except TimeoutError:
@@ -219,7 +219,7 @@ _COPIED = (
 
 
 def _starting(handler: Handler) -> Document:
-    """Return a handler whose Reader has not started."""
+    """Return the row of a handler whose Reader has not started."""
     zero = dict.fromkeys((*_COPIED, "rate", "failing", "running", "connections"), 0)
     named = {"topic": handler.topic, "channel": handler.channel, "name": handler.name}
     return {**zero, **named, "state": "starting", "starved": False, "paused": False, "errors": []}

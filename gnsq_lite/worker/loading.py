@@ -1,4 +1,4 @@
-"""Finds the Worker that a command line names, and says plainly why it cannot."""
+"""Loads the Worker that a command line names, and explains in plain words why it cannot."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gnsq_lite.worker.app import Worker
 
 
 class LoadError(NSQError):
-    """The named Worker could not be loaded; the text says all there is to say, traceback included."""
+    """The named Worker could not be loaded.  The text is complete, with a traceback where one helps."""
 
     def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(text, files)
-        #: Sources that have to do with it; a change of one may mend it.
+        #: Source files involved; a change to one may fix it.
         self.files = files
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class LoadError(NSQError):
 
 
 def load(target: str) -> Worker:
-    """Import ``package.module:name`` and return the Worker; ``name`` is "worker" where it is left out.
+    """Import ``package.module:name`` and return the Worker; ``name`` defaults to "worker".
 
     The current directory is searched first, as for ``python -m``.  Raises LoadError.
     """
@@ -61,7 +61,7 @@ def load(target: str) -> Worker:
 
 
 def explained(what: str, error: BaseException) -> LoadError:
-    """Return what to raise when importing *what* failed: its traceback from the user's code on."""
+    """Return the error to raise when importing *what* failed; its traceback begins in the user's code."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]
@@ -71,7 +71,7 @@ def explained(what: str, error: BaseException) -> LoadError:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback that begins in the imported module: what led there is no news."""
+    """Return the part of a traceback that begins in the imported module."""
     was_import = False
     for frame in _frames(trace):
         is_import = "importlib" in frame.tb_frame.f_code.co_filename

@@ -10,12 +10,12 @@ from gnsq_lite.supervise.status import Page, Verdict
 from gnsq_lite.worker.app import Worker
 from gnsq_lite.worker.live import Live
 
-#: Seconds the I/O loop has to answer; in a monkey-patched process a blocked handler keeps it from it.
+#: Seconds the I/O loop has to answer; in a monkey-patched process a blocked handler blocks the loop too.
 TIMEOUT = 2.0
 
 
 class WorkerPages:
-    """Ready: every Reader has a connection with RDY above 0, so messages would come.  *metrics* makes that page."""
+    """Answers from the Worker of this process.  *metrics* makes the page of that name."""
 
     def __init__(self, worker: Worker, metrics: Callable[[], Page], live: Live) -> None:
         self._worker, self._metrics, self._live = worker, metrics, live
@@ -25,11 +25,11 @@ class WorkerPages:
         return self._metrics()
 
     def health(self) -> Verdict:
-        """This answer, from a thread of its own, shows that the process lives."""
+        """Always good: the page comes from its own thread, and shows that the process lives."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Whether messages would be handled: not while it starts, drains, or backs off."""
+        """Whether every Reader has RDY above 0: not while it starts, drains or backs off."""
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         readers = self._worker.readers
@@ -55,9 +55,9 @@ class WorkerPages:
         return all(each.is_ready for each in stats), {"handlers": details}
 
     def live(self, details: str) -> dict[str, Any]:
-        """This process alone."""
+        """The document of this process alone."""
         return self._live.document(details)
 
     def act(self, action: str, topic: str, channel: str) -> bool:
-        """Do it here."""
+        """Act on this process."""
         return self._live.act(action, topic, channel)

@@ -1,4 +1,4 @@
-"""What a Worker's process tells its supervisor while it runs: that it is ready, that it has run for long enough."""
+"""What a Worker's process reports to its supervisor: that it is ready, and that it should be replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 def resident() -> float:
-    """Return the memory in use by this process, in MiB; where there is no /proc, the most that it ever used."""
+    """Return the resident memory of this process in MiB; without /proc, its peak."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
@@ -29,7 +29,7 @@ def resident() -> float:
 
 @dataclass(frozen=True)
 class Wear:
-    """After what a process is replaced by a new one."""
+    """The limits after which a process is replaced by a new one."""
 
     #: Messages finished or requeued.
     max_messages: int | None = None
@@ -37,7 +37,7 @@ class Wear:
     max_memory: int | None = None
 
     def why(self, stats: Sequence[ReaderStats], memory: Callable[[], float] = resident) -> str | None:
-        """Return why a process that is so is to be replaced; None: it is not."""
+        """Return why the process should be replaced, or None."""
         overdue = sum(each.handlers_overdue for each in stats)
         if overdue:  # a thread ends with its process, and no sooner
             return f"{overdue} of its handlers do not end at their time limit"
@@ -50,14 +50,14 @@ class Wear:
 
 
 class Reports:
-    """Tells the supervisor what has changed since it was last told."""
+    """Reports changes to the supervisor."""
 
     def __init__(self, worker: Worker, place: Place, wear: Wear) -> None:
         self._worker, self._place, self._wear = worker, place, wear
         self._ready, self._is_worn = "", False
 
     def look(self) -> bool:
-        """Tell what is new; return False: it is no reason to drain, as the supervisor says when."""
+        """Report what has changed; return False: the supervisor decides when to drain."""
         try:
             stats = [reader.stats(_TIMEOUT) for reader in self._worker.readers]
         except TimeoutError:  # a handler blocks the I/O loop

@@ -18,15 +18,15 @@ from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: Seconds between two looks at what cannot wake us: a Reader that ended, the supervisor, changed sources.
+#: Seconds between two checks of what sends no wake-up: an ended Reader, the supervisor, changed sources.
 _LOOK = 0.5
 
-#: Looked at while the Worker runs; True: drain now.
+#: Called regularly while the Worker runs; True means drain now.
 Tick = Callable[[], bool]
 
 
 class Runnable(Protocol):
-    """What is run: a :class:`gnsq_lite.Worker`, as far as its life is concerned."""
+    """The part of a :class:`gnsq_lite.Worker` that running it needs."""
 
     @property
     def stages(self) -> Stages: ...
@@ -64,7 +64,7 @@ def run(worker: Runnable, drain_timeout: float, *, supervised: bool = False, tic
 
 
 def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> BaseException | None:
-    """Return when it is time to drain; what ended a Reader, if that is why."""
+    """Return when it is time to drain: None, or the error that ended a Reader."""
     while not stages.drain.done():
         try:
             for reader in worker.readers:
@@ -82,7 +82,7 @@ def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> Base
 
 
 def drain(readers: Sequence[Reader], writers: Sequence[Writer], stages: Stages, timeout: float) -> bool:
-    """Close all Readers side by side, then the Writers; return whether every handler finished in time."""
+    """Close all Readers in parallel, then the Writers; return whether every handler finished in time."""
     closed = [Completion() for _ in readers]
     deadline = time.monotonic() + timeout
     for reader, done in zip(readers, closed, strict=True):

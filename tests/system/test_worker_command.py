@@ -166,7 +166,7 @@ def test_a_process_that_does_not_end_is_killed_and_that_is_no_drain(tmp_path: Pa
         program.says("up")
         program.signal(signal.SIGTERM)
         assert program.ends(15) == 3
-        assert "process 0 does not end; it is killed" in program.output
+        assert "process 0 does not end in time; killing it" in program.output
 
 
 def test_the_workers_own_drain_limit_is_known_to_its_supervisor(nsqd: Broker, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_orphans_that_come_to_the_supervisor_are_reaped_as_pid_1_must(tmp_path: 
         ("x = 1\n", "app", ["'app' has no 'worker'"]),
         ("from gnsq_lite import Worker\njobs = Worker()\n", "app", ["there is app:jobs"]),
         ("worker = 5\n", "app:worker", ["app:worker is a int, no gnsq_lite.Worker"]),
-        ("from gnsq_lite import Worker\nworker = Worker()\n", "app", ["nothing is decorated"]),
+        ("from gnsq_lite import Worker\nworker = Worker()\n", "app", ["the worker has none: decorate"]),
         ("x = 1\n", "app.py", ["names no module"]),
     ],
     ids=["import", "syntax", "error", "no module", "no worker", "another name", "no Worker", "no handler", "a file"],

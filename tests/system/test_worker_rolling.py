@@ -323,7 +323,7 @@ def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_runnin
             assert others.exists()
             with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as second:
                 assert second.ends() == 2
-                assert f"its process {program.process.pid} runs" in second.output
+                assert f"process {program.process.pid} holds it" in second.output
             program.signal(signal.SIGTERM)
             assert program.ends() == 0
         assert not pidfile.exists()

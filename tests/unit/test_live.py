@@ -137,7 +137,7 @@ def test_the_last_errors_are_kept_and_the_same_one_is_counted() -> None:
         with pytest.raises((ValueError, Unprintable, Requeue)):
             call(make_message(attempts=attempts))
     found = [(each["type"], len(each["text"]), each["count"]) for each in errors.of(("t", "ch"))]
-    assert found == [("ValueError", 300, 2), ("Unprintable", 24, 1), ("Requeue", 12, 1)]
+    assert found == [("ValueError", 300, 2), ("Unprintable", 40, 1), ("Requeue", 12, 1)]
 
 
 def test_of_many_errors_the_oldest_go() -> None:

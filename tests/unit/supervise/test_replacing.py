@@ -174,7 +174,7 @@ def test_a_pidfile_is_its_owners_alone_and_what_is_left_of_one_is_no_hindrance(t
     path.write_text("123456789 left\n")
     with pidfile(str(path)):
         assert path.read_text() == f"{os.getpid()}\n"
-        with pytest.raises(OptionError, match=f"its process {os.getpid()} runs"), pidfile(str(path)):
+        with pytest.raises(OptionError, match=f"process {os.getpid()} holds it"), pidfile(str(path)):
             pass
         assert path.exists()
     assert not path.exists()
