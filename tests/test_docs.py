@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import io
 import re
 import textwrap
@@ -155,3 +156,27 @@ def test_a_port_that_begins_as_another_one_is_replaced_once() -> None:
     )
     source = docblocks.local('a("127.0.0.1:4150", "127.0.0.1:4151", "http://127.0.0.1:4161/x")', broker)
     assert source == 'a("127.0.0.1:41517", "127.0.0.1:41612", "http://127.0.0.1:5/x")'
+
+
+def pasted(source: str) -> Iterator[str]:
+    """Yield the statements that an interactive session makes of pasted text; a compound one ends with an empty line.
+
+    Raises SyntaxError as the session does: one that is followed by another line at its own level, for one.
+    """
+    statement: list[str] = []
+    for line in [*source.splitlines(), ""]:
+        statement.append(line)
+        if codeop.compile_command("\n".join(statement)) is not None:
+            yield "\n".join(statement)
+            statement = []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.rst", ROOT / "docs" / "tutorial.rst"], ids=lambda page: page.stem)
+def test_what_a_newcomer_pastes_runs_in_an_interactive_session_too(page: Path) -> None:
+    for line, source in docblocks.blocks(page):
+        try:
+            assert list(pasted(source))
+        except SyntaxError as error:
+            pytest.fail(f"{page.name}, block at line {line}: {error}; put an empty line after the statement before")
+    with pytest.raises(SyntaxError):
+        list(pasted("while False:\n    pass\nprint()"))
