@@ -205,6 +205,11 @@ class Dialect(Protocol):
         return lookup
 
     @property
+    def balances_load(self) -> bool:
+        """Whether a publish that any endpoint may take goes to one that owes the fewest answers (YZ-4)."""
+        return False
+
+    @property
     def pack(self) -> Packer | None:
         """What compresses bodies before they are checked; None: nothing does."""
         return None

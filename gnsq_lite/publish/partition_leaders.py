@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gnsq_lite.clock import Clock
@@ -52,6 +52,7 @@ class Routes:
 
     Args:
         shunned: Endpoints that are left out where another will do.
+        load: Says how many publishes an endpoint has not answered yet.
         send_to: Sends a publish to an endpoint, and to no other.
         fail: Settles a publish with an error.
         keep: Takes each greenlet that is to be killed at the end.
@@ -65,12 +66,14 @@ class Routes:
         rng: Rng,
         *,
         shunned: Shunned[Endpoint],
+        load: Callable[[Endpoint], int],
         send_to: Callable[[Endpoint, Publication], None],
         fail: Callable[[Publication, NSQError], None],
         keep: Callable[[Any], None],
     ) -> None:
         self._loop, self._settings, self._clock, self._rng = loop, settings, clock, rng
-        self._shunned, self._send_to, self._fail, self._keep = shunned, send_to, fail, keep
+        self._shunned, self._load = shunned, load
+        self._send_to, self._fail, self._keep = send_to, fail, keep
         self._dialect = settings.dialect
         self._topics: dict[str, Topic] = {}
         self._ended = False
@@ -216,6 +219,8 @@ class Routes:
         endpoints = self._settings.endpoints if topic.lookup is None else topic.lookup.endpoints
         if not _is_bound(request):
             endpoints = self._shunned.best(endpoints)
+            if self._dialect.balances_load:
+                endpoints = lightest(endpoints, self._load)
         return self._dialect.choose(request, tuple(endpoints), topic.lookup)
 
     def _put_back(self, topic: Topic, publication: Publication) -> None:
@@ -273,6 +278,13 @@ class Routes:
                 topic.discovery.stop()
             if topic.timer is not None:
                 topic.timer.close()
+
+
+def lightest(endpoints: Iterable[Endpoint], load: Callable[[Endpoint], int]) -> Sequence[Endpoint]:
+    """Return those of the least *load*."""
+    loads = [(load(endpoint), endpoint) for endpoint in endpoints]
+    least = min((each for each, _ in loads), default=0)
+    return [endpoint for each, endpoint in loads if each == least]
 
 
 def _is_bound(request: PublishRequest | None) -> bool:

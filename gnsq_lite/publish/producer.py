@@ -78,6 +78,7 @@ class Producer:
             clock,
             self.rng,
             shunned=self.rotation.shunned,
+            load=lambda endpoint: len(self.peers[endpoint].owes()) if endpoint in self.peers else 0,
             send_to=self.send_to,
             fail=lambda publication, error: self.outcomes.settle(publication, error=error),
             keep=self.keep,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
@@ -13,6 +14,7 @@ from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
 
@@ -27,6 +29,8 @@ else:  # a default is no matter at run time, and Python has it since 3.13
     from typing import TypeVar
 
     Outcome = TypeVar("Outcome")
+
+log = logging.getLogger("gnsq_lite.writer")
 
 #: Seconds beyond the deadline that the loop has to say what became of it: it knows more than who waits.
 GRACE = 0.1
@@ -47,7 +51,7 @@ class Publication(Completion, Generic[Outcome]):
     """The outcome of ``publish_nowait``.
 
     ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
-    within the publish timeout, so waiting without a timeout ends too.
+    within the publish timeout, so waiting without a timeout ends too.  :meth:`add_done_callback` is told of it.
     """
 
     __slots__ = (
@@ -149,6 +153,28 @@ class Publication(Completion, Generic[Outcome]):
             if greenlet is not loop.hub:
                 return cast("Outcome", self.wait_in(greenlet))
         return cast("Outcome", super().result(timeout))
+
+    def add_done_callback(self, callback: Callable[[Publication[Outcome]], object]) -> None:
+        """Have *callback* called with this publication once it has its outcome; at once, where it has it.
+
+        It is called once, in the thread that learns of the outcome, mostly that of the I/O: it must not block, nor
+        wait for anything.  What it raises is logged.
+        """
+        left = [callback]
+
+        def tell() -> None:
+            try:
+                told = left.pop()
+            except IndexError:
+                return  # another thread was first
+            try:
+                told(self)
+            except Exception as error:
+                log_safely(log, logging.ERROR, "a callback of a publish to %s failed", self.topic, exc_info=error)
+
+        self._wakers.append(tell)
+        if self._done:
+            tell()
 
     def wait_in(self, greenlet: Any) -> Any:
         """Wait in *greenlet*, the caller's own and of the loop's thread, for the outcome; return it or raise.

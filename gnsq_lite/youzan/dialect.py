@@ -236,6 +236,11 @@ class YouzanDialect(Dialect):
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
 
     @property
+    def balances_load(self) -> bool:
+        """As the option ``balance`` says (YZ-4)."""
+        return self.options.balance == "load"
+
+    @property
     def pack(self) -> Packer | None:
         """What compresses the long bodies of the topics in ``compress``."""
         return self._pack if self.options.compress else None

@@ -96,6 +96,9 @@ class YouzanOptions:
         None, "codecs ('gzip', 'snappy', 'lz4') by topic: publish compressed, as youzan/go-nsq does; ext topics alone"
     )
     compress_from: int = size(20480, 1, 2**31 - 1, "the shortest body to compress")
+    balance: Literal["turn", "load"] = documented(
+        "turn", "publishes without key and partition: by turns, or to partitions that owe the fewest answers (YZ-4)"
+    )
     trace: bool = documented(False, "publish with a trace id and return receipts (YZ-9)")
 
     def __post_init__(self) -> None:
@@ -120,6 +123,8 @@ class YouzanOptions:
         self._check_compress()
         if self.key_mapping not in ("go", "java"):
             raise OptionError("key_mapping", self.key_mapping, "must be 'go' or 'java'")
+        if self.balance not in ("turn", "load"):
+            raise OptionError("balance", self.balance, "must be 'turn' or 'load'")
 
     def _check_compress(self) -> None:
         if not (self.compress is None or isinstance(self.compress, Mapping)):

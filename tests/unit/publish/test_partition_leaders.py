@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.partition_leaders import Topic
+from gnsq_lite.publish.partition_leaders import Topic, lightest
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
@@ -62,3 +62,10 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
     finally:
         core.routes.close()
         core._alarm.stop()
+
+
+@pytest.mark.rule("YZ-4")
+def test_the_partitions_that_owe_the_fewest_answers_are_chosen_among() -> None:
+    owed = {Endpoint("a", 1, 0): 3, Endpoint("a", 1, 1): 1, Endpoint("b", 1, 2): 1}
+    assert lightest(owed, owed.__getitem__) == [Endpoint("a", 1, 1), Endpoint("b", 1, 2)]
+    assert lightest([], owed.__getitem__) == []

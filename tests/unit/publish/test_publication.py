@@ -48,3 +48,22 @@ def test_what_is_public_takes_nothing_private(of: type) -> None:
     methods = [method for name, method in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")]
     assert methods
     assert [name for method in methods for name in inspect.signature(method).parameters if name.startswith("_")] == []
+
+
+def test_a_callback_is_called_once_with_the_outcome_whenever_it_is_added() -> None:
+    publish, told = publication((b"x",)), []
+    publish.add_done_callback(told.append)
+    assert told == []
+    publish.settle(5)
+    publish.settle(6)
+    publish.add_done_callback(lambda done: told.append(done.result()))
+    assert told == [publish, 5]
+
+
+def test_what_a_callback_raises_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    publish, told = publication((b"x",)), []
+    publish.add_done_callback(lambda done: 1 / 0)
+    publish.add_done_callback(told.append)
+    publish.settle()
+    assert told == [publish]
+    assert "a callback of a publish to t failed" in caplog.text
