@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 PROGRAM = os.environ.get("GNSQ_VERSITYGW", "")
+#: A folder of Hadoop's S3 client: hadoop-aws of the version of PySpark's Hadoop, and the AWS SDK's bundle it names.
+HADOOP_AWS = os.environ.get("GNSQ_HADOOP_AWS", "")
 
 
 class Gateway:
@@ -54,3 +56,16 @@ class Gateway:
             "nsq.storage.region": "us-east-1",
             "nsq.storage.allowHttp": "true",
         }
+
+    def hadoop(self) -> dict[str, str]:
+        """Return the settings of a session whose s3a:// is this server."""
+        given = {
+            "endpoint": f"http://127.0.0.1:{self.port}",
+            "endpoint.region": "us-east-1",
+            "access.key": "gnsq",
+            "secret.key": "gnsq-secret",
+            "path.style.access": "true",
+            "connection.ssl.enabled": "false",
+        }
+        jars = ",".join(str(jar) for jar in sorted(Path(HADOOP_AWS).glob("*.jar")))
+        return {"spark.jars": jars, **{f"spark.hadoop.fs.s3a.{name}": text for name, text in given.items()}}

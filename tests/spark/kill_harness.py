@@ -114,17 +114,19 @@ def query(base: Path, address: str, receiver: str) -> None:
         "spark.task.maxFailures": "4",
         "spark.python.worker.faulthandler.enabled": "false",
     }
-    spark = session("local[2,4]", "kill-harness", conf)
+    place = json.loads(os.environ.get("GNSQ_HARNESS_PLACE", "{}"))
+    spark = session("local[2,4]", "kill-harness", {**conf, **place.get("conf", {})})
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(KillableSource)
     frame = (
         spark.readStream.format("nsq")
         .options(topic=TOPIC, channel=CHANNEL, spoolDir=str(base / "spool"), nsqdTCPAddresses=address)
         .options(maxOffsetsPerTrigger="4000", msgTimeoutMs="3000", receiver=receiver, epochMs="500")
+        .options(**place.get("options", {}))
         .load()
     )
     writer = frame.writeStream.foreachBatch(lambda batch, number: store(base, batch, number))
-    started = writer.option("checkpointLocation", str(base / "checkpoint")).start()
+    started = writer.option("checkpointLocation", place.get("checkpoint") or str(base / "checkpoint")).start()
     (base / "pids").write_text(f"{os.getpid()} {spark.sparkContext._gateway.proc.pid}")
     started.awaitTermination()
 
@@ -137,12 +139,14 @@ class Run:
 
     def __init__(self, base: Path, address: str, receiver: str) -> None:
         self.base = base
+        machine = Path(tempfile.mkdtemp(prefix="machine-", dir=base))  # it starts with an empty disk
         environment = {**os.environ, "GNSQ_HARNESS": str(base), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment |= {"SPARK_LOCAL_DIRS": str(machine), "TMPDIR": str(machine)}
         (base / "pids").unlink(missing_ok=True)
         self.log = (base / "log").open("ab")
         command = [sys.executable, "-m", "tests.spark.kill_harness", "--query", str(base), address, receiver]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=self.log, stderr=self.log, start_new_session=True
+            command, cwd=machine, env=environment, stdout=self.log, stderr=self.log, start_new_session=True
         )
 
     def wait_started(self, timeout: float = 180.0) -> bool:
@@ -235,7 +239,8 @@ def harness(
     server.http("POST", f"/topic/create?topic={TOPIC}")
     server.http("POST", f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
     done: Counter[str] = Counter()
-    plan = [*POINTS, *VICTIMS] if receiver == "driver" else [*POINTS[3:], *VICTIMS]
+    has_files = receiver == "driver" and "GNSQ_HARNESS_PLACE" not in os.environ
+    plan = [*POINTS, *VICTIMS] if has_files else [*POINTS[3:], *VICTIMS]
     schedule = [plan[n % len(plan)] for n in range(kills)]
     rng.shuffle(schedule)
     published = warm_up(base, server, receiver)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.servers import ServerHandle
-from tests.spark.conftest import spark_session
-from tests.spark.gateway import PROGRAM, Gateway
+from tests.spark.conftest import spark_session, stop_spark
+from tests.spark.gateway import HADOOP_AWS, PROGRAM, Gateway
+from tests.spark.kill_harness import harness
 from tests.spark.test_session_source import Feed, Sink, stream, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -37,3 +39,29 @@ if PROGRAM:
             assert feed.channel()["in_flight_count"] == feed.channel()["depth"] == 0
         finally:
             gateway.kill()
+
+
+if PROGRAM and HADOOP_AWS:
+
+    @pytest.mark.timeout(1200)
+    @pytest.mark.rule("PIPE-2")
+    @pytest.mark.rule("PIPE-5")
+    def test_killed_drivers_go_on_elsewhere_with_spool_and_checkpoint_on_the_store(
+        nsqd: ServerHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stop_spark()  # the harness runs sessions of its own, each on an empty disk
+        gateway = Gateway(tmp_path / "gateway")
+        place = {
+            "options": gateway.options("spool"),
+            "conf": gateway.hadoop(),
+            "checkpoint": "s3a://bucket/checkpoint",
+        }
+        monkeypatch.setenv("GNSQ_HARNESS_PLACE", json.dumps(place))
+        try:
+            base = tmp_path / "harness"
+            result = harness(base, nsqd, messages=8_000, kills=3, seed=3, receiver="driver", quiet=True)
+        finally:
+            gateway.kill()
+        told = {name: result[name] for name in ("kills", "lost", "duplicates", "replays_that_differ")}
+        assert told == {"kills": 3, "lost": 0, "duplicates": 0, "replays_that_differ": 0}
+        assert not (base / "checkpoint").exists()
