@@ -104,9 +104,9 @@ class Collector:
         else:
             self.spool.indexed = self.spool.newest
 
-    def _take(self, message: Message) -> None:
-        """In the I/O thread, per message."""
-        self._queue.append(message)
+    def _take(self, messages: list[Message]) -> None:
+        """In the I/O thread."""
+        self._queue.extend(messages)
         if not self._wake.is_set():
             self._wake.set()
 

@@ -249,11 +249,11 @@ class EpochTask:
             self._rows += sum(batch.num_rows for batch in batches)
             yield batches
 
-    def _take(self, message: Message) -> None:
+    def _take(self, messages: list[Message]) -> None:
         if self._closing:
-            self._send_back([message])
+            self._send_back(messages)
         else:
-            self._queue.append(message)
+            self._queue.extend(messages)
 
     def _is_full(self) -> bool:
         return self._most is not None and self._rows >= self._most

@@ -16,14 +16,16 @@ from gnsq_lite.message import Message
 from gnsq_lite.options import format_address, parse_address
 from gnsq_lite.spark.options import SourceOptions
 
-#: Called in the I/O thread with each message; it must not wait.
-OnMessage = Callable[[Message], None]
+#: Called in the I/O thread with what came; it must not wait.
+OnMessages = Callable[[list[Message]], None]
+#: Seconds in which reads are gathered into one list: what is done per list is not done per message.
+GATHER = 0.001
 
 
 class Receiver(Protocol):
     """Delivers messages that somebody else answers."""
 
-    def start(self, on_message: OnMessage) -> None:
+    def start(self, on_messages: OnMessages) -> None:
         """Begin to receive; returns at once."""
 
     def pause(self) -> None:
@@ -67,12 +69,13 @@ class ReaderReceiver:
         }
         self._trouble = ""
 
-    def start(self, on_message: OnMessage) -> None:
+    def start(self, on_messages: OnMessages) -> None:
         """Connect."""
 
-        def take(message: Message) -> None:
-            message.enable_async()
-            on_message(message)
+        def take(messages: list[Message]) -> None:
+            for message in messages:
+                message.enable_async()
+            on_messages(messages)
 
         for number in range(self._count):
             reader = Reader(
@@ -137,6 +140,9 @@ def reader_arguments(options: SourceOptions, partitions: tuple[int, ...] | None 
     """Return a Reader's keyword arguments for these options."""
     arguments: dict[str, Any] = {
         "handler_pool": "inline",
+        "batch_size": max(1, options.max_in_flight // 2),
+        "batch_wait": GATHER,
+        "delivery": "prompt",
         "max_in_flight": options.max_in_flight,
         "max_attempts": 0,
         "backoff": False,

@@ -60,8 +60,8 @@ class FakeReceiver:
         self.away: list[str] = []
         self.error: BaseException | None = None
 
-    def start(self, on_message: Any) -> None:
-        self.take = on_message
+    def start(self, on_messages: Any) -> None:
+        self.take = lambda message: on_messages([message])
 
     def pause(self) -> None:
         self.paused = True

@@ -29,10 +29,10 @@ class Backlog(FakeReceiver):
         super().__init__()
         self.messages = messages
 
-    def start(self, on_message: Any) -> None:
+    def start(self, on_messages: Any) -> None:
         Backlog.started += 1
-        for message in self.messages:
-            on_message(message)
+        if self.messages:
+            on_messages(self.messages)
 
 
 def options(directory: Path, **more: str) -> SourceOptions:

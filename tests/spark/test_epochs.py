@@ -35,10 +35,9 @@ class Feeding(FakeReceiver):
         super().__init__()
         self.messages = messages
 
-    def start(self, on_message: Any) -> None:
-        super().start(on_message)
-        for message in self.messages:
-            on_message(message)
+    def start(self, on_messages: Any) -> None:
+        super().start(on_messages)
+        on_messages(self.messages)
 
 
 def task(directory: Path, messages: list[FakeMessage], files: Files | None = None, **more: str) -> EpochTask:

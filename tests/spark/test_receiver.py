@@ -12,8 +12,10 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.message import Message
 from gnsq_lite.options import format_address
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.receiver import ReaderReceiver
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
 
@@ -130,3 +132,22 @@ def test_an_nsqd_that_is_away_may_be_done_without(nsqd: ServerHandle, readers: A
     ends = [start]
     drain(reader, ends)
     assert sum(b.num_rows for p in reader.partitions(start, ends[-1]) for b in reader.read(p)) == 5
+
+
+def test_a_receiver_hands_over_lists_and_leaves_them_unanswered(nsqd: ServerHandle, tmp_path: Path) -> None:
+    publish(nsqd.tcp_address, 0, 2000)
+    base = {"topic": "t", "channel": "c", "spoolDir": str(tmp_path), "nsqdTCPAddresses": nsqd.tcp_address}
+    receiver = ReaderReceiver(parse(SourceOptions, base))
+    lists: list[list[Message]] = []
+    receiver.start(lists.append)
+    deadline = time.monotonic() + 30
+    while sum(map(len, lists)) < 2000 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    messages = [message for one in lists for message in one]
+    assert sorted(int(message.body) for message in messages) == list(range(2000))
+    assert len(lists) <= 200, "what is done per list is done per message else"
+    assert not any(message.has_responded for message in messages)
+    for message in messages:
+        message.finish()
+    receiver.stop(10.0)
+    assert nsqd.stats("t", "c")["depth"] == nsqd.stats("t", "c")["in_flight_count"] == 0
