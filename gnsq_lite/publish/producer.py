@@ -21,12 +21,14 @@ from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeU
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
 from gnsq_lite.publish.deadline_timer import NEVER, Alarm
+from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.partition_leaders import Routes
-from gnsq_lite.publish.peers import Peer
 from gnsq_lite.publish.publication import Publication, outcomes_left
 from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import ProducerSettings
@@ -42,17 +44,33 @@ class Producer:
 
     def __init__(self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
-        self.rng = random.Random()
-        self.peers: dict[Endpoint, Peer] = {}
-        self.rotation = Rotation(self)
-        self.ready = self.rotation.ready
-        self.waiting: deque[Publication] = deque()
+        self.rng: Rng = random.Random()
+        shunned: Shunned[Endpoint] = Shunned()
+        self.routes = Routes(
+            loop,
+            settings,
+            clock,
+            self.rng,
+            shunned=shunned,
+            load=lambda endpoint: len(self.destinations[endpoint].owes()) if endpoint in self.destinations else 0,
+            send_to=self._send_to,
+            fail=lambda publication, error: self.outcomes.settle(publication, error=error),
+            keep=self.keep,
+        )
+        self.rotation = Rotation(
+            shunned,
+            goes_elsewhere=self._goes_elsewhere,
+            on_silent=self.routes.refresh,
+            send_again=self._send_again,
+            misconfigured=settings.misconfigured,
+        )
+        self.destinations = self.rotation.destinations
+        self._send = self.rotation.send
         #: Nothing more is taken; what was taken may still have its outcome to come.
         self.closing = False
         #: Disconnected for good.
         self.ended = False
         self.reconnects = 0
-        self._turn = 0
         self._number = 0
         self._hub = loop.hub
         self._alarm = Alarm(loop, clock, self._expire)
@@ -72,17 +90,6 @@ class Producer:
         self.routed = settings.dialect.needs_route("")
         #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
         self.undecided = bool(settings.lookupds) and settings.dialect.is_undecided
-        self.routes = Routes(
-            loop,
-            settings,
-            clock,
-            self.rng,
-            shunned=self.rotation.shunned,
-            load=lambda endpoint: len(self.peers[endpoint].owes()) if endpoint in self.peers else 0,
-            send_to=self.send_to,
-            fail=lambda publication, error: self.outcomes.settle(publication, error=error),
-            keep=self.keep,
-        )
         self._discovery: Discovery | None = None
         leave_at_exit(self)
 
@@ -101,7 +108,7 @@ class Producer:
         return InThreads(
             self.loop,
             self.clock,
-            ready=self.ready,
+            ready=self.rotation.ready,
             submit=self.submit,
             took=self.outcomes.took,
             given_up=self._given_up,
@@ -135,7 +142,7 @@ class Producer:
         """Connect to nsqds that any publish may go to; where topics have leaders, none is."""
         if not (self.routed or self.undecided):
             for endpoint in endpoints:
-                self.peer(endpoint)
+                self._destination(endpoint)
 
     def _decide(self) -> None:
         """Each nsqlookupd has said what it is, or failed: route where one says that topics have leaders (YZ-14)."""
@@ -146,7 +153,7 @@ class Producer:
         if not self.undecided and self.routed is dialect.needs_route(""):
             return
         self.undecided, self.routed = False, dialect.needs_route("")
-        waiting, self.waiting = [*self.waiting, *self.routes.take_waiting()], deque()
+        waiting = [*self.rotation.take_waiting(), *self.routes.take_waiting()]
         self._connect((*self.settings.endpoints, *discovery.endpoints))
         for publication in waiting:
             if publication.request is not None:
@@ -155,44 +162,79 @@ class Producer:
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:
-            peer = self.peers.pop(endpoint, None)
-            if peer is not None:
+            destination = self.destinations.pop(endpoint, None)
+            if destination is not None:
                 self.rotation.shunned.discard(endpoint)
-                peer.close()
+                destination.close()
 
     def keep(self, greenlet: Any) -> None:
         """Have *greenlet* killed at the end."""
         self._greenlets.append(greenlet)
 
-    def peer(self, endpoint: Endpoint) -> Peer:
-        """Return the peer of an endpoint, which is connected from now on."""
-        peer = self.peers.get(endpoint)
-        if peer is None:
-            peer = self.peers[endpoint] = Peer(self, endpoint)
-            peer.task = self.loop.spawn(f"writer {endpoint}", peer.serve)
-        return peer
+    def _destination(self, endpoint: Endpoint) -> Destination:
+        """Return the destination at an endpoint, which is connected from now on."""
+        destination = self.destinations.get(endpoint)
+        if destination is None:
+            destination = self.destinations[endpoint] = Destination(self, endpoint)
+            destination.task = self.loop.spawn(f"writer {endpoint}", destination.link.run)
+        return destination
 
-    def joined(self, peer: Peer) -> None:
-        """A peer's handshake is done."""
-        self.rotation.join(peer)
+    # -- what comes of the destinations
+
+    def on_connected(self, destination: Destination) -> None:
+        """Its handshake is done."""
+        self.rotation.join(destination)
         if self._discovery is not None:
-            self._discovery.connected(peer.endpoint)
-        self.flush(peer)
+            self._discovery.connected(destination.endpoint)
+        self._flush(destination)
 
-    def flush(self, peer: Peer) -> None:
-        """Send what waited for this peer, or for any."""
-        waiting, peer.waiting = peer.waiting, deque()
-        shared, self.waiting = self.waiting, deque()
+    def _flush(self, destination: Destination) -> None:
+        """Send what waited for this one, or for any."""
+        waiting, destination.waiting = destination.waiting, deque()
         for publication in waiting:
             if not publication.done():
-                self.send_to(peer.endpoint, publication)
-        self.send_again(p for p in shared if not p.done())
-        self.rotation.relieve()
+                self._send_to(destination.endpoint, publication)
+        self._send_again(p for p in self.rotation.take_waiting() if not p.done())
+        if self.routed:
+            self.rotation.relieve()
 
-    def parted(self, peer: Peer) -> None:
-        """A peer's connection is gone."""
-        if self.rotation.part(peer) and self._discovery is not None:
-            self._discovery.disconnected(peer.endpoint)
+    def on_disconnected(self, destination: Destination) -> None:
+        """Its connection is gone."""
+        if self.rotation.part(destination) and self._discovery is not None:
+            self._discovery.disconnected(destination.endpoint)
+
+    def on_lost(self, destination: Destination, error: NSQError, unsent: Iterable[Publication]) -> None:
+        """Send *unsent* again, in its order; or fail what waits, where that mends nothing and no nsqd was ever had."""
+        self.rotation.failed(destination, error)
+        self._send_again(unsent)
+        hopeless = self.rotation.hopeless()
+        if hopeless is not None:
+            for publication in (*self.rotation.take_waiting(), *self.routes.waiting()):
+                self.outcomes.settle(publication, error=hopeless)
+
+    def on_retry(self) -> None:
+        """Count it."""
+        self.reconnects += 1
+
+    def on_suspect_answered(self, destination: Destination, in_time: bool) -> None:
+        """Have it take its turn again, where it is no suspect any more."""
+        if self.rotation.answered(destination, in_time):
+            self._flush(destination)
+
+    def on_refused(self, publication: Publication, error: NsqdError) -> None:
+        """nsqd refused it; where its leader has moved, it follows."""
+        if self.routed and not publication.done() and self.settings.dialect.should_reroute(error):
+            self.routes.retry(publication, error)
+        elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
+            for each in publication.come_apart(error):  # one bad publish hurts nobody else
+                if not each.done():
+                    self._dispatch(each)
+        else:
+            self.outcomes.settle(publication, error=error)
+
+    def _goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
+        """Whether another nsqd, that answers as far as is known, may take it in the place of *endpoint*."""
+        return self.routes.goes_elsewhere(publication, endpoint) if self.routed else bool(self.rotation.ready)
 
     # -- publishing
 
@@ -265,26 +307,13 @@ class Producer:
             else:
                 self._send(publication)
 
-    def _send(self, publication: Publication) -> None:
-        ready = self.ready
-        while ready:
-            if len(ready) == 1:
-                peer = ready[0]
-            else:
-                self._turn = turn = (self._turn + 1) % len(ready)
-                peer = ready[turn]
-            if peer.send(publication):
-                return
-        if not self.rotation.send_anyhow(publication):
-            self.waiting.append(publication)
-
-    def send_to(self, endpoint: Endpoint, publication: Publication) -> None:
+    def _send_to(self, endpoint: Endpoint, publication: Publication) -> None:
         """Send it to that endpoint, and to no other, once it is connected."""
-        peer = self.peer(endpoint)
-        if peer.waiting or not peer.send(publication):
-            peer.waiting.append(publication)
+        destination = self._destination(endpoint)
+        if destination.waiting or not destination.send(publication):
+            destination.waiting.append(publication)
 
-    def send_again(self, publications: Iterable[Publication]) -> None:
+    def _send_again(self, publications: Iterable[Publication]) -> None:
         """Send, in order, what a lost connection did not take; deadlines are watched already."""
         if self.routed:
             self.routes.put_back(publications)
@@ -292,40 +321,21 @@ class Producer:
             for publication in publications:
                 self._send(publication)
 
-    def refused(self, publication: Publication, error: NsqdError) -> None:
-        """nsqd refused it; where its leader has moved, it follows."""
-        if self.routed and not publication.done() and self.settings.dialect.should_reroute(error):
-            self.routes.retry(publication, error)
-        elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
-            for each in publication.come_apart(error):  # one bad publish hurts nobody else
-                if not each.done():
-                    self._dispatch(each)
-        else:
-            self.outcomes.settle(publication, error=error)
-
     # -- outcomes
 
     def _given_up(self, publication: Publication, error: NSQError) -> None:
         self.outcomes.count_failure(publication, error)
         self.rotation.overdue()
 
-    def fail_hopeless(self) -> None:
-        """Fail what waits where that mends nothing, and no nsqd was ever had."""
-        error = self.rotation.hopeless()
-        if error is not None:
-            waiting, self.waiting = self.waiting, deque()
-            for publication in (*waiting, *self.routes.waiting()):
-                self.outcomes.settle(publication, error=error)
-
     # -- deadlines
 
     def _everything(self) -> Iterable[Publication]:
         """Every publish that may have no outcome yet."""
-        yield from self.waiting
+        yield from self.rotation.waiting
         yield from self.routes.waiting()
         yield from self._gathered.batches
-        for peer in self.peers.values():
-            yield from peer.owes()
+        for destination in self.destinations.values():
+            yield from destination.owes()
 
     def _expire(self) -> None:
         now = self.clock.now()
@@ -338,17 +348,19 @@ class Producer:
                 self.outcomes.settle(publication, error=publication.expired(self._reasons()))
             else:
                 soonest = min(soonest, publication.deadline)
-        self.waiting = deque(p for p in self.waiting if not p.done())
+        self.rotation.waiting = deque(p for p in self.rotation.waiting if not p.done())
         self.routes.forget(Publication.done)
-        for peer in self.peers.values():
-            peer.waiting = deque(p for p in peer.waiting if not p.done())
+        for destination in self.destinations.values():
+            destination.waiting = deque(p for p in destination.waiting if not p.done())
         self.rotation.overdue()
         if soonest < self._alarm.at:  # unless something sooner was submitted meanwhile
             self._alarm.set(soonest)
 
     def _reasons(self) -> list[NSQError | str]:
         """Return why no nsqd can be reached, as far as it is known."""
-        known: list[NSQError | str] = [peer.error for peer in self.peers.values() if peer.error is not None]
+        known: list[NSQError | str] = [
+            destination.error for destination in self.destinations.values() if destination.error is not None
+        ]
         if not known and self._discovery is not None:
             known = [each.error for each in self._discovery.health().values() if each.error is not None]
         return known
@@ -357,11 +369,11 @@ class Producer:
         while True:
             gevent.sleep(_CHECK_EVERY)
             now = self.clock.now()
-            for peer in self.rotation.connected():
-                if peer.connection is not None:
-                    peer.connection.check(now)
-                    if peer.shared:
-                        peer.connection.look_after()
+            for destination in self.rotation.connected():
+                if destination.connection is not None:
+                    destination.connection.check(now)
+                    if destination.shared:
+                        destination.connection.look_after()
             self.loop.call_soon(self.threads.enter)
             self.rotation.look_again()
 
@@ -374,8 +386,8 @@ class Producer:
         if self.ended:
             return  # closed by somebody else meanwhile
         self.ended = True
-        for peer in self.peers.values():
-            peer.close()
+        for destination in self.destinations.values():
+            destination.close()
         for publication in list(self._everything()):
             self.outcomes.settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
         self._alarm.stop()
@@ -391,8 +403,8 @@ class Producer:
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""
         self.closing = self.ended = True
-        for peer in self.peers.values():
-            peer.abandon()
+        for destination in self.destinations.values():
+            destination.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
             for publication in list(self._everything()):
                 publication.settle(
@@ -401,4 +413,4 @@ class Producer:
             self.routes.abandon()
             if self._discovery is not None:
                 self._discovery.abandon()
-            self.loop.kill((*(peer.task for peer in self.peers.values()), *self._greenlets))
+            self.loop.kill((*(destination.task for destination in self.destinations.values()), *self._greenlets))

@@ -57,7 +57,7 @@ class SharedConnection(Connection):
         join_queue: Callable[[Queue], Queue] | None = None,
     ) -> None:
         super().__init__(loop, target, options, owner, threads.clock)
-        self._peer, self._threads, self._lock, self._pending = owner, threads, threads.lock, pending
+        self._destination, self._threads, self._lock, self._pending = owner, threads, threads.lock, pending
         #: What is not written yet, and what joins neighbours to MPUBs.
         self._queue: Queue = []
         self._join_queue = join_queue
@@ -325,7 +325,7 @@ class SharedConnection(Connection):
             raise
         self._reads, data = True, got[0]
         count = len(data) // len(_OK)
-        plain = (data == _OK or (count > 1 and data == _OK * count)) and not self._peer.suspected
+        plain = (data == _OK or (count > 1 and data == _OK * count)) and not self._destination.suspected
         if not (plain and self._settle(count, len(data))):
             self._give_back(data, mine)
         self._reads = False

@@ -47,7 +47,7 @@ def test_a_close_in_the_middle_of_the_first_publish_wins(monkeypatch: pytest.Mon
     for _ in range(2):
         with pytest.raises(errors.ClosedError):
             writer.publish("t", b"x")
-    assert [(core.peers, core._greenlets) for core in cores] == [({}, [])]
+    assert [(core.destinations, core._greenlets) for core in cores] == [({}, [])]
 
 
 @pytest.mark.rule("PUB-1")

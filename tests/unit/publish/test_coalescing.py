@@ -28,7 +28,7 @@ from tests.fakes import FakeClock
 
 
 class Wire:
-    """Stands in for a peer: takes publishes and answers none."""
+    """Stands in for a destination: takes publishes and answers none."""
 
     endpoint = Endpoint("nsqd", 4150)
     connection = error = None
@@ -49,7 +49,7 @@ class Wire:
     def oldest(self) -> Publication | None:
         return self.pending[0] if self.pending else None
 
-    def take_movable(self) -> list[Publication]:
+    def take_movable(self, may_move: Any) -> list[Publication]:
         return []
 
     def close(self) -> None:
@@ -77,8 +77,8 @@ class Bench:
             coalesce=coalesce,
         )
         self.producer: Any = Producer(loop_here(), settings, self.clock)
-        self.producer.peers[self.wire.endpoint] = self.wire
-        self.producer.ready.append(self.wire)
+        self.producer.destinations[self.wire.endpoint] = self.wire
+        self.producer.rotation.ready.append(self.wire)
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
@@ -160,7 +160,7 @@ def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
     end_turn()
     greenlets[2].kill()
     error = refusal("E_BAD too big", "nsqd:4150")
-    bench.producer.refused(bench.wire.pending.pop(), error)
+    bench.producer.on_refused(bench.wire.pending.pop(), error)
     assert bench.wire.sent == [commands.publish("t", body) for body in (b"1", b"2", b"3", b"4")]
     end_turn()
     assert not greenlets[0].ready()
@@ -188,8 +188,8 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     end_turn()
     batch = bench.wire.pending.pop()
     batch.in_doubt = True  # an earlier connection was lost before the answer came
-    bench.producer.ready.clear()
-    bench.producer.refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
+    bench.producer.rotation.ready.clear()
+    bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
     bench.clock.advance(5.0)
     bench.producer._expire()
     end_turn()
@@ -202,7 +202,7 @@ def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
     bench = Bench()
     greenlets = bench.spawn(b"1", b"2")
     refusal = errors.MpubFailedError("E_MPUB_FAILED disk", "nsqd:4150")
-    bench.producer.refused(bench.wire.pending.pop(), refusal)
+    bench.producer.on_refused(bench.wire.pending.pop(), refusal)
     assert (bench.wire.sent, outcomes(greenlets)) == ([], [refusal, refusal])
 
 

@@ -11,7 +11,7 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.peers import Peer
+from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
@@ -43,9 +43,9 @@ def publish_of(core: Any, body: bytes, timeout: float) -> Publication:
 
 
 class Bench:
-    """A Writer's core with so many peers, and its clock."""
+    """A Writer's core with so many destinations, and its clock."""
 
-    def __init__(self, peers: int = 2, retries: int = 0) -> None:
+    def __init__(self, destinations: int = 2, retries: int = 0) -> None:
         self.clock = FakeClock()
         settings = ProducerSettings(
             dialect=PlainDialect(),
@@ -61,21 +61,19 @@ class Bench:
             misconfigured=MISCONFIGURED,
         )
         self.core: Any = Producer(loop_here(), settings, self.clock)
-        self.peers = [Peer(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(peers)]
-        for peer in self.peers:
-            self.core.peers[peer.endpoint] = peer
-            self.open(peer)
+        self.destinations = [Destination(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(destinations)]
+        for destination in self.destinations:
+            self.core.destinations[destination.endpoint] = destination
+            self.open(destination)
 
-    def open(self, peer: Peer) -> None:
-        peer.connection = Line()
-        self.core.joined(peer)
+    def open(self, destination: Destination) -> None:
+        line: Any = Line()
+        destination.on_connected(line)
 
-    def lose(self, peer: Peer, error: errors.NSQError) -> None:
-        peer.connection, peer.error = None, error
-        self.core.parted(peer)
-        self.core.rotation.failed(peer, error)
-        peer._after_loss(error)
-        self.core.fail_hopeless()
+    def lose(self, destination: Destination, error: errors.NSQError) -> None:
+        if destination.connection is not None:
+            destination.on_disconnected(destination.connection)
+        destination.on_lost(error)
 
     def publish(self, timeout: float = 5.0) -> Publication:
         publication: Publication = publish_of(self.core, b"x", timeout)
@@ -86,18 +84,18 @@ class Bench:
         self.clock.advance(seconds)
         self.core._expire()
 
-    def answer(self, peer: Peer) -> None:
-        peer.on_response(peer.connection, b"OK")
+    def answer(self, destination: Destination) -> None:
+        destination.on_response(destination.connection, b"OK")
 
     def owed(self) -> list[int]:
-        return [len(peer.pending) for peer in self.peers]
+        return [len(destination.pending) for destination in self.destinations]
 
 
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize("timeout", [0.05, 5.0, 600.0])
 def test_after_one_time_out_a_silent_nsqd_gets_nothing_until_it_answers(timeout: float) -> None:
     bench = Bench()
-    silent, good = bench.peers
+    silent, good = bench.destinations
     failed = 0
     for _ in range(20):
         publication = bench.publish(timeout)
@@ -124,8 +122,8 @@ def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> N
     bench = Bench()
     first, second = bench.publish(60.0), bench.publish(60.0)
     bench.core.rotation.look_again()
-    assert not any(peer.suspected for peer in bench.peers)
-    good, silent = bench.peers
+    assert not any(destination.suspected for destination in bench.destinations)
+    good, silent = bench.destinations
     bench.answer(good)
     bench.core.rotation.look_again()
     assert silent.suspected
@@ -142,7 +140,7 @@ def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> N
 def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> None:
     bench = Bench(retries=1)
     publications = [bench.publish(60.0) for _ in range(6)]
-    good, silent = bench.peers
+    good, silent = bench.destinations
     for _ in range(3):
         bench.answer(good)
     for _ in range(2):
@@ -159,7 +157,7 @@ def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> N
 @pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_outcome() -> None:
     bench = Bench(retries=1)
-    good, silent = bench.peers
+    good, silent = bench.destinations
     publications = [bench.publish(3.0), bench.publish(3.0)]
     doubtful = next(each for each in publications if silent.pending[0] is each)
     bench.answer(good)
@@ -178,10 +176,10 @@ def test_where_all_are_suspects_the_one_that_owes_least_is_used() -> None:
     for _ in range(5):
         bench.publish(1.0)
     bench.later(1.0)
-    assert all(peer.suspected for peer in bench.peers)
+    assert all(destination.suspected for destination in bench.destinations)
     publication = bench.publish(1.0)
     assert bench.owed() == [3, 3]
-    least = next(peer for peer in bench.peers if peer.pending[-1] is publication)
+    least = next(destination for destination in bench.destinations if destination.pending[-1] is publication)
     for _ in range(3):
         bench.answer(least)
     assert publication.result(0) is None
@@ -191,7 +189,7 @@ def test_where_all_are_suspects_the_one_that_owes_least_is_used() -> None:
 @pytest.mark.rule("PUB-4")
 def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_suspect() -> None:
     bench = Bench()
-    back, silent = bench.peers
+    back, silent = bench.destinations
     bench.publish(1.0), bench.publish(1.0)
     bench.answer(back)
     bench.later(1.0)
@@ -208,7 +206,7 @@ def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_suspe
 @pytest.mark.rule("PUB-4")
 def test_a_publish_goes_to_a_suspect_when_nobody_else_comes() -> None:
     bench = Bench()
-    gone, silent = bench.peers
+    gone, silent = bench.destinations
     bench.publish(1.0), bench.publish(1.0)
     bench.answer(gone)
     bench.later(1.0)
@@ -237,13 +235,12 @@ def test_a_publish_goes_to_a_suspect_when_nobody_else_comes() -> None:
 def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_first(
     error: errors.NSQError, mends: bool, proven: bool
 ) -> None:
-    bench = Bench(peers=1)
+    bench = Bench(destinations=1)
     bench.core.rotation.proven = proven
-    peer = bench.peers[0]
-    peer.connection = None
-    bench.core.parted(peer)
+    destination = bench.destinations[0]
+    destination.on_disconnected(destination.connection)
     publication = bench.publish(15.0)
-    bench.lose(peer, error)
+    bench.lose(destination, error)
     if not (mends or proven):
         assert publication._error is error
         return
@@ -258,7 +255,7 @@ def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_firs
 @pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> None:
     bench = Bench(retries=1)
-    good, silent = bench.peers
+    good, silent = bench.destinations
     publications = [bench.publish(60.0), bench.publish(60.0)]
     bench.answer(good)
     for _ in range(2):

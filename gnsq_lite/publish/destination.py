@@ -1,0 +1,228 @@
+"""One nsqd of a Writer: connected, kept, connected again (PUB-3, PUB-4, YZ-11)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import gevent
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import ConnectionLost, NsqdError, NSQError, OutcomeUnknown
+from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.link import Again, Link
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.target import Target
+from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.policy.chance import Rng
+from gnsq_lite.publish.answer_queue import AnswerQueue
+from gnsq_lite.publish.coalescing import gathered
+from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.outcomes import Outcomes
+from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.shared_connection import STALE, SharedConnection
+from gnsq_lite.wire.constants import OK
+
+log = logging.getLogger("gnsq_lite.writer")
+
+#: With so many publishes unanswered, that many bytes of answers are waited for at once: nsqd answers one by one, and
+#: each answer has 10 bytes or more.  A poll and a read for each would cost as much as the publish.
+MANY = 32
+_AT_ONCE = 160
+
+
+class DestinationOwner(Protocol):
+    """Whose publishes go there; told in the loop's thread."""
+
+    loop: Loop
+    settings: ProducerSettings
+    clock: Clock
+    rng: Rng
+    outcomes: Outcomes
+    threads: InThreads
+    #: Whether the Writer has ended: nothing is connected any more.
+    ended: bool
+
+    def on_connected(self, destination: Destination) -> None:
+        """Its handshake is done."""
+
+    def on_disconnected(self, destination: Destination) -> None:
+        """It is gone, or could not be had."""
+
+    def on_lost(self, destination: Destination, error: NSQError, unsent: Iterable[Publication]) -> None:
+        """It is to be connected again; *unsent*, in order, was not sent or may be sent again."""
+
+    def on_retry(self) -> None:
+        """It is connected again."""
+
+    def on_refused(self, publication: Publication, error: NsqdError) -> None:
+        """nsqd refused it."""
+
+    def on_suspect_answered(self, destination: Destination, in_time: bool) -> None:
+        """One that was suspected answers."""
+
+
+class Destination:
+    """An nsqd, or a partition on it: its connection while there is one, and what it has not answered, in order."""
+
+    def __init__(self, owner: DestinationOwner, endpoint: Endpoint) -> None:
+        self._owner, self.endpoint = owner, endpoint
+        self._clock = owner.clock
+        self._succeed = owner.outcomes.succeed
+        self.link = Link[Connection](endpoint, self, owner.settings.reconnect, owner.rng, log)
+        #: The connection, once its handshake is done; None before and after.
+        self.connection: Any = None
+        #: Whether threads use the connection too; the queue of answers is theirs as well then.
+        self.shared = owner.loop.is_shared
+        self.pending: AnswerQueue[Publication] = AnswerQueue()
+        #: Routed publishes, which may go nowhere else, until the connection is there.
+        self.waiting: deque[Publication] = deque()
+        self.error: NSQError | None = None
+        self.task: Any = None
+        #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).
+        self.suspected = False
+        self.seen: Publication | None = None
+
+    def send(self, publication: Publication) -> bool:
+        """Send it; False, and nothing was sent, when the connection turns out to have ended."""
+        connection = self.connection
+        if connection is None:
+            return False
+        idle = connection.is_idle() if self.shared else not self.pending
+        if idle and self._clock.now() - connection.read_at > STALE and connection.has_ended():
+            # Its greenlet will find out in a moment; the message need not be lost with it.
+            self.on_disconnected(connection)
+            return False
+        command = publication.command()
+        if self.shared:
+            connection.put(publication, command)
+            return True
+        if publication.carrier is None:
+            publication.sent = True
+        elif not publication.mark_sent():
+            return True
+        pending = self.pending
+        send = connection.send if pending else connection.send_at_once  # many that wait are joined, one is not
+        pending.append(publication)
+        if len(pending) == MANY:
+            connection.read_at_least(_AT_ONCE)
+        send(command)
+        return True
+
+    # -- answers; the connection's owner
+
+    def on_response(self, connection: Connection, body: bytes) -> None:
+        """An OK settles the oldest unanswered publish."""
+        pending = self.pending
+        receipt = None if pending and body == OK else pending.receipt(body, self._owner.settings.dialect.receipt)
+        self._succeed(self._answered(connection), receipt)
+
+    def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
+        """A refusal that leaves the connection open settles the oldest unanswered publish."""
+        if not self.pending:
+            connection.complaints.add(log, error)
+            return
+        self._owner.on_refused(self._answered(connection), error)
+
+    def _answered(self, connection: Connection) -> Publication:
+        """Take the oldest unanswered publish away."""
+        publication = self.pending.popleft()
+        if len(self.pending) == MANY - 1 and not self.shared:
+            connection.read_at_least(1)
+        if self.suspected:
+            self._owner.on_suspect_answered(self, in_time=not publication.done())
+        return publication
+
+    def owes(self) -> list[Publication]:
+        """Return what it has not answered, what was not sent to it for now included; a copy, for threads go on."""
+        return [*self.pending, *self._unsent(), *self.waiting]
+
+    def _unsent(self, *, take: bool = False) -> list[Publication]:
+        connection = self.link.connection
+        return connection.unsent_publishes(take=take) if isinstance(connection, SharedConnection) else []
+
+    def oldest(self) -> Publication | None:
+        """Return the first of what it owes; None where it owes nothing."""
+        return next(iter(self.owes()), None)
+
+    def take_movable(self, may_move: Callable[[Publication], bool]) -> list[Publication]:
+        """Take away, in order, what another may have instead: what was not sent, and what may be sent again."""
+        with self._owner.threads.lock:
+            again = self.pending.take_repeatable(may_move)
+        waiting, self.waiting = self.waiting, deque()
+        for publication in waiting:
+            if not publication.done():
+                (again if may_move(publication) else self.waiting).append(publication)
+        return again
+
+    # -- life; the link's owner
+
+    def make_connection(self) -> Connection:
+        """Return a new connection.  Raises what the user's address map does."""
+        owner, settings = self._owner, self._owner.settings
+        target = Target(
+            endpoint=self.endpoint,
+            identify_extra=settings.dialect.identify_extra("", self.endpoint),
+            connect_to=mapped(settings.address_map, self.endpoint),
+        )
+        if not self.shared:
+            return Connection(owner.loop, target, settings.connection, self, owner.clock)
+        self.pending = AnswerQueue()  # what a thread still reads of the last connection answers none of these
+        most, retries = settings.max_body_size, settings.retries
+        join = partial(gathered, owner.loop, most=most, retries=retries) if settings.coalesce else None
+        return SharedConnection(owner.loop, target, settings.connection, self, owner.threads, self.pending, join)
+
+    def is_over(self) -> bool:
+        """Whether the Writer has ended."""
+        return self._owner.ended
+
+    def on_connected(self, connection: Connection) -> None:
+        """Its handshake is done."""
+        self.connection, self.error = connection, None
+        self._owner.on_connected(self)
+
+    def on_disconnected(self, connection: Connection) -> None:
+        """It is gone."""
+        self.connection = None
+        self._owner.on_disconnected(self)
+
+    def on_lost(self, reason: NSQError) -> Again:
+        """Settle what it owed, or have it sent again, in its order."""
+        again = str(reason) == str(self.error)  # an nsqd that stays away is told of once
+        self.error = reason
+        log_safely(log, logging.DEBUG if again else logging.WARNING, "%s", reason, extra={"nsqd": str(self.endpoint)})
+        with self._owner.threads.lock:
+            loss = self.pending.lose(reason)
+        unsent = [*loss.again, *self._unsent(take=True), *self.waiting]
+        self.waiting = deque()
+        for publication in loss.unknown:
+            why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
+            self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
+        self._owner.on_lost(self, reason, unsent)
+        if loss.refused is not None and isinstance(reason, NsqdError):
+            self._owner.on_refused(loss.refused, reason)
+        return Again.LATER
+
+    def on_retry(self) -> None:
+        """Count it."""
+        self._owner.on_retry()
+
+    def close(self) -> None:
+        """Disconnect; what was sent and not answered is of unknown outcome."""
+        if self.connection is not None:
+            self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
+        why = "the Writer was closed before the answer came"
+        for publication in tuple(self.pending):
+            self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
+        if self.task is not None and self.task is not gevent.getcurrent():
+            self.task.kill(block=False)
+
+    def abandon(self) -> None:
+        """In a forked child: the connection is the parent's."""
+        self.link.abandon()
