@@ -8,6 +8,7 @@ are resumed in one callback of the loop.
 from __future__ import annotations
 
 from bisect import bisect
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -130,8 +131,8 @@ class Gathered:
         self._loop, self._clock, self._most, self._retries = loop, clock, most, retries
         self._send, self._watch, self._publish_alone = send, watch, publish_alone
         self._hub = loop.hub
-        #: All of them, in order, and the last one of each topic.
-        self.batches: list[Gathering] = []
+        #: All of them, in order, always the same queue; and the last one of each topic.
+        self.batches: deque[Gathering] = deque()
         self._open: dict[str, Gathering] = {}
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
@@ -172,12 +173,14 @@ class Gathered:
 
     def send(self) -> None:
         """Send what was gathered until now."""
-        batches, self.batches, self._open = self.batches, [], {}
-        for gathering in batches:
+        self._open = {}
+        while self.batches:
+            gathering = self.batches[0]
             if not gathering.done():  # as it is when the Writer was closed meanwhile
                 gathering.finish()
                 if gathering.bodies:
                     self._send(gathering)
+            self.batches.popleft()  # once it has its place: until then no thread may overtake it
 
 
 def gathered(loop: Loop, queue: list[tuple[Any, bytes]], most: int, retries: int) -> list[tuple[Any, bytes]]:

@@ -64,8 +64,8 @@ class DestinationOwner(Protocol):
     def on_refused(self, publication: Publication, error: NsqdError) -> None:
         """nsqd refused it."""
 
-    def on_suspect_answered(self, destination: Destination, in_time: bool) -> None:
-        """One that was suspected answers."""
+    def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
+        """One that was silent answers."""
 
 
 class Destination:
@@ -85,8 +85,9 @@ class Destination:
         self.waiting: deque[Publication] = deque()
         self.error: NSQError | None = None
         self.task: Any = None
-        #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).
-        self.suspected = False
+        #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).  Set under the threads'
+        #: lock: the answers of a silent one are for the loop, which has it back.
+        self.silent = False
         self.seen: Publication | None = None
 
     def send(self, publication: Publication) -> bool:
@@ -135,8 +136,8 @@ class Destination:
         publication = self.pending.popleft()
         if len(self.pending) == MANY - 1 and not self.shared:
             connection.read_at_least(1)
-        if self.suspected:
-            self._owner.on_suspect_answered(self, in_time=not publication.done())
+        if self.silent:
+            self._owner.on_silent_answered(self, in_time=not publication.done())
         return publication
 
     def owes(self) -> list[Publication]:
@@ -146,6 +147,14 @@ class Destination:
     def _unsent(self, *, take: bool = False) -> list[Publication]:
         connection = self.link.connection
         return connection.unsent_publishes(take=take) if isinstance(connection, SharedConnection) else []
+
+    def fall_silent(self, owed: Publication) -> bool:
+        """Be silent, unless *owed* is answered: a thread may have just taken the answer."""
+        with self._owner.threads.lock:
+            before, self.silent = self.silent, True
+        if self.oldest() is not owed:
+            self.silent = before
+        return self.oldest() is owed
 
     def oldest(self) -> Publication | None:
         """Return the first of what it owes; None where it owes nothing."""

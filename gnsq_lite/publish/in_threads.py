@@ -7,7 +7,7 @@ never overtakes what was handed to the loop before it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Protocol
 
 from gevent._hub_local import get_hub_if_exists
@@ -20,25 +20,34 @@ from gnsq_lite.net.target import Owner
 from gnsq_lite.publish.publication import Publication
 
 
-class Line(Protocol):
-    """An nsqd that may be connected."""
+class Turns(Protocol):
+    """The nsqds of a Writer, which the loop changes as they come and go."""
 
-    #: A SharedConnection while there is one.
-    connection: Any
+    @property
+    def connected(self) -> Sized:
+        """Those whose handshake is done."""
+
+    @property
+    def waiting(self) -> Sized:
+        """What waits for any of them."""
+
+    def at_turn(self, turn: int) -> Any:
+        """Return the one whose turn that is; from any thread."""
 
 
 class PublishOwner(Owner, Protocol):
     """Whose connection it is."""
 
-    #: Whether every answer is the loop's, which watches this nsqd.
-    suspected: bool
+    #: Whether it has left a publish unanswered, and its answers are the loop's; set and looked at under the lock.
+    silent: bool
 
 
 class InThreads:
     """What the loop and callers' threads share.
 
     Args:
-        ready: The nsqds to publish to, which the loop changes as they come and go.
+        turns: The nsqds to publish to.
+        gathered: What the loop gathers and has not sent.
         submit: Carries a publish out, in the loop.
         took: Told in any thread, under the lock, of the messages that nsqd took, and of their bytes that were counted.
         given_up: Told in the loop of a publish that its thread has given up.
@@ -51,20 +60,22 @@ class InThreads:
         loop: Loop,
         clock: Clock,
         *,
-        ready: Sequence[Line],
+        turns: Turns,
+        gathered: Sized,
         submit: Callable[[Publication], None],
         took: Callable[[int, int], None],
         given_up: Callable[[Publication, NSQError], None],
         cover: Callable[[float], None],
         reasons: Callable[[], Iterable[NSQError | str]],
     ) -> None:
-        self._loop, self.clock, self._ready = loop, clock, ready
+        self._loop, self.clock, self._turns, self._gathered = loop, clock, turns, gathered
         self._submit, self.took, self._given_up = submit, took, given_up
         self._cover, self._reasons = cover, reasons
         #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
         self.lock = native_lock()
         #: What was handed to the loop, until it is in its queues.
         self._entering: deque[Publication] = deque()
+        #: Of its own: what a thread leaves to the loop would take two, and then always meet the same nsqd.
         self._turn = 0
 
     def publish(self, publication: Publication) -> bool:
@@ -75,7 +86,7 @@ class InThreads:
         # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
         if not self._may_go(publication) or get_hub_if_exists() is not None:
             return False
-        for _ in range(len(self._ready)):
+        for _ in range(len(self._turns.connected)):
             connection = self._next()
             if connection is not None and connection.publish(publication):
                 return True
@@ -94,16 +105,15 @@ class InThreads:
 
     def _may_go(self, publication: Publication) -> bool:
         """Whether it overtakes nothing, and its bytes are known: the dialect may have been undecided."""
-        known = publication.request is None or bool(publication.data)
-        return known and not self._entering and not self._loop.stopped
+        if self._entering or self._turns.waiting or self._gathered or self._loop.stopped:
+            return False
+        return publication.request is None or bool(publication.data)
 
     def _next(self) -> Any:
         """Return the connection of the nsqd whose turn it is, if it has one."""
         self._turn = turn = self._turn + 1
-        try:
-            return self._ready[turn % len(self._ready)].connection
-        except (IndexError, ZeroDivisionError):  # the loop has just taken one out
-            return None
+        destination = self._turns.at_turn(turn)
+        return None if destination is None else destination.connection
 
     def hand_over(self, publication: Publication) -> None:
         """Leave it to the loop, behind what was handed over before."""

@@ -108,7 +108,8 @@ class Producer:
         return InThreads(
             self.loop,
             self.clock,
-            ready=self.rotation.ready,
+            turns=self.rotation,
+            gathered=self._gathered.batches,
             submit=self.submit,
             took=self.outcomes.took,
             given_up=self._given_up,
@@ -194,9 +195,10 @@ class Producer:
         for publication in waiting:
             if not publication.done():
                 self._send_to(destination.endpoint, publication)
-        self._send_again(p for p in self.rotation.take_waiting() if not p.done())
         if self.routed:
             self.rotation.relieve()
+        else:
+            self.rotation.send_waiting()
 
     def on_disconnected(self, destination: Destination) -> None:
         """Its connection is gone."""
@@ -216,8 +218,8 @@ class Producer:
         """Count it."""
         self.reconnects += 1
 
-    def on_suspect_answered(self, destination: Destination, in_time: bool) -> None:
-        """Have it take its turn again, where it is no suspect any more."""
+    def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
+        """Have it take its turn again, where it is silent no more."""
         if self.rotation.answered(destination, in_time):
             self._flush(destination)
 
@@ -234,7 +236,7 @@ class Producer:
 
     def _goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
         """Whether another nsqd, that answers as far as is known, may take it in the place of *endpoint*."""
-        return self.routes.goes_elsewhere(publication, endpoint) if self.routed else bool(self.rotation.ready)
+        return self.routes.goes_elsewhere(publication, endpoint) if self.routed else self.rotation.any_answers()
 
     # -- publishing
 
@@ -348,7 +350,7 @@ class Producer:
                 self.outcomes.settle(publication, error=publication.expired(self._reasons()))
             else:
                 soonest = min(soonest, publication.deadline)
-        self.rotation.waiting = deque(p for p in self.rotation.waiting if not p.done())
+        self.rotation.forget_done()
         self.routes.forget(Publication.done)
         for destination in self.destinations.values():
             destination.waiting = deque(p for p in destination.waiting if not p.done())
@@ -369,7 +371,7 @@ class Producer:
         while True:
             gevent.sleep(_CHECK_EVERY)
             now = self.clock.now()
-            for destination in self.rotation.connected():
+            for destination in list(self.rotation.connected):
                 if destination.connection is not None:
                     destination.connection.check(now)
                     if destination.shared:

@@ -1,7 +1,7 @@
 """Which of a Writer's nsqds take their turn (PUB-4).
 
-One that leaves its oldest publish unanswered past its deadline, or for a second or two, is a suspect: it gets nothing
-that another can take until it answers again.  That is noticed by deadlines and by the ticker; a publish pays nothing.
+One that leaves its oldest publish unanswered past its deadline, or for a second or two, is silent: it gets nothing that
+another can take until it answers again.  That is noticed by deadlines and by the ticker; a publish pays nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gnsq_lite.publish.publication import Publication
 
 
 class Rotation:
-    """A Writer's nsqds, those in turn and the suspects, and what waits for any of them.  In the loop's thread.
+    """A Writer's nsqds, and what waits for any of them.  In the loop's thread.
 
     Args:
         shunned: The endpoints that are left out where another will do; kept here.
         goes_elsewhere: Says whether another nsqd, that answers as far as is known, may take a publish.
         on_silent: Told of an endpoint as long as it is silent.
-        send_again: Sends, in order, what was taken from a suspect.
+        send_again: Sends, in order, what was taken from a silent one.
         misconfigured: Errors that waiting does not mend.
     """
 
@@ -39,67 +39,87 @@ class Rotation:
         self._goes_elsewhere, self._on_silent, self._send_again = goes_elsewhere, on_silent, send_again
         self.shunned, self._misconfigured = shunned, misconfigured
         self.destinations: dict[Endpoint, Destination] = {}
-        #: Destinations whose handshake is done and that answer, in a list for round robin.
-        self.ready: list[Destination] = []
-        self.suspects: list[Destination] = []
+        #: Those whose handshake is done, in a list for round robin.
+        self.connected: list[Destination] = []
         #: Whether any handshake was ever done: these settings work.
         self.proven = False
-        #: Publishes that any may take, in their order, until one can.
+        #: Publishes that any may take, in their order, until one can; always the same queue.
         self.waiting: deque[Publication] = deque()
         self._held: Publication | None = None
         self._turn = 0
 
     # -- publishes
 
+    def at_turn(self, turn: int) -> Destination | None:
+        """Return the one whose turn that is, of those that are not silent; from any thread."""
+        connected = self.connected
+        try:
+            destination = connected[turn % len(connected)]
+        except (IndexError, ZeroDivisionError):  # there is none; or, for a thread, the loop has just taken one out
+            return None
+        if destination.silent:
+            answering = [each for each in connected if not each.silent]
+            return answering[turn % len(answering)] if answering else None
+        return destination
+
     def send(self, publication: Publication) -> None:
         """Send it to the one whose turn it is; or let it wait."""
-        ready = self.ready
-        while ready:
-            if len(ready) == 1:
-                destination = ready[0]
-            else:
-                self._turn = turn = (self._turn + 1) % len(ready)
-                destination = ready[turn]
-            if destination.send(publication):
-                return
-        if not self._send_anyhow(publication):
+        if not self._send_now(publication):
             self.waiting.append(publication)
 
+    def _send_now(self, publication: Publication) -> bool:
+        while True:
+            self._turn = turn = self._turn + 1
+            destination = self.at_turn(turn)
+            if destination is None:
+                return self._send_anyhow(publication)
+            if destination.send(publication):
+                return True
+
     def _send_anyhow(self, publication: Publication) -> bool:
-        """Send it to a suspect, which is better than nothing where no other may come."""
-        if len(self.suspects) < len(self.destinations):
+        """Send it to a silent one, which is better than nothing where no other may come."""
+        if len([each for each in self.connected if each.silent]) < len(self.destinations):
             return False
-        suspect = self._least_bad()
-        return suspect is not None and suspect.send(publication)
+        silent = self._least_bad()
+        return silent is not None and silent.send(publication)
 
     def _least_bad(self) -> Destination | None:
-        """Return the suspect that owes the least; None where there is none."""
-        return min(self.suspects, key=lambda destination: len(destination.pending), default=None)
+        """Return the silent one that owes the least; None where there is none."""
+        silent = [each for each in self.connected if each.silent]
+        return min(silent, key=lambda destination: len(destination.pending), default=None)
 
-    def take_waiting(self) -> deque[Publication]:
+    def send_waiting(self) -> None:
+        """Send what waits.  Each leaves the queue once it has its place: until then no thread may overtake it."""
+        waiting = self.waiting
+        while waiting and (waiting[0].done() or self._send_now(waiting[0])):
+            waiting.popleft()
+
+    def take_waiting(self) -> list[Publication]:
         """Take away what waits."""
-        waiting, self.waiting = self.waiting, deque()
+        waiting = list(self.waiting)
+        self.waiting.clear()
         return waiting
+
+    def forget_done(self) -> None:
+        """Drop what has an outcome."""
+        waiting = [publication for publication in self.waiting if not publication.done()]
+        self.waiting.clear()
+        self.waiting.extend(waiting)
 
     # -- who comes and goes
 
-    def connected(self) -> list[Destination]:
-        """Return every destination whose handshake is done."""
-        return self.ready + self.suspects
-
     def join(self, destination: Destination) -> None:
         """Its handshake is done."""
-        self.proven, destination.suspected = True, False
-        self.ready.append(destination)
+        self.proven, destination.silent = True, False
+        self.connected.append(destination)
         self.shunned.discard(destination.endpoint)
 
     def part(self, destination: Destination) -> bool:
         """Its connection is gone; return whether it had one."""
-        for destinations in (self.ready, self.suspects):
-            if destination in destinations:
-                destinations.remove(destination)
-                return True
-        return False
+        if destination not in self.connected:
+            return False
+        self.connected.remove(destination)
+        return True
 
     def failed(self, destination: Destination, error: NSQError) -> None:
         """It cannot be reached, for now."""
@@ -117,48 +137,51 @@ class Rotation:
 
     # -- who is silent
 
+    def any_answers(self) -> bool:
+        """Whether there is one that is connected, and not silent as far as is known."""
+        return any(not destination.silent for destination in self.connected)
+
     def look_again(self) -> None:
-        """Suspect whoever owes the same publish as at the last look; called about once a second."""
+        """Leave out whoever owes the same publish as at the last look; called about once a second."""
         for destination in list(self.destinations.values()):
             owed = destination.oldest()
             if owed is not None and owed is destination.seen:
-                self.suspect(destination)
+                self._leave_out(destination, owed)
             destination.seen = owed
         held = self.waiting[0] if self.waiting else None
-        if held is not None and held is self._held and not self.ready:
+        if held is not None and held is self._held and not self.any_answers():
             self._release()
         self._held = held
 
     def _release(self) -> None:
-        """Nobody came for what waits: a suspect is better than nothing."""
+        """Nobody came for what waits: a silent one is better than nothing."""
         waiting = self.waiting
-        while waiting and (suspect := self._least_bad()) is not None:
-            if waiting[0].done() or suspect.send(waiting[0]):
+        while waiting and (silent := self._least_bad()) is not None:
+            if waiting[0].done() or silent.send(waiting[0]):
                 waiting.popleft()
 
     def overdue(self) -> None:
-        """Suspect whoever has not answered its oldest publish by its deadline; called when deadlines have passed."""
-        for destination in list(self.ready):
+        """Leave out whoever has not answered its oldest publish by its deadline; called when deadlines have passed."""
+        for destination in list(self.connected):
             owed = destination.oldest()
-            if owed is not None and owed.done():
-                self.suspect(destination)
+            known = destination.silent and self.shunned.has(destination.endpoint)  # a thread says the first alone
+            if owed is not None and owed.done() and not known:
+                self._leave_out(destination, owed)
 
-    def suspect(self, destination: Destination) -> None:
-        """Leave it out until it answers; what may go elsewhere does, where there is one to take it."""
-        if destination in self.ready:
-            self.ready.remove(destination)
-            self.suspects.append(destination)
+    def _leave_out(self, destination: Destination, owed: Publication) -> None:
+        """It is silent until it answers, having not answered *owed*; what may go elsewhere does."""
+        if not destination.fall_silent(owed):
+            return
         self.shunned.add(destination.endpoint, whole_node=True)
-        destination.suspected = True
         self._on_silent(destination.endpoint)
         self._relieve(destination)
 
     def answered(self, destination: Destination, in_time: bool) -> bool:
-        """A suspect answers: it is back when that was not too late, or when it owes nothing more; return whether."""
-        back = destination in self.suspects and (in_time or not destination.pending)
+        """A silent one answers: it is back when that was not too late, or when it owes nothing more; return whether."""
+        back = destination in self.connected and (in_time or not destination.pending)
         if back:
-            self.suspects.remove(destination)
-            self.join(destination)
+            destination.silent = False
+            self.shunned.discard(destination.endpoint)
         return back
 
     def relieve(self) -> None:

@@ -27,9 +27,6 @@ from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.in_threads import InThreads, PublishOwner
 from gnsq_lite.publish.publication import Publication
 
-#: Of no read.
-NEVER = -1.0
-
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
 STALE = 0.001
 #: nsqd's answer to a publish.
@@ -71,8 +68,6 @@ class SharedConnection(Connection):
         self._sends = self._reads = False
         #: Roles whose publish had an outcome when last looked at.
         self._overstayed: list[Any] = []
-        #: When it was last read as a thread's publish went unanswered: until more comes the next goes elsewhere.
-        self._silent_since = NEVER
         self._receive = self._write = cast("Any", None)
         self._flags = 0
 
@@ -104,7 +99,7 @@ class SharedConnection(Connection):
             return False  # the loop looks whether it has ended
         command = publication.command()
         with self._lock:
-            if not self._lent or self._silent_since == self.read_at:
+            if not self._lent or self._destination.silent:
                 return False
             self._queue.append((publication, command))
             if not self._due:
@@ -200,7 +195,7 @@ class SharedConnection(Connection):
         command = publication.command()
         try:
             with self._lock:
-                if not self._lent or self._silent_since == self.read_at:
+                if not self._lent or self._destination.silent:
                     return False
                 if self._reader is None:
                     self._reader = publication
@@ -325,7 +320,7 @@ class SharedConnection(Connection):
             raise
         self._reads, data = True, got[0]
         count = len(data) // len(_OK)
-        plain = (data == _OK or (count > 1 and data == _OK * count)) and not self._destination.suspected
+        plain = data == _OK or (count > 1 and data == _OK * count)
         if not (plain and self._settle(count, len(data))):
             self._give_back(data, mine)
         self._reads = False
@@ -333,10 +328,10 @@ class SharedConnection(Connection):
             self._keep_deadline(mine)
 
     def _settle(self, count: int, size: int) -> bool:
-        """Give so many publishes their outcome; False: fewer were sent."""
+        """Give so many publishes their outcome; False: that is for the loop."""
         pending, taken, freed = self._pending, 0, 0
         with self._lock:
-            if len(pending) < count:
+            if len(pending) < count or self._destination.silent:
                 return False
             publication = pending[0]
             try:
@@ -380,9 +375,10 @@ class SharedConnection(Connection):
 
     def _keep_deadline(self, mine: Publication) -> None:
         if self.clock.now() >= mine.deadline:
-            if mine.sent:  # the loop leaves out a silent nsqd, but it may be a turn away (PUB-4)
-                self._silent_since = self.read_at
             self._threads.give_up(mine)
+            with self._lock:  # the loop, which sees to the rest of it, may be a turn away (PUB-4)
+                if self._pending and self._pending[0].done():
+                    self._destination.silent = True
 
     def _next_reader(self) -> None:
         """Hand the reading on, to the first thread that waits; under the lock."""

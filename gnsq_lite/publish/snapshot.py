@@ -12,7 +12,7 @@ _NO_MESSAGES = dict.fromkeys(("ready", "in_flight", "received", "finished", "req
 def writer_stats(core: Producer) -> WriterStats:
     """Return the state of a Writer."""
     now = core.clock.now()
-    connections = [each.connection for each in core.rotation.connected() if each.connection is not None]
+    connections = [each.connection for each in core.rotation.connected if each.connection is not None]
     return WriterStats(
         state="closed" if core.ended else "connected" if connections else "connecting",
         connections=tuple(connection_stats(c, now, _NO_MESSAGES) for c in connections),

@@ -32,7 +32,7 @@ class Wire:
 
     endpoint = Endpoint("nsqd", 4150)
     connection = error = None
-    shared = False
+    shared = silent = False
 
     def __init__(self) -> None:
         self.pending: list[Publication] = []
@@ -45,6 +45,10 @@ class Wire:
 
     def owes(self) -> list[Publication]:
         return [*self.pending, *self.waiting]
+
+    def fall_silent(self, owed: Publication) -> bool:
+        self.silent = True
+        return True
 
     def oldest(self) -> Publication | None:
         return self.pending[0] if self.pending else None
@@ -78,7 +82,7 @@ class Bench:
         )
         self.producer: Any = Producer(loop_here(), settings, self.clock)
         self.producer.destinations[self.wire.endpoint] = self.wire
-        self.producer.rotation.ready.append(self.wire)
+        self.producer.rotation.connected.append(self.wire)
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
@@ -188,7 +192,7 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     end_turn()
     batch = bench.wire.pending.pop()
     batch.in_doubt = True  # an earlier connection was lost before the answer came
-    bench.producer.rotation.ready.clear()
+    bench.producer.rotation.connected.clear()
     bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
     bench.clock.advance(5.0)
     bench.producer._expire()

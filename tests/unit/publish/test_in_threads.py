@@ -26,6 +26,17 @@ class Inbox:
         self.acts.append(act)
 
 
+class Turns:
+    """Whose turn it is, and what waits."""
+
+    def __init__(self, *lines: Line) -> None:
+        self.connected = lines
+        self.waiting: list[Publication] = []
+
+    def at_turn(self, turn: int) -> Line | None:
+        return self.connected[turn % len(self.connected)] if self.connected else None
+
+
 class Line:
     """An nsqd whose connection takes everything, or nothing."""
 
@@ -49,10 +60,12 @@ class Bench:
         self.loop: Any = Inbox()
         self.clock = FakeClock()
         self.submitted: list[Publication] = []
+        self.turns, self.gathered = Turns(*lines), list[Any]()
         self.threads = InThreads(
             self.loop,
             self.clock,
-            ready=lines,
+            turns=self.turns,
+            gathered=self.gathered,
             submit=self.submitted.append,
             took=lambda count, size: None,
             given_up=lambda publication, error: None,
@@ -80,6 +93,20 @@ def test_nothing_overtakes_what_was_handed_to_the_loop() -> None:
     assert [publication.bodies for publication in bench.submitted] == [(b"1",)]
     assert bench.threads.publish(bench.publication(b"4"))
     assert len(line.taken) == 1
+
+
+@pytest.mark.rule("PUB-1")
+@pytest.mark.parametrize("queue", ["waiting", "gathered"])
+def test_nothing_overtakes_what_the_loop_has_and_has_not_sent(queue: str) -> None:
+    line = Line()
+    bench = Bench(line)
+    unsent: list[Any] = bench.turns.waiting if queue == "waiting" else bench.gathered
+    unsent.append(bench.publication(b"1"))
+    assert not bench.threads.publish(bench.publication(b"2"))
+    assert not bench.threads.queue(bench.publication(b"3"))
+    assert line.taken == []
+    unsent.clear()
+    assert bench.threads.publish(bench.publication(b"4"))
 
 
 @pytest.mark.rule("PUB-4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -15,6 +16,7 @@ from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.wire import commands
 from gnsq_lite.writer import MISCONFIGURED
 from tests.fakes import FakeClock
 
@@ -27,11 +29,18 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.read_at = float("inf")
+        #: What threads do in the middle of a send.
+        self.meanwhile: Callable[[], Any] = bool
 
     def send(self, data: bytes) -> None:
+        self.meanwhile()
         self.sent.append(data)
 
     send_at_once = send
+
+    def put_in_thread(self, publication: Publication) -> bool:
+        self.sent.append(publication.command())
+        return True
 
     def read_at_least(self, size: int) -> None:
         pass
@@ -103,7 +112,7 @@ def test_after_one_time_out_a_silent_nsqd_gets_nothing_until_it_answers(timeout:
             bench.answer(good)
         else:
             bench.later(timeout)
-        with pytest.raises(errors.PublishTimeout) if silent.suspected and not failed else _nothing():
+        with pytest.raises(errors.PublishTimeout) if silent.silent and not failed else _nothing():
             publication.result(0)
         failed = len(silent.pending)
     assert failed == 1
@@ -122,17 +131,17 @@ def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> N
     bench = Bench()
     first, second = bench.publish(60.0), bench.publish(60.0)
     bench.core.rotation.look_again()
-    assert not any(destination.suspected for destination in bench.destinations)
+    assert not any(destination.silent for destination in bench.destinations)
     good, silent = bench.destinations
     bench.answer(good)
     bench.core.rotation.look_again()
-    assert silent.suspected
+    assert silent.silent
     for _ in range(10):
         bench.publish(60.0)
     assert bench.owed() == [10, 1]
     assert first.done() != second.done()
     bench.answer(silent)
-    assert [first.done(), second.done(), silent.suspected] == [True, True, False]
+    assert [first.done(), second.done(), silent.silent] == [True, True, False]
 
 
 @pytest.mark.rule("PUB-2")
@@ -171,29 +180,29 @@ def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_ou
 
 
 @pytest.mark.rule("PUB-4")
-def test_where_all_are_suspects_the_one_that_owes_least_is_used() -> None:
+def test_where_all_are_silent_the_one_that_owes_least_is_used() -> None:
     bench = Bench()
     for _ in range(5):
         bench.publish(1.0)
     bench.later(1.0)
-    assert all(destination.suspected for destination in bench.destinations)
+    assert all(destination.silent for destination in bench.destinations)
     publication = bench.publish(1.0)
     assert bench.owed() == [3, 3]
     least = next(destination for destination in bench.destinations if destination.pending[-1] is publication)
     for _ in range(3):
         bench.answer(least)
     assert publication.result(0) is None
-    assert not least.suspected
+    assert not least.silent
 
 
 @pytest.mark.rule("PUB-4")
-def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_suspect() -> None:
+def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_silent_one() -> None:
     bench = Bench()
     back, silent = bench.destinations
     bench.publish(1.0), bench.publish(1.0)
     bench.answer(back)
     bench.later(1.0)
-    assert silent.suspected
+    assert silent.silent
     bench.lose(back, errors.ConnectionLost("nsqd0", "gone"))
     waits = bench.publish(9.0)
     assert bench.owed() == [0, 1]
@@ -204,7 +213,7 @@ def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_suspe
 
 
 @pytest.mark.rule("PUB-4")
-def test_a_publish_goes_to_a_suspect_when_nobody_else_comes() -> None:
+def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
     bench = Bench()
     gone, silent = bench.destinations
     bench.publish(1.0), bench.publish(1.0)
@@ -215,7 +224,74 @@ def test_a_publish_goes_to_a_suspect_when_nobody_else_comes() -> None:
     for _ in range(2):
         bench.core.rotation.look_again()
     assert bench.owed() == [0, 2]
-    assert silent.suspected
+    assert silent.silent
+
+
+@pytest.mark.rule("PUB-1")
+@pytest.mark.rule("PUB-4")
+def test_no_thread_overtakes_what_waits_when_a_silent_nsqd_answers_again() -> None:
+    bench = Bench()
+    gone, silent = bench.destinations
+    bench.publish(1.0), bench.publish(1.0)
+    bench.answer(gone)
+    bench.later(1.0)
+    bench.lose(gone, errors.ConnectionLost("nsqd0", "gone"))
+    for _ in range(3):
+        bench.publish(9.0)
+    assert bench.owed() == [0, 1]
+    line = silent.connection
+    del line.sent[:]
+    late = publish_of(bench.core, b"late", 9.0)
+    line.meanwhile = lambda: bench.core.threads.queue(late)
+    bench.answer(silent)
+    assert line.sent == [commands.publish("t", b"x")] * 3
+    line.meanwhile = bool
+    assert bench.core.threads.queue(late)
+    assert line.sent[3:] == [late.command()]
+    bench.core._alarm.stop()
+
+
+@pytest.mark.rule("PUB-4")
+def test_an_nsqd_that_a_thread_finds_silent_is_so_for_the_loop_which_sees_to_the_rest() -> None:
+    bench = Bench(retries=1)
+    good, silent = bench.destinations
+    publications = [bench.publish(1.0), bench.publish(60.0), bench.publish(1.0), bench.publish(60.0)]
+    first, second = silent.pending
+    assert [first, second] in (publications[::2], publications[1::2])
+    for _ in range(2):
+        bench.answer(good)
+    first.settle(error=errors.PublishTimeout("given up by its thread"))
+    silent.silent = True
+    for _ in range(4):
+        bench.publish(60.0)
+    assert bench.owed() == [4, 2]
+    bench.core.rotation.overdue()
+    assert bench.core.rotation.shunned.has(silent.endpoint)
+    assert good.pending[-1] is second  # it may be sent again, and was
+    bench.answer(silent)
+    bench.answer(silent)
+    assert not silent.silent
+
+
+@pytest.mark.rule("PUB-4")
+def test_an_nsqd_whose_answer_a_thread_takes_just_now_is_not_silent() -> None:
+    bench = Bench()
+    bench.publish(60.0), bench.publish(60.0)
+    busy = bench.destinations[0]
+    owed = busy.oldest()
+    assert owed is not None
+    busy.pending.popleft().settle()
+    assert not busy.fall_silent(owed)
+    assert not busy.silent
+
+
+@pytest.mark.rule("PUB-4")
+def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
+    bench = Bench(destinations=3)
+    bench.destinations[0].silent = True
+    for _ in range(30):
+        bench.publish(60.0)
+    assert bench.owed() == [0, 15, 15]
 
 
 @pytest.mark.rule("PUB-4")
