@@ -112,6 +112,10 @@ class Loop:
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
+    def is_due(self, greenlet: Any) -> bool:
+        """Whether *greenlet* is to be resumed already."""
+        return greenlet in self._ready
+
     def _resume(self) -> None:
         """In the hub: resume who is ready.  Each that parks again resumes the next itself; the last comes back here."""
         ready, self._turns = self._ready, _RESUMED_AT_ONCE

@@ -73,21 +73,21 @@ class Gathering(Publication):
         self.count = len(self.bodies)
         self.batch = self.count > 1
 
-    def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Settle each member, and resume whoever waits."""
-        first = super().settle(value, error)
-        if first:
-            self.failed = error is not None
-            self.bodies = []
-            for _, member in self.members:
-                member.settle(value, error)
-            if self.waiters:
-                self._resume()
-        return first
+    def _conclude(self, *, again: bool = False) -> None:
+        """Settle each member too."""
+        super()._conclude(again=again)
+        self.failed = self._error is not None
+        self.bodies = []
+        for _, member in self.members:
+            member.settle(self._value, self._error)
+        if self.waiters:
+            if again:
+                self.waiters = [each for each in self.waiters if not self._loop.is_due(each)]
+            self._resume_all()
 
-    def _resume(self) -> None:
+    def _resume_all(self) -> None:
         if self._loop.is_shared and not self._loop.is_here():
-            self._loop.call_soon(self._resume)
+            self._loop.call_soon(self._resume_all)
         else:
             self._loop.resume_soon(self.waiters)
 

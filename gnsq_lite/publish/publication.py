@@ -55,9 +55,9 @@ class Publication(Completion, Generic[Outcome]):
     """
 
     __slots__ = (
+        "_decided",
         "_greenlet",
         "_loop",
-        "_undecided",
         "again_at",
         "batch",
         "bodies",
@@ -89,8 +89,8 @@ class Publication(Completion, Generic[Outcome]):
         batch: bool = False,
     ) -> None:
         self._done = False
-        #: Who deletes it gives the outcome: one, in whatever thread.
-        self._undecided = None
+        #: The outcomes it was given, in whatever threads: the first counts.
+        self._decided: list[tuple[Any, BaseException | None]] = []
         #: Of a publish that another thread may give up.
         self.carrier: Carrier | None = None
         #: What its thread waits at, where that does I/O by itself: an acquired lock.
@@ -184,7 +184,7 @@ class Publication(Completion, Generic[Outcome]):
         if not self._done:
             self._greenlet = greenlet
             try:
-                if not self._done:  # another thread may settle it
+                while not self._done:  # another thread may settle it
                     self._loop.park(greenlet)
             finally:
                 self._greenlet = None
@@ -197,31 +197,50 @@ class Publication(Completion, Generic[Outcome]):
         return self._value
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome; in any thread.  False when it was settled before."""
+        """Set the outcome; in any thread.  False when it was settled before.
+
+        Where the thread is interrupted in here, it has no outcome, or it has and who waits for it is woken.
+        """
+        outcome = (value, error)
+        decided = self._decided
         try:
-            del self._undecided
-        except AttributeError:
-            return False
-        self._value, self._error = value, error
+            decided.append(outcome)  # one step, which nothing interrupts
+            if decided[0] is not outcome:
+                return False
+            self._conclude()
+        except BaseException:
+            if decided and decided[0] is outcome:
+                self._conclude(again=True)
+            raise
+        return True
+
+    def is_ok(self) -> bool:
+        """Whether nsqd has taken it."""
+        return self._done and self._error is None
+
+    def _conclude(self, *, again: bool = False) -> None:
+        """Have the outcome, and wake who waits; *again*, where that was interrupted."""
+        self._value, self._error = self._decided[0]
         self._done = True
         if self.gate is not None:
             self.open_gate()
-        if self._greenlet is not None:
+        greenlet = self._greenlet
+        if greenlet is not None:
             if self._loop.is_shared:
                 self._resume()
-            else:
-                self._loop.resume_soon((self._greenlet,))
+            elif not (again and self._loop.is_due(greenlet)):
+                self._loop.resume_soon((greenlet,))
         if self._wakers:
             for wake in tuple(self._wakers):
                 wake()
-        return True
 
     def _resume(self) -> None:
         """Resume the greenlet of the loop that waits for it, if it still does."""
-        if self._loop.is_shared and not self._loop.is_here():
+        if not self._loop.is_here():
             self._loop.call_soon(self._resume)
         elif self._greenlet is not None:
-            self._loop.resume_soon((self._greenlet,))
+            greenlet, self._greenlet = self._greenlet, None
+            self._loop.resume_soon((greenlet,))
 
     def open_gate(self) -> None:
         """Wake the thread that waits at the gate."""

@@ -333,7 +333,7 @@ class SharedConnection(Connection):
         with self._lock:
             if len(pending) < count or self._destination.silent:
                 return False
-            publication = pending[0]
+            publication: Publication | None = None
             try:
                 for _ in range(count):
                     publication = pending[0]
@@ -341,8 +341,12 @@ class SharedConnection(Connection):
                     if publication.settle():
                         taken += publication.count
                         freed += publication.cost
-            except BaseException:
-                if not publication.done() and publication not in pending:
+                    publication = None
+            except BaseException:  # this thread was interrupted
+                if publication is not None and publication.is_ok():
+                    taken += publication.count
+                    freed += publication.cost
+                elif publication is not None and not publication.done() and publication not in pending:
                     pending.appendleft(publication)
                 raise
             finally:
