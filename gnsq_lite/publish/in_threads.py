@@ -48,7 +48,8 @@ class InThreads:
     Args:
         turns: The nsqds to publish to.
         gathered: What the loop gathers and has not sent.
-        submit: Carries a publish out, in the loop.
+        retries: Of each publish.
+        carry: Carries a publish out, from any thread; submit, in the loop.
         took: Told in any thread, under the lock, of the messages that nsqd took, and of their bytes that were counted.
         given_up: Told in the loop of a publish that its thread has given up.
         cover: Has a deadline kept; from any thread.
@@ -62,6 +63,8 @@ class InThreads:
         *,
         turns: Turns,
         gathered: Sized,
+        retries: int,
+        carry: Callable[[Publication], None],
         submit: Callable[[Publication], None],
         took: Callable[[int, int], None],
         given_up: Callable[[Publication, NSQError], None],
@@ -69,6 +72,7 @@ class InThreads:
         reasons: Callable[[], Iterable[NSQError | str]],
     ) -> None:
         self._loop, self.clock, self._turns, self._gathered = loop, clock, turns, gathered
+        self._retries, self._carry = retries, carry
         self._submit, self.took, self._given_up = submit, took, given_up
         self._cover, self._reasons = cover, reasons
         #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
@@ -78,23 +82,34 @@ class InThreads:
         #: Of its own: what a thread leaves to the loop would take two, and then always meet the same nsqd.
         self._turn = 0
 
-    def publish(self, publication: Publication) -> bool:
-        """Publish, and wait for the outcome, in the caller's thread.
+    def publish(self, topic: str, body: bytes, timeout: float) -> Any:
+        """Publish one message, whose body was checked, to whichever nsqd, and wait; in the caller's thread.
 
-        False: nothing was sent, and the loop is to carry it out.
+        Raises InvalidName before anything is sent, and the publish's own error.
         """
+        publication = Publication(self._loop, topic, (body,), timeout, self.clock.now() + timeout, self._retries)
+        return self._publish_and_wait(publication, publication.command())
+
+    def publish_any(self, publication: Publication) -> Any:
+        """Do the same with what may be more than one plain message."""
+        if _has_bytes(publication):
+            return self._publish_and_wait(publication, publication.command())
+        self._carry(publication)
+        return publication.result()
+
+    def _publish_and_wait(self, publication: Publication, command: bytes) -> Any:
         # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
-        if not self._may_go(publication) or get_hub_if_exists() is not None:
-            return False
-        for _ in range(len(self._turns.connected)):
-            connection = self._next()
-            if connection is not None and connection.publish(publication):
-                return True
-        return False
+        if self._is_first() and get_hub_if_exists() is None:
+            for _ in range(len(self._turns.connected)):
+                connection = self._next()
+                if connection is not None and connection.publish(publication, command):
+                    return publication.outcome()
+        self._carry(publication)
+        return publication.result()
 
     def queue(self, publication: Publication) -> bool:
         """Queue it on a connection, for the loop to send; False: the loop is to carry it out."""
-        if not self._may_go(publication):
+        if not (self._is_first() and _has_bytes(publication)):
             return False
         connection = self._next()
         publication.carrier = self
@@ -103,11 +118,9 @@ class InThreads:
         self._cover(publication.deadline)
         return True
 
-    def _may_go(self, publication: Publication) -> bool:
-        """Whether it overtakes nothing, and its bytes are known: the dialect may have been undecided."""
-        if self._entering or self._turns.waiting or self._gathered or self._loop.stopped:
-            return False
-        return publication.request is None or bool(publication.data)
+    def _is_first(self) -> bool:
+        """Whether nothing would be overtaken."""
+        return not (self._entering or self._turns.waiting or self._gathered or self._loop.stopped)
 
     def _next(self) -> Any:
         """Return the connection of the nsqd whose turn it is, if it has one."""
@@ -148,3 +161,8 @@ class InThreads:
         """Have its deadline kept: its thread was interrupted, and nobody waits for it."""
         if not publication.done():
             self._cover(publication.deadline)
+
+
+def _has_bytes(publication: Publication) -> bool:
+    """Whether its bytes are known: the dialect of what is more than a plain publish may be undecided."""
+    return publication.request is None or bool(publication.data)

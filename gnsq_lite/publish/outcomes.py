@@ -50,7 +50,8 @@ class Outcomes:
     def took(self, count: int, size: int) -> None:
         """nsqd took *count* messages, *size* bytes of them counted as pending; in any thread, one at a time."""
         self._published_in_threads += count
-        self.backlog.release(size)
+        if size:
+            self.backlog.release(size)
         if self._drained:
             self._loop.call_soon(self._tell_drained)
 

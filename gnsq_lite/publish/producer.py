@@ -81,7 +81,7 @@ class Producer:
         #: any thread.  Raises InvalidName before anything is sent, and the publish's own error.
         self.publish: Callable[[str, bytes, float], Any] = self._publish
         if loop.is_shared:
-            self.publish = self._publish_in_thread
+            self.publish = self.threads.publish
         elif settings.coalesce:
             self.publish = self._gathered.publish
         self._greenlets: list[Any] = []
@@ -110,6 +110,8 @@ class Producer:
             self.clock,
             turns=self.rotation,
             gathered=self._gathered.batches,
+            retries=self.settings.retries,
+            carry=self.carry,
             submit=self.submit,
             took=self.outcomes.took,
             given_up=self._given_up,
@@ -253,15 +255,10 @@ class Producer:
         self.threads.hand_over(publication)
         return publication.result()
 
-    def _publish_in_thread(self, topic: str, body: bytes, timeout: float) -> Any:
-        commands.PUBLISH_HEADS[topic]
-        deadline = self.clock.now() + timeout
-        return self.carry_and_wait(Publication(self.loop, topic, (body,), timeout, deadline, self.settings.retries))
-
     def carry_and_wait(self, publication: Publication) -> Any:
         """Send it, wait, and return its receipt; from any thread.  Raises its error."""
-        if not self.routed and self.loop.is_shared and self.threads.publish(publication):
-            return publication.outcome()
+        if self.loop.is_shared and not self.routed:
+            return self.threads.publish_any(publication)
         self.carry(publication)
         return publication.result()
 

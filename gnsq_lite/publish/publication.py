@@ -55,7 +55,6 @@ class Publication(Completion, Generic[Outcome]):
     """
 
     __slots__ = (
-        "_decided",
         "_greenlet",
         "_loop",
         "again_at",
@@ -66,6 +65,7 @@ class Publication(Completion, Generic[Outcome]):
         "count",
         "data",
         "deadline",
+        "decided",
         "gate",
         "in_doubt",
         "last_error",
@@ -89,8 +89,8 @@ class Publication(Completion, Generic[Outcome]):
         batch: bool = False,
     ) -> None:
         self._done = False
-        #: The outcomes it was given, in whatever threads: the first counts.
-        self._decided: list[tuple[Any, BaseException | None]] = []
+        #: The outcomes it was given, in whatever threads: the first counts.  Empty while it has none.
+        self.decided: list[tuple[Any, BaseException | None]] = []
         #: Of a publish that another thread may give up.
         self.carrier: Carrier | None = None
         #: What its thread waits at, where that does I/O by itself: an acquired lock.
@@ -191,10 +191,11 @@ class Publication(Completion, Generic[Outcome]):
         return self.outcome()
 
     def outcome(self) -> Any:
-        """Return its receipt, or raise its error, once it is done."""
-        if self._error is not None:
-            raise self._error
-        return self._value
+        """Return its receipt, or raise its error, once it is decided."""
+        value, error = self.decided[0]
+        if error is not None:
+            raise error
+        return value
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome; in any thread.  False when it was settled before.
@@ -202,7 +203,7 @@ class Publication(Completion, Generic[Outcome]):
         Where the thread is interrupted in here, it has no outcome, or it has and who waits for it is woken.
         """
         outcome = (value, error)
-        decided = self._decided
+        decided = self.decided
         try:
             decided.append(outcome)  # one step, which nothing interrupts
             if decided[0] is not outcome:
@@ -220,7 +221,7 @@ class Publication(Completion, Generic[Outcome]):
 
     def _conclude(self, *, again: bool = False) -> None:
         """Have the outcome, and wake who waits; *again*, where that was interrupted."""
-        self._value, self._error = self._decided[0]
+        self._value, self._error = self.decided[0]
         self._done = True
         if self.gate is not None:
             self.open_gate()
@@ -262,7 +263,8 @@ class Publication(Completion, Generic[Outcome]):
     def stand_in(self) -> Publication:
         """Return what is left where it was sent, to take the answer that may still come, when it is sent elsewhere."""
         other = Publication(self._loop, self.topic, (), self.timeout, self.deadline)
-        other.request, other._done = self.request, True
+        other.request = self.request
+        other.settle()
         return other
 
     def expired(self, reasons: Sequence[NSQError | str]) -> NSQError:

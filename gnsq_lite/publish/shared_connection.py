@@ -187,12 +187,11 @@ class SharedConnection(Connection):
 
     # -- for a caller's thread
 
-    def publish(self, publication: Publication) -> bool:
+    def publish(self, publication: Publication, command: bytes) -> bool:
         """Publish, and wait for the outcome, in the caller's thread.
 
         False: nothing was sent, and the loop is to carry it out.
         """
-        command = publication.command()
         try:
             with self._lock:
                 if not self._lent or self._destination.silent:
@@ -208,7 +207,7 @@ class SharedConnection(Connection):
                 return False
             if self._sender is publication:
                 self._send_for_all()
-            while not publication.done():
+            while not publication.decided:
                 if self._reader is publication:
                     self._read_for_all(publication)
                 else:
@@ -258,12 +257,12 @@ class SharedConnection(Connection):
                 return None
             commands = []
             if self._join_queue is not None and len(queue) > 1:
-                queue = self._join_queue([each for each in queue if each[0] is None or not each[0].done()])
+                queue = self._join_queue([each for each in queue if each[0] is None or not each[0].decided])
             self._queue = []
             try:
                 for publication, command in queue:
                     if publication is not None:
-                        if publication.done():  # given up before its turn
+                        if publication.decided:  # given up before its turn
                             continue
                         publication.sent = True
                         self._pending.append(publication)
@@ -324,7 +323,7 @@ class SharedConnection(Connection):
         if not (plain and self._settle(count, len(data))):
             self._give_back(data, mine)
         self._reads = False
-        if not mine.done():  # answers to others may come without a pause
+        if not mine.decided:  # answers to others may come without a pause
             self._keep_deadline(mine)
 
     def _settle(self, count: int, size: int) -> bool:
@@ -388,7 +387,7 @@ class SharedConnection(Connection):
         """Hand the reading on, to the first thread that waits; under the lock."""
         while self._followers:
             publication = self._followers.popleft()
-            if not publication.done() and self._lent:
+            if not publication.decided and self._lent:
                 self._reader = publication
                 publication.open_gate()
                 return
@@ -398,7 +397,7 @@ class SharedConnection(Connection):
         """Give back what role it has; its thread goes, in peace or interrupted."""
         with self._lock:
             torn = False
-            if not mine.done() and mine in self._followers:
+            if not mine.decided and mine in self._followers:
                 self._followers.remove(mine)  # nobody is there to read any more
             if self._reader is mine:
                 torn, self._reader = self._reads, LOOP
