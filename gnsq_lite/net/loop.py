@@ -54,6 +54,7 @@ class Loop:
         #: Greenlets whose wait is over, None for each that was ended otherwise; how many may run before I/O does.
         self._ready: deque[Any] = deque()
         self._turns = 0
+        self._delivering = False
         self._switch_to_hub = hub.switch
         #: What :meth:`queue_call` was given, and whether a greenlet calls it.
         self._queued_calls: deque[Callable[[], None]] = deque()
@@ -108,9 +109,19 @@ class Loop:
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
-        if not self._ready:
+        if not (self._ready or self._delivering):
             self.soon(self._resume)
         self._ready.extend(greenlets)
+
+    def deliver(self, act: Callable[[], bool]) -> bool:
+        """In the hub: return what *act* does, once those whom it had resumed have run."""
+        self._delivering = True
+        try:
+            return act()
+        finally:
+            self._delivering = False
+            if self._ready:
+                self._resume()
 
     def is_due(self, greenlet: Any) -> bool:
         """Whether *greenlet* is to be resumed already."""

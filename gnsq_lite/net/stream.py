@@ -69,7 +69,8 @@ class Stream:
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
         self._tls: TLSLayer | None = None
         self._sharing: Sharing | None = None
-        #: What threads have read and left to the loop's reader, who takes it before it reads itself.
+        self._offered_to: Callable[[bytes], bool] | None = None
+        #: What others have read and left to the loop's reader, who takes it before it reads itself.
         self._given: deque[bytes | OSError] = deque()
 
     # -- reading
@@ -120,9 +121,34 @@ class Stream:
         waiting = self._waiting
         if waiting is None or not (self._sharing is None or self._sharing.loop_reads()):
             self._readable.stop()  # nobody reads now, or a thread: do not be called in a circle
-        else:
+        elif self._offered_to is None or not self._loop.deliver(self._take):
             self._waiting = None
             waiting.switch()
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
+
+        It must not raise, nor wait.  Whom it has resumed by the loop runs at once.
+        """
+        if self._tls is None:
+            self._offered_to = take
+
+    def _take(self) -> bool:
+        """Read, and return whether there is nothing in it for the reader."""
+        if self._given or self._offered_to is None:
+            return False
+        try:
+            data = self._sock.recv(READ_SIZE, _DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError as error:
+            self._given.append(error)
+            return False
+        if data and self._offered_to(data):
+            self.bytes_in += len(data)
+            return True
+        self._given.append(data)
+        return False
 
     def read_at_least(self, size: int) -> None:
         """Have :meth:`read` wait until *size* bytes have come, but no longer than PATIENCE; 1: for any.

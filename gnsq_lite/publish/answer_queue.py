@@ -19,6 +19,9 @@ from gnsq_lite.wire.constants import OK
 class Unanswered(Protocol):
     """What the queue knows of a publish."""
 
+    #: How many messages it is, and how many bytes of them are counted as pending.
+    count: int
+    cost: int
     #: How it was asked for, where that was more than a plain message or batch.
     request: PublishRequest | None
     #: How often it may still be sent again although its outcome is unknown.
@@ -29,6 +32,12 @@ class Unanswered(Protocol):
 
     def done(self) -> bool:
         """Whether it has its outcome, as after its deadline."""
+
+    def settle(self) -> bool:
+        """Give it its outcome: nsqd has it.  False: it had one."""
+
+    def is_ok(self) -> bool:
+        """Whether nsqd has taken it."""
 
     def stand_in(self) -> Any:
         """Return what takes its answer, should it come, when it is sent elsewhere."""
@@ -67,6 +76,32 @@ class AnswerQueue(deque[P]):
         if request is None:
             raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
         return read(request, body)
+
+    def take_oks(self, count: int, took: Callable[[int, int], None]) -> None:
+        """Settle the oldest *count*; *took* is told how many messages and how many pending bytes nsqd took.
+
+        Where the thread is interrupted in here, each is settled and counted, or keeps its place; what was left of the
+        answers is lost, so the connection must end.
+        """
+        taken = freed = 0
+        publication: P | None = None
+        try:
+            for _ in range(count):
+                publication = self[0]
+                del self[0]
+                if publication.settle():
+                    taken += publication.count
+                    freed += publication.cost
+                publication = None
+        except BaseException:
+            if publication is not None and publication.is_ok():
+                taken += publication.count
+                freed += publication.cost
+            elif publication is not None and not publication.done() and publication not in self:
+                self.appendleft(publication)
+            raise
+        finally:
+            took(taken, freed)
 
     def lose(self, error: NSQError) -> Loss[P]:
         """Empty the queue of a connection that ended with *error*.

@@ -24,17 +24,13 @@ from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
+from gnsq_lite.publish.pipelined import AT_ONCE, MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.publish.shared_connection import STALE, SharedConnection
 from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
-
-#: With so many publishes unanswered, that many bytes of answers are waited for at once: nsqd answers one by one, and
-#: each answer has 10 bytes or more.  A poll and a read for each would cost as much as the publish.
-MANY = 32
-_AT_ONCE = 160
 
 
 class DestinationOwner(Protocol):
@@ -112,7 +108,7 @@ class Destination:
         send = connection.send if pending else connection.send_at_once  # many that wait are joined, one is not
         pending.append(publication)
         if len(pending) == MANY:
-            connection.read_at_least(_AT_ONCE)
+            connection.read_at_least(AT_ONCE)
         send(command)
         return True
 
@@ -181,7 +177,9 @@ class Destination:
             connect_to=mapped(settings.address_map, self.endpoint),
         )
         if not self.shared:
-            return Connection(owner.loop, target, settings.connection, self, owner.clock)
+            return Pipelined(
+                owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.took
+            )
         self.pending = AnswerQueue()  # what a thread still reads of the last connection answers none of these
         most, retries = settings.max_body_size, settings.retries
         join = partial(gathered, owner.loop, most=most, retries=retries) if settings.coalesce else None

@@ -16,7 +16,6 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
-from gnsq_lite.net.target import Owner
 from gnsq_lite.publish.publication import Publication
 
 
@@ -33,13 +32,6 @@ class Turns(Protocol):
 
     def at_turn(self, turn: int) -> Any:
         """Return the one whose turn that is; from any thread."""
-
-
-class PublishOwner(Owner, Protocol):
-    """Whose connection it is."""
-
-    #: Whether it has left a publish unanswered, and its answers are the loop's; set and looked at under the lock.
-    silent: bool
 
 
 class InThreads:

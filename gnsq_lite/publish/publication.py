@@ -188,7 +188,9 @@ class Publication(Completion, Generic[Outcome]):
                     self._loop.park(greenlet)
             finally:
                 self._greenlet = None
-        return self.outcome()
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     def outcome(self) -> Any:
         """Return its receipt, or raise its error, once it is decided."""

@@ -24,13 +24,12 @@ from gnsq_lite.net.stream import READ_SIZE
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue
-from gnsq_lite.publish.in_threads import InThreads, PublishOwner
+from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.pipelined import PublishOwner, count_oks
 from gnsq_lite.publish.publication import Publication
 
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
 STALE = 0.001
-#: nsqd's answer to a publish.
-_OK = b"\0\0\0\6\0\0\0\0OK"
 _ONE_READ = (READ_SIZE,)
 #: Writes that a thread does for others before it leaves them to the loop.
 _MOST_WRITES = 8
@@ -318,9 +317,8 @@ class SharedConnection(Connection):
                 self._give_back(got[0], mine)
             raise
         self._reads, data = True, got[0]
-        count = len(data) // len(_OK)
-        plain = data == _OK or (count > 1 and data == _OK * count)
-        if not (plain and self._settle(count, len(data))):
+        count = count_oks(data)
+        if not (count and self._settle(count, len(data))):
             self._give_back(data, mine)
         self._reads = False
         if not mine.decided:  # answers to others may come without a pause
@@ -328,28 +326,10 @@ class SharedConnection(Connection):
 
     def _settle(self, count: int, size: int) -> bool:
         """Give so many publishes their outcome; False: that is for the loop."""
-        pending, taken, freed = self._pending, 0, 0
         with self._lock:
-            if len(pending) < count or self._destination.silent:
+            if len(self._pending) < count or self._destination.silent:
                 return False
-            publication: Publication | None = None
-            try:
-                for _ in range(count):
-                    publication = pending[0]
-                    del pending[0]
-                    if publication.settle():
-                        taken += publication.count
-                        freed += publication.cost
-                    publication = None
-            except BaseException:  # this thread was interrupted
-                if publication is not None and publication.is_ok():
-                    taken += publication.count
-                    freed += publication.cost
-                elif publication is not None and not publication.done() and publication not in pending:
-                    pending.appendleft(publication)
-                raise
-            finally:
-                self._threads.took(taken, freed)
+            self._pending.take_oks(count, self._threads.took)
         self.read_at = self.clock.now()
         self._stream.bytes_in += size  # type: ignore[union-attr]
         return True

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.publish.destination import MANY
+from gnsq_lite.publish.pipelined import MANY
 from tests.conftest import MakeBroker
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake_hands
