@@ -157,8 +157,8 @@ class Publication(Completion, Generic[Outcome]):
     def add_done_callback(self, callback: Callable[[Publication[Outcome]], object]) -> None:
         """Have *callback* called with this publication once it has its outcome; at once, where it has it.
 
-        It is called once, in the thread that learns of the outcome, mostly that of the I/O: it must not block, nor
-        wait for anything.  What it raises is logged.
+        It is called once, in the thread of the I/O, or at once in the caller's: it must not block, nor wait for
+        anything, but may publish with ``publish_nowait``.  What it raises is logged.
         """
         left = [callback]
 
@@ -172,7 +172,8 @@ class Publication(Completion, Generic[Outcome]):
             except Exception as error:
                 log_safely(log, logging.ERROR, "a callback of a publish to %s failed", self.topic, exc_info=error)
 
-        self._wakers.append(tell)
+        # A thread that reads the answers of all holds a lock, which another publish wants too.
+        self._wakers.append((lambda: self._loop.call_soon(tell)) if self._loop.is_shared else tell)
         if self._done:
             tell()
 

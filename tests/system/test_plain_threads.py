@@ -266,3 +266,24 @@ def test_what_nobody_waits_for_is_given_up_too_and_its_room_is_free_again() -> N
             publication.result()
         wait_for(lambda: writer.stats().failed == 1)
         writer.publish_nowait("t", b"x" * 100)
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_callback_may_publish_whoever_reads_the_answer(broker: ServerHandle, topic: str) -> None:
+    count, ended = 200, threading.Event()
+    with Writer(broker.tcp_address, **QUICK) as writer:
+        writer.publish(topic, b"first")
+        crowd = Crowd(writer, topic, 3)
+
+        def again(done: Any) -> None:
+            nonlocal count
+            count -= 1
+            if count:
+                writer.publish_nowait(topic, b"again").add_done_callback(again)
+            else:
+                ended.set()
+
+        writer.publish_nowait(topic, b"again").add_done_callback(again)
+        assert ended.wait(60.0)
+        crowd.stop()
+    assert not crowd.failed
