@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.dialects import resolve
-from gnsq_lite.errors import (
-    AuthFirstError,
-    CertificateError,
-    ClosedError,
-    NotSent,
-    TLSNotGranted,
-)
+from gnsq_lite.errors import ClosedError, NotSent
 from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
     Addresses,
@@ -30,7 +24,6 @@ from gnsq_lite.keywords import (
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop
-from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
 from gnsq_lite.net.waiting import run_in_loop
@@ -47,7 +40,7 @@ from gnsq_lite.options import (
 from gnsq_lite.publish.batches import Batch, batch_of
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import GRACE, Outcome, Publication, wait_for_all
-from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.publish.snapshot import writer_stats
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
@@ -59,9 +52,6 @@ if TYPE_CHECKING:
     from gnsq_lite import arguments
     from gnsq_lite.keywords import WriterKeywords
     from gnsq_lite.youzan.messages import PublishReceipt
-
-#: Errors that waiting does not mend: where nsqd was never reached, publishes fail with them at once.
-MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError)
 
 
 class Writer(Generic[Outcome]):
@@ -124,10 +114,6 @@ class Writer(Generic[Outcome]):
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
-        #: Bytes that each body of a batch takes beside its own; plain NSQ has none.
-        self._extra = self._dialect.batch_extra
-        #: Compresses the bodies of some topics; None: none.
-        self._pack = self._dialect.pack
         self._own: WriterOptions = own
         self._settings = ProducerSettings(
             dialect=self._dialect,
@@ -140,12 +126,10 @@ class Writer(Generic[Outcome]):
             max_pending=own.max_pending,
             coalesce=coalesce,
             retries=own.retries,
-            misconfigured=MISCONFIGURED,
             address_map=address_map,
             allowed_addresses=allowed_addresses,
         )
         self._core: Producer | None = None
-        self._loop: Loop | None = None
         self._lock = native_lock()
         self._closed = False
         self._pid = getpid()
@@ -261,13 +245,13 @@ class Writer(Generic[Outcome]):
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
         asks = not (key is None and partition is None and headers is None and trace_ids is None)
-        if asks or self._pack is not None or self._dialect.needs_route(""):
+        if asks or self._dialect.pack is not None or self._dialect.needs_route(""):
             batch = batch_of(self._dialect, topic, listed, headers, trace_ids)
             commands.check_bodies(batch.bodies, self._own.max_msg_size)
             asks = asks or batch.headers is not None
         else:
             whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
-            batch = Batch(listed, extra=self._extra)
+            batch = Batch(listed, extra=self._dialect.batch_extra)
         look_for_fork()
         core = self._core
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
@@ -275,7 +259,7 @@ class Writer(Generic[Outcome]):
             core = self._start(seconds)
         deadline = core.clock.now() + seconds
         most = self._own.max_body_size
-        fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._extra <= most
+        fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._dialect.batch_extra <= most
         publications: list[Publication[Any]] = []
         for part in [batch] if fits else batch.parts(most):
             publication = Publication(core.loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
@@ -321,8 +305,7 @@ class Writer(Generic[Outcome]):
         if core is None:
             state = "closed" if self._closed else "idle"
             return WriterStats(state=state, connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
-        stats: WriterStats = run_in_loop(core.loop, writer_stats, core, timeout=timeout)
-        return stats
+        return run_in_loop(core.loop, writer_stats, core, timeout=timeout)  # type: ignore[no-any-return]
 
     def __enter__(self) -> Writer[Outcome]:
         return self
@@ -341,7 +324,7 @@ class Writer(Generic[Outcome]):
             core = self._core
             if core is not None:
                 return core
-            loop = self._loop = io_loop()
+            loop = io_loop()
         core = Producer(loop, self._settings)  # which opens nothing
         with self._lock:
             if self._closed:  # meanwhile
@@ -370,8 +353,8 @@ class Writer(Generic[Outcome]):
         if type(topic) is not str:
             check_topic(topic)
         commands.PUBLISH_HEADS[topic]  # a bad name opens nothing
-        if self._pack is not None:
-            body, headers = self._pack(topic, body, headers)
+        if self._dialect.pack is not None:
+            body, headers = self._dialect.pack(topic, body, headers)
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             body = self._checked(body)
         core = self._core
@@ -406,7 +389,7 @@ class Writer(Generic[Outcome]):
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone and begin anew."""
-        core, self._core, self._loop = self._core, None, None
+        core, self._core = self._core, None
         self._lock, self._pid = native_lock(), getpid()
         if core is not None:
             core.abandon()
@@ -414,7 +397,3 @@ class Writer(Generic[Outcome]):
     def __repr__(self) -> str:
         shown = [str(e) for e in self._settings.endpoints] or map(without_credentials, self._settings.lookupds)
         return f"<Writer {', '.join(shown)}>"
-
-
-#: The endpoint of a publish that any nsqd may take.
-NOWHERE = Endpoint("", 0)

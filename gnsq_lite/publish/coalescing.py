@@ -92,7 +92,7 @@ class Gathering(Publication):
             self._loop.resume_soon(self.waiters)
 
     def come_apart(self, error: BaseException) -> list[Publication]:
-        """Return its publishes, each to be sent alone: nsqd refused all because of one, and took none."""
+        """Return what has no outcome, each to be sent alone: nsqd refused all because of one, and took none."""
         members, waiters, apart = dict(self.members), self.waiters[::-1], []
         for place, body in enumerate(self.bodies):
             publication = members.get(place)
@@ -105,7 +105,7 @@ class Gathering(Publication):
             apart.append(publication)
         self.members = []
         self.settle(error=error)
-        return apart
+        return [publication for publication in apart if not publication.done()]
 
 
 class Gathered:

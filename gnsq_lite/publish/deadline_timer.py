@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.errors import NSQError
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.publish.publication import Publication
 
 NEVER = float("inf")
+
+
+def settle_expired(
+    publications: Iterable[Publication],
+    now: float,
+    error: Callable[[Publication], NSQError],
+    settle: Callable[..., None],
+) -> float:
+    """Settle each whose deadline has passed with its *error*; return the soonest deadline of the others."""
+    soonest = NEVER
+    for publication in publications:
+        if publication.done():
+            continue
+        if publication.deadline <= now:
+            settle(publication, error=error(publication))
+        else:
+            soonest = min(soonest, publication.deadline)
+    return soonest
 
 
 class Alarm:

@@ -216,6 +216,13 @@ class Destination:
             self._owner.on_refused(loss.refused, reason)
         return Again.LATER
 
+    def check(self, now: float) -> None:
+        """Close what is silent, and do what no thread does; called about once a second."""
+        if self.connection is not None:
+            self.connection.check(now)
+            if self.shared:
+                self.connection.look_after()
+
     def on_retry(self) -> None:
         """Count it."""
         self._owner.on_retry()

@@ -17,26 +17,24 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown
+from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
-from gnsq_lite.publish.deadline_timer import NEVER, Alarm
+from gnsq_lite.publish.deadline_timer import NEVER, Alarm, settle_expired
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.partition_leaders import Routes
-from gnsq_lite.publish.publication import Publication, outcomes_left
+from gnsq_lite.publish.publication import Publication, of_the_parent, outcomes_left
 from gnsq_lite.publish.rotation import Rotation
-from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
-#: Where a publish goes that any nsqd may take, as far as its bytes are concerned.
-_NOWHERE = Endpoint("", 0)
 
 
 class Producer:
@@ -231,8 +229,7 @@ class Producer:
             self.routes.retry(publication, error)
         elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publication.come_apart(error):  # one bad publish hurts nobody else
-                if not each.done():
-                    self._dispatch(each)
+                self._dispatch(each)
         else:
             self.outcomes.settle(publication, error=error)
 
@@ -300,7 +297,7 @@ class Producer:
             self._send(publication)
         else:
             try:
-                publication.data = self.settings.dialect.encode(publication.request, _NOWHERE, None)
+                publication.data = self.settings.dialect.encode(publication.request, NOWHERE, None)
             except NSQError as error:
                 self.outcomes.settle(publication, error=error)
             else:
@@ -320,13 +317,11 @@ class Producer:
             for publication in publications:
                 self._send(publication)
 
-    # -- outcomes
+    # -- deadlines
 
     def _given_up(self, publication: Publication, error: NSQError) -> None:
         self.outcomes.count_failure(publication, error)
         self.rotation.overdue()
-
-    # -- deadlines
 
     def _everything(self) -> Iterable[Publication]:
         """Every publish that may have no outcome yet."""
@@ -337,20 +332,15 @@ class Producer:
             yield from destination.owes()
 
     def _expire(self) -> None:
-        now = self.clock.now()
         self._alarm.set(NEVER)
-        soonest = NEVER
-        for publication in list(self._everything()):
-            if publication.done():
-                continue
-            if publication.deadline <= now:
-                self.outcomes.settle(publication, error=publication.expired(self._reasons()))
-            else:
-                soonest = min(soonest, publication.deadline)
+        soonest = settle_expired(
+            list(self._everything()),
+            self.clock.now(),
+            lambda publication: publication.expired(self._reasons()),
+            self.outcomes.settle,
+        )
         self.rotation.forget_done()
         self.routes.forget(Publication.done)
-        for destination in self.destinations.values():
-            destination.waiting = deque(p for p in destination.waiting if not p.done())
         self.rotation.overdue()
         if soonest < self._alarm.at:  # unless something sooner was submitted meanwhile
             self._alarm.set(soonest)
@@ -367,12 +357,8 @@ class Producer:
     def _tick(self) -> None:
         while True:
             gevent.sleep(_CHECK_EVERY)
-            now = self.clock.now()
             for destination in list(self.rotation.connected):
-                if destination.connection is not None:
-                    destination.connection.check(now)
-                    if destination.shared:
-                        destination.connection.look_after()
+                destination.check(self.clock.now())
             self.loop.call_soon(self.threads.enter)
             self.rotation.look_again()
 
@@ -406,9 +392,7 @@ class Producer:
             destination.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
             for publication in list(self._everything()):
-                publication.settle(
-                    error=OutcomeUnknown("the parent process published it, and only the parent gets its outcome")
-                )
+                publication.settle(error=of_the_parent())
             self.routes.abandon()
             if self._discovery is not None:
                 self._discovery.abandon()

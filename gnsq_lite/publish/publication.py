@@ -145,7 +145,7 @@ class Publication(Completion, Generic[Outcome]):
         if not self._done:
             look_for_fork()
         if loop.gone and not self._done:
-            raise OutcomeUnknown("the parent process published it, and only the parent gets its outcome")
+            raise of_the_parent()
         if loop.stopped and self.sent and not self._done:
             raise OutcomeUnknown("it was sent, and the interpreter is exiting: its outcome will not be known")
         if timeout is None and not self._done and loop.is_here():
@@ -293,6 +293,11 @@ class Publication(Completion, Generic[Outcome]):
         if not super().wait(left):
             self.carrier.give_up(self)
         return super().wait()  # where the loop is settling it just now
+
+
+def of_the_parent() -> OutcomeUnknown:
+    """Return the error, in a forked child, of what was on its way."""
+    return OutcomeUnknown("the parent process published it, and only the parent gets its outcome")
 
 
 def outcomes_left(publications: list[Publication]) -> Callable[[], str]:

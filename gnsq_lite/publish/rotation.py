@@ -105,6 +105,8 @@ class Rotation:
         waiting = [publication for publication in self.waiting if not publication.done()]
         self.waiting.clear()
         self.waiting.extend(waiting)
+        for destination in self.destinations.values():
+            destination.waiting = deque(each for each in destination.waiting if not each.done())
 
     # -- who comes and goes
 

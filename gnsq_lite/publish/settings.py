@@ -6,9 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnsq_lite.dialect import Dialect, Endpoint
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, TLSNotGranted
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.options import ConnectionOptions, LookupOptions, ReconnectOptions
+
+#: The endpoint of a publish that any nsqd may take.
+NOWHERE = Endpoint("", 0)
+#: Errors that waiting does not mend: where nsqd was never reached, publishes fail with them at once.
+MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,6 @@ class ProducerSettings:
     #: How often a publish of unknown outcome is sent again.
     retries: int = 0
     #: Errors that waiting does not mend, as long as nsqd was never reached.
-    misconfigured: tuple[type[NSQError], ...] = ()
+    misconfigured: tuple[type[NSQError], ...] = MISCONFIGURED
     address_map: AddressMap | None = None
     allowed_addresses: Callable[[str, int], bool] | None = None

@@ -15,9 +15,8 @@ from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectO
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
-from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.settings import MISCONFIGURED, ProducerSettings
 from gnsq_lite.wire import commands
-from gnsq_lite.writer import MISCONFIGURED
 from tests.fakes import FakeClock
 
 
