@@ -1,13 +1,12 @@
-"""The life of a connection as a table, and the handshake that walks it (CONN-1).
+"""The handshake as a table, and what walks it (CONN-1).
 
 ::
 
     NEW -> IDENTIFYING [-> SECURING] [-> COMPRESSING] [-> AUTHENTICATING] -> READY                  (to publish)
                                                                           -> SUBSCRIBING -> SUBSCRIBED
-    READY, SUBSCRIBED -> CLOSING -> CLOSED;  every state -> CLOSED
 
 A :class:`Session` does no I/O.  It is given each frame of the handshake and says what to do next: send, start TLS,
-start a codec, or nothing more.
+start a codec, or nothing more.  What comes after the handshake, its end included, is the connection's.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ class State(enum.Enum):
     READY = "ready"
     SUBSCRIBING = "subscribing"
     SUBSCRIBED = "subscribed"
-    CLOSING = "closing"
-    CLOSED = "closed"
 
 
 class Event(enum.Enum):
@@ -59,21 +56,18 @@ class Event(enum.Enum):
     SUB_SENT = "SUB was sent"
     HANDSHAKE_DONE = "there is nothing to subscribe to"
     SUB_ACCEPTED = "SUB was answered with OK"
-    CLOSE_SENT = "no further message or publish is wanted"
-    ENDED = "the stream ended"
 
 
 _AFTER_UPGRADES: Final = {
     Event.AUTH_SENT: State.AUTHENTICATING,
     Event.SUB_SENT: State.SUBSCRIBING,
     Event.HANDSHAKE_DONE: State.READY,
-    Event.ENDED: State.CLOSED,
 }
 
 #: The whole machine: what is not listed cannot happen.
 TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
     {
-        State.NEW: {Event.START: State.IDENTIFYING, Event.ENDED: State.CLOSED},
+        State.NEW: {Event.START: State.IDENTIFYING},
         State.IDENTIFYING: {
             Event.TLS_GRANTED: State.SECURING,
             Event.COMPRESSION_GRANTED: State.COMPRESSING,
@@ -81,36 +75,10 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
         },
         State.SECURING: {Event.COMPRESSION_GRANTED: State.COMPRESSING, **_AFTER_UPGRADES},
         State.COMPRESSING: _AFTER_UPGRADES,
-        State.AUTHENTICATING: {
-            Event.SUB_SENT: State.SUBSCRIBING,
-            Event.HANDSHAKE_DONE: State.READY,
-            Event.ENDED: State.CLOSED,
-        },
-        State.READY: {Event.CLOSE_SENT: State.CLOSING, Event.ENDED: State.CLOSED},
-        State.SUBSCRIBING: {Event.SUB_ACCEPTED: State.SUBSCRIBED, Event.ENDED: State.CLOSED},
-        State.SUBSCRIBED: {Event.CLOSE_SENT: State.CLOSING, Event.ENDED: State.CLOSED},
-        State.CLOSING: {Event.ENDED: State.CLOSED},
-        State.CLOSED: {Event.ENDED: State.CLOSED},
-    }
-)
-
-_PUBLISHING: Final = frozenset({"PUB", "MPUB", "DPUB"})
-_ANSWERS: Final = frozenset({"FIN", "REQ", "TOUCH"})
-
-#: Which commands nsqd takes in each state.  nsqd/protocol_v2.go: IDENTIFY 349, AUTH 491, SUB 583, RDY 641, FIN 678,
-#: REQ 704, CLS 751, TOUCH 932 @v1.3.0
-ALLOWED: Final[Mapping[State, frozenset[str]]] = MappingProxyType(
-    {
-        State.NEW: frozenset({"IDENTIFY"}),
-        State.IDENTIFYING: frozenset({"NOP"}),
-        State.SECURING: frozenset({"NOP"}),
-        State.COMPRESSING: frozenset({"NOP"}),
-        State.AUTHENTICATING: frozenset({"NOP"}),
-        State.READY: _PUBLISHING | {"NOP"},
-        State.SUBSCRIBING: frozenset({"NOP"}),
-        State.SUBSCRIBED: _PUBLISHING | _ANSWERS | {"RDY", "CLS", "NOP"},
-        State.CLOSING: _PUBLISHING | _ANSWERS | {"NOP"},
-        State.CLOSED: frozenset(),
+        State.AUTHENTICATING: {Event.SUB_SENT: State.SUBSCRIBING, Event.HANDSHAKE_DONE: State.READY},
+        State.READY: {},
+        State.SUBSCRIBING: {Event.SUB_ACCEPTED: State.SUBSCRIBED},
+        State.SUBSCRIBED: {},
     }
 )
 
@@ -222,20 +190,6 @@ class Session:
             self._move(Event.SUB_ACCEPTED)
             return Done()
         return self._after_tls() if self.state is State.SECURING else self._after_upgrades()
-
-    def close(self) -> bytes:
-        """Enter CLOSING; return CLS, or nothing where nsqd would not take it.  Raises StateError in the handshake."""
-        command = commands.CLS if self.may("CLS") else b""
-        self._move(Event.CLOSE_SENT)
-        return command
-
-    def ended(self) -> None:
-        """Note that the stream has ended."""
-        self._move(Event.ENDED)
-
-    def may(self, command: str) -> bool:
-        """Whether nsqd takes *command* (``"RDY"``) in this state."""
-        return command in ALLOWED[self.state]
 
     # -- the steps
 
