@@ -299,7 +299,7 @@ def refuse_youzan_only(request: PublishRequest) -> None:
             raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
 
 
-#: So many entries of an answer that are of no use are told of; they come from whoever registers.
+#: Most unusable entries of an answer that are reported: anyone may register any number.
 MAX_LEFT_OUT = 100
 
 _SHORT = reprlib.Repr()

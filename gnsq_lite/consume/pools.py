@@ -55,7 +55,7 @@ def make_pool(
     concurrency: int,
     on_exit: Callable[[BaseException], None],
 ) -> Pool:
-    """Return a pool; *on_exit* is told what a handler raised beyond Exception."""
+    """Return a pool; *on_exit* gets what a handler raised that is no Exception."""
     if kind == "inline":
         return InlinePool(runner, on_exit)
     if kind == "greenlet":

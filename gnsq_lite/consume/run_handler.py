@@ -97,7 +97,7 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
 
     def failed(message: Message, error: BaseException) -> None:
         try:
-            raise error  # so that what is told of it can ask for the current exception
+            raise error  # so that hooks and logging find it as the current exception
         except BaseException:
             outcomes.on_exception(message, error)
             if not isinstance(error, Exception):
@@ -264,7 +264,7 @@ class HandlerOutcomes:
     def on_exit(self, error: BaseException) -> None:
         """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
         if isinstance(error, TimeLimitExceeded):
-            return  # told of as any failure
+            return  # it was logged, as any failure is
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self._loop.call_soon(lambda: self._on_exit(error))
         else:

@@ -1,4 +1,4 @@
-"""What a Reader's core is told: everything checked, nothing looked up any more."""
+"""The settings of a Reader's core: checked and complete."""
 
 from __future__ import annotations
 

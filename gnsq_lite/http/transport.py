@@ -139,7 +139,7 @@ _POOLS: dict[str, type[HTTPConnectionPool]] = {"http": _Pool, "https": _TLSPool}
 
 
 def tls_settings(options: HTTPOptions) -> dict[str, Any]:
-    """Return what urllib3 is told about TLS.  Raises OptionError for files that cannot be read."""
+    """Return urllib3's arguments for TLS.  Raises OptionError for files that cannot be read."""
     tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
     if not isinstance(tls, TLSOptions):
         return {"ssl_context": tls}

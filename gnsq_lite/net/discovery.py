@@ -1,4 +1,4 @@
-"""Keeps asking the nsqlookupds where a topic is, and tells who should be connected to (DISC-1 to DISC-6).
+"""Polls the nsqlookupds for a topic, and says which nsqds to connect to (DISC-1 to DISC-6).
 
 A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so one that is slow delays nobody;
 :class:`~gnsq_lite.policy.producers.Producers` decides what an answer changes.  What fails leaves all as it was and is
@@ -26,7 +26,7 @@ from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
 
 log = logging.getLogger("gnsq_lite.discovery")
 
-#: So many entries that are refused or of no use are told of, each once.
+#: Most refused or unusable entries that are logged, each once.
 _MOST_TOLD = 1_000
 
 
@@ -235,7 +235,7 @@ class Discovery:
             log_safely(log, logging.ERROR, "what discovery found could not be acted upon", exc_info=error)
 
     def _narrowed(self, lookup: Lookup) -> Lookup:
-        """Return the answer without what may not be connected to; tell of that, and of entries that were of no use."""
+        """Return the answer without what may not be connected to; log that, and unusable entries."""
         for reason in lookup.left_out:
             self._tell("a nsqlookupd lists %s; it is left out", reason)
         if self._allowed is None:

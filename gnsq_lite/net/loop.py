@@ -32,7 +32,7 @@ SLICE = 0.01
 _RESUMED_AT_ONCE = 256
 
 
-#: What a greenlet in ``park()`` is resumed with; any other switch to it is none of ours.
+#: What a greenlet in ``park()`` is resumed with; any other switch to it comes from elsewhere.
 RESUMED = object()
 
 
@@ -84,7 +84,7 @@ class Loop:
             try:
                 act()
             except Exception:
-                log.exception("an act of the I/O loop failed")
+                log.exception("a callback in the I/O loop failed")
 
     def queue_call(self, act: Callable[[], None]) -> None:
         """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
@@ -152,7 +152,7 @@ class Loop:
                     following = ready.popleft()
                 if (self._switch_to_hub() if following is None else following.switch(RESUMED)) is RESUMED:
                     return
-        except BaseException:  # killed, or out of patience: nobody is to switch here any more
+        except BaseException:  # killed, or timed out: nobody may switch here any more
             if greenlet in ready:
                 ready[ready.index(greenlet)] = None
             raise

@@ -1,4 +1,4 @@
-"""What the cores of Readers and Writers are told: everything checked, nothing looked up any more."""
+"""Settings that the cores of Readers and Writers share: checked and complete."""
 
 from __future__ import annotations
 
