@@ -38,9 +38,9 @@ from gnsq_lite.errors import (
     OptionError,
 )
 from gnsq_lite.http.credentials import basic
-from gnsq_lite.http.faults import translated
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
 from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining, tls_settings
+from gnsq_lite.http.urllib3_errors import translated
 from gnsq_lite.keywords import check_names
 from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
 from gnsq_lite.version import __version__

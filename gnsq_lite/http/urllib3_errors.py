@@ -1,4 +1,4 @@
-"""The one place where what urllib3 raises becomes an error of ours."""
+"""Turns what urllib3 raises into errors of ours; nothing else does."""
 
 from __future__ import annotations
 
