@@ -1,4 +1,4 @@
-"""``gnsq-lite topic | channel | node``: what nsqadmin does, from a terminal, on all nodes of a cluster."""
+"""``gnsq-lite topic | channel | node``: administers all nodes of a cluster, as nsqadmin does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANNEL = click.argument("channel", shell_complete=channel_names)
 
 
 def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
-    """Return a decorator: the function makes steps of a cluster and arguments; the command asks, and runs them."""
+    """Return a decorator: the function returns steps; the command asks for confirmation and runs them."""
 
     def decorate(steps: Callable[..., list[Step]]) -> click.Command:
         def command(
@@ -40,7 +40,7 @@ def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -
 
         made: Any = command
         made.__doc__ = text
-        yes = option("--yes", "-y", is_flag=True, help="Do not ask.")
+        yes = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
         for each in reversed(
             (*arguments, flags.lookupds, flags.nsqd_http, flags.http_timeouts(10.0), yes, flags.as_json)
         ):
@@ -59,14 +59,14 @@ def _check(given: dict[str, Any]) -> None:
 
 def _confirm(steps: list[Step], as_json: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: give --yes")
+        raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
     for step in steps:
         click.echo(f"{visible(step.server)}  {step.act}", err=True)
     click.confirm("Do this?", abort=True, err=True)
 
 
 def _told(steps: list[Step], as_json: bool) -> int:
-    """Run the steps and tell; 1 where one failed, or where there was nothing to act on anywhere."""
+    """Run the steps and print their results; return 1 where one failed, or where nothing was found to act on."""
     outcomes = run(steps)
     if as_json:
         echo(json.dumps([asdict(each) for each in outcomes]))
@@ -87,7 +87,7 @@ def channel() -> None:
 
 @click.group("node")
 def node() -> None:
-    """Take an nsqd out of a topic."""
+    """Tombstone an nsqd for a topic."""
 
 
 @topic.add_command
@@ -102,7 +102,7 @@ def node() -> None:
 def topic_create(cluster: Cluster, topic: str, partition_num: int | None, replicator: int | None) -> list[Step]:
     """Return the steps."""
     if cluster.is_youzan and not (partition_num and replicator):
-        raise click.UsageError("this is a cluster of Youzan's: give --partition-num and --replicator")
+        raise click.UsageError("this is a cluster of Youzan's NSQ: give --partition-num and --replicator")
     how = (partition_num, replicator) if cluster.is_youzan else (None, None)
     steps = cluster.on_lookupds(
         "create topic", lambda client: client.create_topic(topic, partition_num=how[0], replicator=how[1])
@@ -118,7 +118,7 @@ def topic_delete(cluster: Cluster, topic: str) -> list[Step]:
     steps = cluster.on_lookupds("delete topic", lambda client: client.delete_topic(topic))
     if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's deletes on its nsqds itself
         return steps
-    # Who has it is asked here and now: the first steps have the nsqlookupds forget it.
+    # Find the nsqds now: the first steps make the nsqlookupds forget the topic.
     return steps + cluster.on_nsqds(topic, "delete topic", lambda client, partition: client.delete_topic(topic))
 
 

@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; 0 where the reader of our output has gone, which is no failure of ours but is to click."""
+        """Run the command; return 0 where the reader of its output has gone, which click treats as a failure."""
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:

@@ -1,4 +1,4 @@
-"""``gnsq-lite demo --watch``: a Worker that goes on, for its live page to have something to show."""
+"""``gnsq-lite demo --watch``: a Worker that runs on, so that its live page has something to show."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gnsq_lite.contrib.launching import StatusAt, run_worker
 from gnsq_lite.errors import NSQError
 from gnsq_lite.worker import Handler
 
-#: Messages a second, and by how much they swing; seconds of one swing.
+#: Messages per second on average, the amplitude of their wave, and its period in seconds.
 RATE, SWING, PERIOD = 600.0, 400.0, 40.0
 #: Seconds between two batches.
 EVERY = 0.1
-#: One message in this many fails once.
+#: One of this many messages fails once.
 FAILS = 1000
 
 
 class Handling:
-    """Takes a moment for each line, as real work does; one in FAILS fails the first time it comes."""
+    """Takes a moment for each line, as real work does; one of FAILS lines fails at its first attempt."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -37,7 +37,7 @@ class Handling:
 
 
 def publish(writer: Writer, topic: str, lines: Sequence[bytes], ended: threading.Event) -> None:
-    """Publish *lines* over and over until *ended*, now more of them and now fewer."""
+    """Publish *lines* over and over until *ended*, at a varying rate."""
     source = itertools.cycle(lines)
     while not ended.wait(EVERY):
         rate = RATE + SWING * math.sin(2 * math.pi * time.monotonic() / PERIOD)
@@ -48,7 +48,7 @@ def publish(writer: Writer, topic: str, lines: Sequence[bytes], ended: threading
 
 
 def watch(writer: Writer, topic: str, lines: Sequence[bytes], concurrency: int, where: dict[str, Any]) -> int:
-    """Run a Worker on *lines*, tell the address of its live page, and return its exit code when it is told to end."""
+    """Run a Worker on *lines*, print the address of its live page, and return its exit code."""
     worker = Worker(lookupd_poll_interval=1.0, max_attempts=0, requeue_delay=1.0, drain_timeout=5.0, **where)
     worker.add(Handler(topic, "demo", Handling(), {"concurrency": concurrency, "max_in_flight": 10 * concurrency}))
     ended = threading.Event()

@@ -1,11 +1,11 @@
-"""What is different for a program of pynsq or gnsq, name by name; see docs/from_pynsq.rst and docs/from_gnsq.rst."""
+"""What to change in a program of pynsq or gnsq, name by name; see docs/from_pynsq.rst and docs/from_gnsq.rst."""
 
 from __future__ import annotations
 
-#: Marks what runs here without an error and does something else.
+#: Marks calls that run without an error but behave differently.
 SILENT = "silent: "
 
-#: The calls that make something -> (what it becomes, what is to be said of it as well).
+#: Constructor -> (its replacement, a further remark).
 MAKERS = {
     "pynsq": {
         "Reader": ("reader", "Reader(topic, channel, handler, ...); start it with reader.start()"),
@@ -23,7 +23,7 @@ MAKERS = {
     },
 }
 
-#: What is said of every Reader of theirs.
+#: Remarks on every Reader.
 READERS = {
     "pynsq": [SILENT + "handlers run several at a time here: give concurrency=1 unless yours may"],
     "gnsq": [
@@ -44,7 +44,7 @@ _SAME = {
     "output_buffer_timeout": SILENT + "milliseconds there, seconds here",
     "timeout": "connect_timeout=; Writer: publish_timeout=",
 }
-#: Keyword of a maker -> what it is here.
+#: Constructor keyword -> its replacement.
 KEYWORDS = {
     "pynsq": {
         **_SAME,
@@ -65,7 +65,7 @@ KEYWORDS = {
     },
 }
 
-#: Signal or attribute of a Reader or Writer -> what it is here.
+#: Signal or attribute of a Reader or Writer -> its replacement.
 ATTRIBUTES = {
     "pynsq": {
         "pub": "writer.publish(topic, body), which blocks; publish_nowait(topic, body) and its done callback otherwise",
@@ -103,7 +103,7 @@ ATTRIBUTES = {
     },
 }
 
-#: Of a message, in a handler.
+#: Attribute of a message -> its replacement.
 MESSAGE = {
     "timestamp": SILENT + "a datetime here; nanoseconds are message.timestamp_ns",
     "on": "is not there: messages have no events",

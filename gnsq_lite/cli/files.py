@@ -1,4 +1,4 @@
-"""Files of messages that survive being killed: synced before FIN, renamed when whole, never overwritten."""
+"""Crash-safe files of messages: synced before FIN, renamed when complete, never overwritten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gnsq_lite.errors import OptionError
 
 log = logging.getLogger("gnsq_lite.to_file")
 
-#: Suffix of a file that is still written to; what stands before it says whose it is, see Layout.part().
+#: Suffix of a file that is still being written; the part before it names the owner, see Layout.part().
 PART = ".part"
 
 #: Bytes that recovery reads at a time.
@@ -30,7 +30,7 @@ _CHUNK = 16 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How files are named and when a new one begins; as nsq_to_file's flags of the same names.
+    """File names and rotation; the fields are nsq_to_file's flags of the same names.
 
     A format may hold "/": the directories are made.
     """
@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def appends(self) -> bool:
-        """Whether what is there is gone on with: a file then has its final name from the beginning."""
+        """Whether existing files are appended to: a file then has its final name from the beginning."""
         return self._in_one_place and not self.gzip and not self.rotate_interval
 
     @property
@@ -88,7 +88,7 @@ class Layout:
         return template.replace("<REV>", f"-{revision:06d}" if self.is_revised else "").lstrip("/")
 
     def part(self, name: str) -> Path:
-        """Return the path at which the file *name* grows where it is not appended to."""
+        """Return the path of the file *name* while it is written, where it is not appended to."""
         return self.work_dir / (name + self.mark(self.gzip))
 
     def mark(self, compressed: bool) -> str:
@@ -147,7 +147,7 @@ class TopicFile:
             done = upto
 
     def _fitting(self, bodies: list[bytes], first: int) -> int:
-        """Return the number of the first body, behind *first*, that a new file begins with."""
+        """Return the index of the first body after *first* that begins a new file."""
         if not self._layout.rotate_size:
             return len(bodies)
         size, upto = self._written, first
@@ -157,7 +157,7 @@ class TopicFile:
         return upto
 
     def _cut_back(self, file: BinaryIO) -> None:
-        """Cut off what was not synced: half a line would spoil the next one, half a gzip member all that follow."""
+        """Cut off what was not synced: half a line spoils the next one, half a gzip member all that follow."""
         try:
             file.truncate(self._synced)
             file.seek(self._synced)
@@ -198,7 +198,7 @@ class TopicFile:
         raise FileExistsError(errno.EEXIST, "every revision is taken", str(layout.output_dir / name))
 
     def _append_to(self, name: str) -> BinaryIO | None:
-        """Open what is to be gone on with; None: it is full, or another process has it and there is a next one."""
+        """Open the file to append to; None where it is full, or another process holds it and a next one is possible."""
         layout, self._path = self._layout, self._layout.output_dir / name
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Not buffered: what a full disk did not take must not be written later, by a close() for one.
@@ -221,7 +221,7 @@ class TopicFile:
         return file
 
     def _begin(self, name: str) -> BinaryIO | None:
-        """Open a file that nobody else has; None: the name is taken."""
+        """Create a file; return None where the name is taken."""
         final, self._path = self._layout.output_dir / name, self._layout.part(name)
         for folder in (final.parent, self._path.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ class TopicFile:
         return file
 
     def close(self) -> None:
-        """Give the file its final name; the next message begins a new one, or goes on with it where that is done."""
+        """Give the file its final name; the next message begins a new one, or appends where that is configured."""
         if self._file is None:
             return
         file, self._file = self._file, None
@@ -263,7 +263,7 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
 
 
 def _take(file: BinaryIO, path: Path) -> bool:
-    """Lock *file* and return whether it is this process's own now; not so where *path* names it no longer."""
+    """Lock *file*; return False where another process holds it or *path* is another file by now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
@@ -303,7 +303,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def recover(layout: Layout) -> list[Path]:
-    """Finish the files that a killed process left: cut a torn end off, and rename.  Return their final names.
+    """Finish the files that a killed process left: cut off a torn end, and rename.  Return their final names.
 
     What is cut was not synced, so nsqd was not told that it is handled, and sends it again.  Only files that were to
     go to this output directory are touched; one that is damaged, not torn, is left as it is, with a warning.
@@ -348,7 +348,7 @@ def _finish(part: Path, final: Path, measure: Callable[[BinaryIO], int | None]) 
 
 
 def _whole_lines(file: BinaryIO) -> int:
-    """Return the length of the whole lines; looks from the end, for as far as a line is torn."""
+    """Return the length of the complete lines, searching back from the end."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - _CHUNK)
@@ -361,7 +361,7 @@ def _whole_lines(file: BinaryIO) -> int:
 
 
 def _whole_gzip(file: BinaryIO) -> int | None:
-    """Return the length of the whole gzip members before the end or a torn one; None where something else comes."""
+    """Return the length of the complete gzip members; None where the file holds anything else."""
     whole = position = 0
     member = zlib.decompressobj(wbits=31)
     while chunk := file.read(_CHUNK):

@@ -51,7 +51,7 @@ max_in_flight = option(
     default=200,
     show_default=True,
     section=CONNECTION,
-    help="Messages here unanswered.",
+    help="Most messages in flight.",
 )
 
 

@@ -1,4 +1,4 @@
-"""What errors say of the library's options, said of this program's flags."""
+"""Translates error texts: the library's options become the program's flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from gnsq_lite.errors import OptionError
 
-#: Options of the library, where a message may speak of one -> the flag that says it here.
+#: Library option that an error may name -> the flag for it.
 _FLAGS = {
     "auth_secret": "--auth-secret (or NSQ_AUTH_SECRET)",
     "nsqd_tcp_addresses": "--nsqd-tcp-address",
@@ -24,7 +24,7 @@ _SPOKEN_OF = re.compile(rf"(?<![\w-])({'|'.join(_FLAGS)})(?![\w-])")
 
 
 def in_flags(error: Exception | str) -> str:
-    """Return what *error* says, in this program's flags where it speaks of the library's options."""
+    """Return the text of *error*, with flags in place of library options."""
     if isinstance(error, OptionError):
         flag = _FLAGS.get(error.name, f"--{error.name.replace('_', '-')}")
         return f"{flag} {error.value!r}: {in_flags(error.why)}"

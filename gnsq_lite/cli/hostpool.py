@@ -1,4 +1,4 @@
-"""Which of several destinations a call goes to, as ``--mode`` says, and how long calls take (``--status-every``)."""
+"""Chooses the destination of a call (``--mode``), and times calls (``--status-every``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 MODES = ("round-robin", "hostpool", "epsilon-greedy")
 
-#: Seconds a destination that failed is left alone, at first and at the most; each try that fails doubles it.
+#: Seconds a failed destination rests, at first and at most; each further failure doubles it.
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 900.0
 
 #: Response times count for five minutes, the older the less; chance decides less and less often, see Pool.
@@ -82,7 +82,7 @@ class Pool:
         return self._take(0)
 
     def _fast(self, now: float) -> int | None:
-        """Return one at random, the faster the likelier; None: take the next in turn, to learn how fast it is."""
+        """Return a random one, faster ones more often; None: take the next in turn, to measure it."""
         if self._chance() < self._epsilon:
             self._epsilon = max(self._epsilon * _EPSILON_DECAY, _EPSILON_LEAST)
             return None
@@ -102,7 +102,7 @@ class Pool:
         return int(now / (_REMEMBERED / _BUCKETS))
 
     def mark(self, number: int, *, ok: bool, seconds: float) -> None:
-        """Note how a call ended and how long it took."""
+        """Note the outcome and the duration of a call."""
         with self._lock:
             host, now = self._hosts[number], self._now()
             if ok:
@@ -118,7 +118,7 @@ class Pool:
 
 
 def _mean(host: _Host, bucket: int) -> float:
-    """Return the seconds of a call, a recent one counting more; 0: not known."""
+    """Return the average duration of calls, recent ones weighted more; 0 where unknown."""
     weight = total = 0.0
     for number, (calls, spent) in host.times.items():
         share = 1.0 - (bucket - number) / _BUCKETS

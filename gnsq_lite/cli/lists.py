@@ -27,7 +27,7 @@ def ask_all(
 ) -> list[T]:
     """Return the answers of every nsqlookupd, doubles removed.  Raises where all fail.
 
-    One that fails is told of, the same trouble once.
+    A failure is printed, each problem once.
     """
     found: dict[Any, T] = {}
     failed: HTTPError | None = None
@@ -47,10 +47,10 @@ def ask_all(
 
 
 class AllFailed(click.ClickException):
-    """No nsqlookupd answered; why was told of each."""
+    """No nsqlookupd answered; the reasons have been printed."""
 
     def show(self, file: Any = None) -> None:
-        """Say nothing: each has been told of."""
+        """Print nothing more."""
 
 
 def _tell(trouble: str) -> None:
@@ -60,7 +60,7 @@ def _tell(trouble: str) -> None:
 
 
 def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -> None:
-    """Print a table; off a terminal one line a row, tabs between; with *as_json* a JSON list of objects."""
+    """Print a table; off a terminal, tab-separated lines; with *as_json*, a JSON list of objects."""
     if as_json:
         echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
         return
@@ -89,7 +89,7 @@ def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
 @flags.lookupds
 @flags.as_json
 def channels(topic: str, lookupds: tuple[str, ...], as_json: bool) -> int:
-    """List the channels of TOPIC; a topic that nobody knows is a failure."""
+    """List the channels of TOPIC; an unknown topic is an error."""
 
     def ask(client: LookupdClient) -> list[tuple[bool, str]]:
         found = client.channels(topic)

@@ -1,4 +1,4 @@
-"""What people see: colour and live progress on a terminal, plain lines elsewhere."""
+"""Output for people: colour and live progress on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 class Output(Console):
-    """A Console that leaves a broken pipe to the program, where rich ends it with 1 and without a word.
+    """A Console that raises BrokenPipeError, where rich would silently exit with 1.
 
     ``:a:`` stays what it is, in an IPv6 address for one; rich would make an emoji of it.
     """
@@ -40,7 +40,7 @@ _BAR = 24
 
 
 class Progress:
-    """Counts that grow, with their rates; a live line on a terminal, a line every few seconds elsewhere."""
+    """Growing counts with their rates: a live line on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, title: str, *, every: float = 2.0) -> None:
         self._title, self._every = title, every
@@ -61,7 +61,7 @@ class Progress:
             self._live.stop()
 
     def show(self, *, part: float | None = None, **counts: int) -> None:
-        """Show the counts as they are now; *part* of all, 0 to 1, gives a bar and the time left."""
+        """Show the current counts; *part*, the fraction done, adds a bar and the time left."""
         now = time.monotonic()
         elapsed = max(now - self._began, 1e-9)
         line = "  ".join(f"{name} {count:,} ({count / elapsed:,.0f}/s)" for name, count in counts.items())
@@ -77,7 +77,7 @@ class Progress:
 
 
 def visible(text: str) -> str:
-    """Return *text* without what could command a terminal: controls but tab and newline, and what turns text around."""
+    """Return *text* without control characters, except tab and newline, and without direction marks."""
     if text.isprintable():
         return text
     return "".join(_shown(letter) for letter in text)

@@ -21,7 +21,7 @@ from gnsq_lite.wire.names import check_topic
 
 
 class Chooser(Protocol):
-    """Says which destination is next, by its number, and is told how that went."""
+    """Chooses the next destination, by number, and takes note of the outcome."""
 
     def choose(self) -> int: ...
 
@@ -39,11 +39,11 @@ class Weighted:
         return random.choices(range(len(self._weights)), self._weights)[0]
 
     def mark(self, number: int, *, ok: bool, seconds: float) -> None:
-        """Do nothing: weights stay."""
+        """Do nothing: weights are fixed."""
 
 
 def weighted(addresses: Sequence[str]) -> tuple[list[str], list[float] | None]:
-    """Return addresses and their weights out of ``HOST:PORT`` or ``HOST:PORT*WEIGHT``; None: no weight was given."""
+    """Return addresses and weights of ``HOST:PORT`` or ``HOST:PORT*WEIGHT``; None where no weight is given."""
     names, weights = [], []
     for address in addresses:
         name, star, weight = address.partition("*")
@@ -52,7 +52,7 @@ def weighted(addresses: Sequence[str]) -> tuple[list[str], list[float] | None]:
         except ValueError:
             value = 0.0
         if not 0 < value < float("inf"):
-            raise click.UsageError(f"{address!r}: a weight is a number above 0")
+            raise click.UsageError(f"{address!r}: the weight must be a number above 0")
         names.append(name)
         weights.append(value)
     return names, weights if any("*" in address for address in addresses) else None
@@ -121,7 +121,7 @@ class Relay:
 @option("--require-json-value", "value", help="... with this value.")
 @option("--whitelist-json-field", "keep", multiple=True, help="Keep only this field; may be repeated.")
 @flags.max_in_flight
-@option("--batch", type=click.IntRange(1), default=100, show_default=True, help="Messages of one MPUB at the most.")
+@option("--batch", type=click.IntRange(1), default=100, show_default=True, help="Most messages in one MPUB.")
 @flags.status_every("messages")
 @flags.consumer_opts
 @flags.producer_opts

@@ -1,4 +1,4 @@
-"""The same trouble is told once a minute, with how often it came."""
+"""Repeated warnings: one line a minute, with a count."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from gnsq_lite.errors import NSQError
 
-#: Seconds between two lines about the same.
+#: Seconds between two lines about the same problem.
 EVERY = 60.0
 
 
 class Once(logging.Filter):
-    """Lets a warning through that was not there within *every* seconds, and counts the others.
+    """Lets a warning through unless the same one appeared within *every* seconds; counts the others.
 
     The same are those of one logger whose error is the same, or, without one, whose words are.
     """
@@ -23,11 +23,11 @@ class Once(logging.Filter):
         super().__init__()
         self._every, self._now = every, now
         self._lock = threading.Lock()
-        #: What it is about -> (when it was told, how often it came since).
+        #: Problem -> (when it was reported, how often it came since).
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is to be told; one that is has the count of those that were not."""
+        """Return whether to report the record; if so, add the count of suppressed ones to it."""
         error = record.exc_info[1] if record.exc_info else None
         known = isinstance(error, (NSQError, OSError))
         about = (record.name, f"{type(error).__name__}: {error}" if known else record.getMessage())
@@ -44,7 +44,7 @@ class Once(logging.Filter):
         return True
 
     def rest(self) -> list[str]:
-        """Return a line for each thing that came again and was not told yet, once; for the end."""
+        """Return a line for each problem with suppressed repetitions; for the end of the program."""
         with self._lock:
             told, self._told = self._told, {}
         return [f"{_times(more)}: {about}" for (_, about), (_, more) in told.items() if more]

@@ -16,9 +16,9 @@ from gnsq_lite.supervise import logs
 
 
 def log_to_stderr(level: str = "warning", prefix: str = "") -> Once:
-    """Send warnings to standard error: a line each, and the same once a minute; no traceback where others are to blame.
+    """Send warnings to standard error: one line each, repetitions once a minute, no traceback for errors of others.
 
-    Returns what knows how many were not told.
+    Returns the filter, which counts suppressed lines.
     """
     logs.configure("brief", level, "main")
     once = Once()
@@ -49,7 +49,7 @@ class Service:
         self._once = once
 
     def add(self, reader: Reader) -> None:
-        """Start *reader*; not so once the end has begun."""
+        """Start *reader*, unless the end has begun."""
         with self._lock:
             if self._closing:
                 return
@@ -71,7 +71,7 @@ class Service:
             self.close()
 
     def close(self) -> None:
-        """Close all Readers at once, and tell how often the same trouble came."""
+        """Close all Readers at once, and report suppressed warnings."""
         with self._lock:
             self._closing = True
             readers = list(self._readers)

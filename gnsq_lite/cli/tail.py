@@ -20,7 +20,7 @@ from gnsq_lite.net.waiting import Completion
 
 
 def as_record(message: Message) -> bytes:
-    """Return a message as a line of JSON, ASCII alone; ``encoding`` says whether ``body`` is its text or base64."""
+    """Return a message as a line of ASCII JSON; ``encoding`` says whether ``body`` is text or base64."""
     try:
         body, encoding = message.body.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -38,7 +38,7 @@ def as_record(message: Message) -> bytes:
 
 
 class Printer:
-    """Writes bodies to standard output, whole lines at a time, and stops after so many.
+    """Writes bodies to standard output, whole lines at a time, and stops after a given number.
 
     Where that is a terminal, what could command it is shown as an escape; elsewhere a body stays as it is.
     """
@@ -104,7 +104,7 @@ def command(
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    # Nothing is given up: what is not printed goes back at once, and may come again many times before the end.
+    # No max_attempts: what is not printed goes back at once, and may come again many times before the end.
     limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
     keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.of_reader(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]

@@ -38,17 +38,17 @@ class FileWriter:
         self.topic, self.count = topic, 0
 
     def __call__(self, batch: list[Message]) -> None:
-        """Write the batch; when it returns, all of it survives a power cut."""
+        """Write and sync the batch: when this returns, it survives a power cut."""
         with self._lock:
             self._file.write([message.body for message in batch])
             self.count += len(batch)
 
     def look(self) -> None:
-        """Begin a new file if the time of the one that is written to is over; a failure is a warning."""
+        """Begin a new file if the current one is due for rotation; a failure is a warning."""
         self._do(self._file.look, "no new file was begun")
 
     def reopen(self) -> None:
-        """Close the file; what comes then goes to one that is opened anew.  A failure is a warning."""
+        """Close the file, so that the next batch opens a new one.  A failure is a warning."""
         self._do(self._file.close, "a file was not given its final name; the next start does it")
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class FileWriter:
 
 
 class Hup:
-    """Whether SIGHUP came; somebody waits for it in another thread."""
+    """Notes SIGHUP for another thread that waits for it."""
 
     def __init__(self) -> None:
         self.came = threading.Event()
@@ -85,7 +85,7 @@ class Hup:
 
 @contextmanager
 def looking(writers: Callable[[], list[FileWriter]], every: float, hup: Hup) -> Iterator[None]:
-    """Have the writers look *every* so many seconds, and reopen when *hup* came, until the block ends."""
+    """Check the writers every *every* seconds, and reopen files on *hup*, until the block ends."""
     ended = threading.Event()
 
     def look() -> None:
@@ -126,7 +126,7 @@ class Topics:
         return list(self._writers.values())
 
     def add(self, topics: tuple[str, ...]) -> None:
-        """Read those that are new and match; one that does not is told of."""
+        """Read topics that are new and match; report those that do not."""
         for topic in topics:
             if topic in self._seen:
                 continue
@@ -143,18 +143,18 @@ class Topics:
             self._service.add(self._make(topic, writer))
 
     def discover(self, lookupds: list[str], options: Any) -> None:
-        """Add what the nsqlookupds know now; what fails is a warning."""
+        """Add the topics that the nsqlookupds know now; a failure is a warning."""
         for url in lookupds:
             try:
                 with LookupdClient(url, options) as client:
                     self.add(client.topics())
             except NSQError:
-                log.warning("could not ask for topics", exc_info=True)
+                log.warning("could not get the topics from nsqlookupd", exc_info=True)
 
 
 @contextmanager
 def discovering(discover: Callable[[], None], every: float) -> Iterator[None]:
-    """Call *discover* now and *every* so many seconds, until the block ends."""
+    """Call *discover* now and every *every* seconds, until the block ends."""
     ended = threading.Event()
 
     def run() -> None:
@@ -174,9 +174,13 @@ def discovering(discover: Callable[[], None], every: float) -> Iterator[None]:
 @go_command("to-file", versioned=True, example="to-file --topic clicks --output-dir /var/log/nsq --rotate-interval 1h")
 @flags.addresses
 @option("--topic", "topics", multiple=True, shell_complete=topic_names, help="Topic to read; may be repeated.")
-@option("--topic-pattern", default="", metavar="REGEX", help="Read topics that nsqlookupd knows and this finds.")
+@option("--topic-pattern", default="", metavar="REGEX", help="Read all topics in nsqlookupd that match.")
 @option(
-    "--topic-refresh", type=Duration(above=0.0), default="1m", show_default=True, help="Between two looks for them."
+    "--topic-refresh",
+    type=Duration(above=0.0),
+    default="1m",
+    show_default=True,
+    help="Time between two searches for them.",
 )
 @flags.channel("nsq_to_file")
 @option(
@@ -197,31 +201,31 @@ def discovering(discover: Callable[[], None], every: float) -> Iterator[None]:
     default="%Y-%m-%d_%H",
     show_default=True,
     section=OUTPUT,
-    help="strftime's; a new value, a new file.",
+    help="strftime format; a new value begins a new file.",
 )
 @option("--filename-format", default="<TOPIC>.<HOST><REV>.<DATETIME>.log", show_default=True, section=OUTPUT)
 @option(
     "--host-identifier", default="", section=OUTPUT, help="<HOST>; may hold <SHORT_HOST> (the default), <HOSTNAME>."
 )
-@option("--gzip", is_flag=True, section=OUTPUT, help="Compress; each sync is a gzip member of its own.")
+@option("--gzip", is_flag=True, section=OUTPUT, help="Compress; each sync ends a gzip member.")
 @option("--gzip-level", type=click.IntRange(1, 9), default=6, show_default=True, section=OUTPUT)
 @option(
     "--rotate-size",
     type=click.IntRange(0),
     default=0,
     section=OUTPUT,
-    help="Begin a new file after more bytes than this.",
+    help="Begin a new file after so many bytes.",
 )
-@option("--rotate-interval", type=Duration(), default=0.0, section=OUTPUT, help="Begin a new file after so long.")
+@option("--rotate-interval", type=Duration(), default=0.0, section=OUTPUT, help="Begin a new file after this time.")
 @option(
     "--sync-interval",
     type=Duration(above=0.0),
     default="30s",
     show_default=True,
     section=OUTPUT,
-    help="A message waits no longer.",
+    help="Sync after this time at the latest.",
 )
-@option("--skip-empty-files", is_flag=True, section=OUTPUT, help="Open no file before a message comes.")
+@option("--skip-empty-files", is_flag=True, section=OUTPUT, help="Open a file only when a message comes.")
 @flags.max_in_flight
 @flags.http_timeouts(request=5.0)
 @flags.consumer_opts

@@ -18,25 +18,25 @@ from gnsq_lite.supervise.place import Place, take_place
 @go_command("worker", example="worker shop.tasks --processes 4")
 @click.argument("target", metavar="MODULE[:WORKER]")
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True)
-@click.option("--concurrency", type=click.IntRange(1), help="Handlers at once, for each that does not say itself.")
+@click.option("--concurrency", type=click.IntRange(1), help="Default concurrency of a handler.")
 @click.option("--topic", "topics", multiple=True, help="Run only the handlers of this topic; may be repeated.")
 @addresses
-@click.option("--reload", is_flag=True, help="Start anew when a source changes; for development.")
+@click.option("--reload", is_flag=True, help="Restart when a source changes; for development.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve a live page and /metrics; 0: any port.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for them; 0.0.0.0: every one.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address to serve them at; 0.0.0.0: all.")
 @click.option("--allow-host", "names", multiple=True, help="Serve the live page under this name too; may be repeated.")
-@click.option("--allow-control", is_flag=True, help="Let who has the token in GNSQ_LITE_CONTROL_TOKEN pause and drain.")
+@click.option("--allow-control", is_flag=True, help="Allow pause and drain with the token in GNSQ_LITE_CONTROL_TOKEN.")
 @click.option("--drain-timeout", type=Duration(), help="Time handlers have to finish.  [default: the Worker's, 30]")
 @click.option("--max-messages", type=click.IntRange(1), help="Replace a process that has handled so many messages.")
 @click.option("--max-memory", type=click.IntRange(1), help="Replace a process that uses so many MiB.")
-@click.option("--no-schedules", is_flag=True, help="Publish nothing by the clock; for all machines but one.")
+@click.option("--no-schedules", is_flag=True, help="Publish no scheduled messages; for all machines but one.")
 @click.option("--pidfile", type=click.Path(dir_okay=False), help="Keep the supervisor's process id in this file.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 @click.option("--patch", is_flag=True, help="Monkey-patch with gevent before the module is imported.")
-@click.option("--no-supervise", is_flag=True, help="Run in this process, as a debugger wants it; ends when it fails.")
+@click.option("--no-supervise", is_flag=True, help="Run in this process, for a debugger; an error ends it.")
 def command(target: str, **flags: Any) -> int:
     """Run the handlers of a Worker: MODULE is imported, WORKER is its name there ("worker").
 

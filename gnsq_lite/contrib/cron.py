@@ -26,9 +26,9 @@ __all__ = ["Cron"]
 
 
 class Cron:
-    """Due when the five fields of *expression* match the time in *timezone*, as cron takes them.
+    """Due when the five fields of *expression* match the time in *timezone*, as in crontab(5).
 
-    Where clocks change, a job of the hour that is left out, or comes twice, runs once, as with Debian's cron.
+    When clocks change, a job in the skipped or the repeated hour runs once, as with Debian's cron.
 
     Raises:
         OptionError: the expression is none, never matches, or there is no such timezone.
@@ -39,7 +39,7 @@ class Cron:
         try:
             self._zone = ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
-            raise OptionError("timezone", timezone, f"is not known here: {error}") from error
+            raise OptionError("timezone", timezone, f"is unknown on this system: {error}") from error
         try:
             self.next_after(0.0)
         except (CronSimError, AttributeError, TypeError, StopIteration) as error:

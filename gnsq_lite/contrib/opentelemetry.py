@@ -41,14 +41,14 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["TracedWriter", "Tracing", "opened", "sealed"]
 
-#: How an envelope begins; no text in UTF-8 and nothing in msgpack does.  Then two bytes of length, JSON, the body.
+#: First bytes of an envelope, impossible in UTF-8 and in msgpack; two bytes of length, JSON and the body follow.
 _MAGIC = b"\xc1nsq"
 _HEAD = len(_MAGIC) + 2
 _MOST = 0xFFFF
 
 
 def sealed(body: bytes, context: Mapping[str, str]) -> bytes:
-    """Return *body* in an envelope with *context*; without one where there is none, or too much of it."""
+    """Return *body* in an envelope with *context*, or alone where the context is empty or too long."""
     head = json.dumps(dict(context), separators=(",", ":")).encode()
     if not context or len(head) > _MOST:
         return body
@@ -56,7 +56,7 @@ def sealed(body: bytes, context: Mapping[str, str]) -> bytes:
 
 
 def opened(body: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return the body that was sealed, and the context; what is no envelope comes back as it is, with no context."""
+    """Return body and context of an envelope; anything else comes back unchanged, without context."""
     if not body.startswith(_MAGIC) or len(body) < _HEAD:
         return body, {}
     end = _HEAD + int.from_bytes(body[len(_MAGIC) : _HEAD], "big")
@@ -70,7 +70,7 @@ def opened(body: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 class Tracing(Middleware):
-    """A span "process TOPIC" around each handler; the first in a Worker's list has what the others do in it.
+    """A span "process TOPIC" around each handler; put it first in a Worker's list to include other middleware.
 
     The span that published the message is its parent; of a batch, each is linked.  *tracer_provider*: None is the
     global one.
@@ -211,7 +211,7 @@ def _injected() -> dict[str, str]:
 
 
 def _take_off(message: Any) -> dict[str, str]:
-    """Return the context that came with *message*, whose body is without it from now on."""
+    """Take the context out of the body of *message* and return it."""
     message.body, context = opened(message.body)
     return {**{str(k): str(v) for k, v in (message.headers or {}).items()}, **context}
 
@@ -221,7 +221,7 @@ def _span_context(context: dict[str, str]) -> Any:
 
 
 def _failed(span: Any, error: BaseException) -> None:
-    """Note an error; a message that its handler sends back on purpose is none."""
+    """Record an error on the span; ``Requeue`` is none."""
     if isinstance(error, Requeue):
         span.set_attribute("messaging.nsq.requeued", True)
         return

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "TimedWriter", "page", "show"]
 
-#: Seconds an I/O loop has to answer; one that does not shows what was last seen of it, and gnsq_loop_up 0.
+#: Seconds an I/O loop has to answer; otherwise its last state is shown, with gnsq_loop_up 0.
 TIMEOUT = 2.0
 
-#: Upper bounds, seconds: from a quick computation to nsqd's default time-out of a message and beyond.
+#: Upper bounds in seconds: from a quick computation to beyond nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 #: Name, help, labels beside topic and channel; filled in by _reader_values.
@@ -88,7 +88,7 @@ _collectors: WeakSet[Collector] = WeakSet()
 
 
 class Collector:
-    """Shows the state of Readers, Writers and Workers; more may be added later.
+    """Collects the state of Readers, Writers and Workers; more may be added later.
 
     Args:
         sources: A Worker stands for its Readers and Writers, those included that it has not made yet.
@@ -102,12 +102,12 @@ class Collector:
         _collectors.add(self)
 
     def add(self, *sources: Reader | Worker | Writer[Any], **writers: Writer[Any]) -> None:
-        """Show these too; one that is shown already is not shown twice."""
+        """Collect these too; a second addition of the same object is ignored."""
         self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
 
     def describe(self) -> Iterable[Metric]:
-        """Return the families without samples, so that registering asks no loop."""
+        """Return the families without samples, so that registering does not wait for the loop."""
         return [
             *_families(_READER_COUNTERS, _READER_GAUGES, _TOPIC),
             *_families(_WRITER_COUNTERS, _WRITER_GAUGES, _WRITER),
@@ -145,7 +145,7 @@ class Collector:
         yield from self._writers.items()
 
     def _ask(self, source: Reader | Writer) -> tuple[Any, bool]:
-        """Return the stats, or the last ones, and whether its loop answered."""
+        """Return the current stats, or the last known ones, and whether the loop answered."""
         if isinstance(source, Writer) and source.is_idle:
             return None, True  # asking would connect it
         try:
@@ -234,7 +234,7 @@ _histograms: WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]] = WeakKe
 def _histogram(
     registry: CollectorRegistry, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
 ) -> Histogram:
-    """Return the registry's histogram of that name: it takes each name once, and several Writers share one."""
+    """Return the registry's histogram of that name, made once: a registry refuses a second one."""
     known = _histograms.setdefault(registry, {})
     if name not in known:
         known[name] = Histogram(name, text, labels, registry=registry, buckets=buckets)
@@ -244,7 +244,7 @@ def _histogram(
 class HandlerSeconds(Middleware[Any]):
     """Times handlers: histogram ``gnsq_handler_seconds`` with topic, channel and outcome ("ok" or "failed").
 
-    A few microseconds for each message; time that middleware further in takes is in it.
+    It costs a few microseconds per message, and includes the time of inner middleware.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
@@ -304,7 +304,7 @@ class TimedWriter(Writer[Any]):
 
 
 def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> None:
-    """Have *registry* show *worker*: through the Collector that it has, as it takes each name once, or a new one."""
+    """Add *worker* to the Collector in *registry*, or register a new one there."""
     for known in list(_collectors):
         try:
             registry.unregister(known)

@@ -1,4 +1,4 @@
-"""The metrics of several processes on one page, told apart by a label ``process``; needs the extra ``prometheus``.
+"""The metrics of several processes on one page, with a label ``process``; needs the extra ``prometheus``.
 
 Nothing is added up here: sums, and rates over restarts, are Prometheus' own work and right only with the label.
 """
@@ -38,7 +38,7 @@ class _Merged:
 
 
 def merge(pages: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Return content type and body of one page made of the processes' pages, by their number."""
+    """Return content type and body of the merged page; *pages* are by process number."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Merged(pages))
     return CONTENT_TYPE_LATEST, generate_latest(registry)

@@ -26,7 +26,7 @@ __all__ = ["SentryMiddleware"]
 
 
 class SentryMiddleware(Middleware):
-    """Each message is handled in a scope of its own, so that what one sets is not seen with another's error.
+    """Handles each message in its own scope, so that one message's tags do not appear on another's error.
 
     Bodies are not sent: they are the users' data.
 
@@ -38,7 +38,7 @@ class SentryMiddleware(Middleware):
         self._from = last_attempt
 
     def wrap(self, call: Any, handler: Handler) -> Any:
-        """Return *call*, watched."""
+        """Return *call* with its errors reported."""
         name = f"{handler.topic}/{handler.channel}"
 
         def watched(given: Any) -> Any:

@@ -1,7 +1,7 @@
 """Every exception of the library; :class:`NSQError` is the root.
 
-The class tells what is safe now: whether anything was sent, whether trying again may double a message, whether the
-connection is gone.  Each one keeps its arguments in ``args``, so that it survives pickle (Spark moves errors between
+The class says what is safe to do: whether anything was sent, whether a retry may duplicate a message, whether the
+connection is lost.  Each error keeps its arguments in ``args`` and so survives pickling (Spark moves errors between
 processes).  :func:`error_for` maps an error frame of nsqd to its class and is total: an unknown code still gives an
 :class:`NsqdError`.
 """

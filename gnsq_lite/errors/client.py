@@ -1,4 +1,4 @@
-"""What this client raises by itself; :class:`NSQError` is the root of all."""
+"""Errors that the client itself raises; :class:`NSQError` is the root of all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OptionError(NSQError, ValueError):
 
 
 class InvalidName(NSQError, ValueError):
-    """A topic or channel name nsqd would refuse (WIRE-6).  Nothing was sent."""
+    """A topic or channel name that nsqd would refuse (WIRE-6).  Nothing was sent."""
 
     def __init__(self, kind: str, name: object, why: str) -> None:
         super().__init__(kind, name, why)
@@ -45,7 +45,7 @@ class InvalidName(NSQError, ValueError):
 
 
 class InvalidBody(NSQError, ValueError):
-    """A body nsqd would refuse: empty, or a batch with none in it (WIRE-8).  Nothing was sent."""
+    """An empty body or batch, which nsqd would refuse (WIRE-8).  Nothing was sent."""
 
 
 class BodyTypeError(NSQError, TypeError):
@@ -124,7 +124,7 @@ class ConnectTimeout(ConnectError):
 
 
 class HandshakeTimeout(NSQConnectionError):
-    """The peer accepted the connection and then did not finish the handshake in time (CONN-5)."""
+    """The peer accepted the connection but did not complete the handshake in time (CONN-5)."""
 
 
 class ConnectionLost(NSQConnectionError):
@@ -162,15 +162,15 @@ class ProtocolError(NSQError):
 
 
 class FrameError(ProtocolError):
-    """Bytes that are no frame (WIRE-4)."""
+    """Received bytes that are not a frame (WIRE-4)."""
 
 
 class WrongPortError(FrameError):
-    """What answers is no nsqd's TCP port: nsqd's HTTP or HTTPS port, for one."""
+    """The address is not nsqd's TCP port (4150), but its HTTP port (4151), for example."""
 
 
 class DecompressionError(ProtocolError):
-    """Bytes that are no snappy or DEFLATE stream, or fail their checksum."""
+    """Received bytes that are not a valid snappy or DEFLATE stream, or fail their checksum."""
 
 
 class IdentifyError(ProtocolError):
@@ -178,7 +178,7 @@ class IdentifyError(ProtocolError):
 
 
 class UnexpectedFrame(ProtocolError):
-    """A frame that the state of the connection does not allow."""
+    """A frame that is not allowed in the connection's state."""
 
 
 class CompressedBodyError(NSQError):
@@ -193,26 +193,26 @@ class PublishError(NSQError):
 
 
 class NotSent(PublishError):
-    """No nsqd could be reached in time; nothing was sent, so publishing again doubles nothing."""
+    """No nsqd could be reached in time.  Nothing was sent: publishing again cannot duplicate the message."""
 
 
 class BacklogFull(NotSent):
-    """publish_nowait: too many bytes are on their way already; nothing was sent."""
+    """``publish_nowait``: too many bytes are waiting for an answer (``max_pending``).  Nothing was sent."""
 
 
 class OutcomeUnknown(PublishError):
-    """The message was sent and the answer did not come: publishing again may double it (PUB-2)."""
+    """The message was sent, but no answer came: publishing again may duplicate it (PUB-2)."""
 
 
 class PublishTimeout(OutcomeUnknown):
-    """The message was sent and the answer did not come in time."""
+    """The message was sent, but no answer came in time."""
 
 
 # -- discovery and HTTP ---------------------------------------------------------------------------------------------
 
 
 class HTTPError(NSQError):
-    """An HTTP call to nsqd or nsqlookupd failed.  ``url`` has no secrets in it."""
+    """An HTTP call to nsqd or nsqlookupd failed.  ``url`` contains no secrets."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(url, why)
@@ -239,7 +239,7 @@ class HTTPTimeout(HTTPError):
 
 
 class HTTPResponseError(HTTPError):
-    """The answer is not what the endpoint promises: not JSON, keys missing, or larger than allowed."""
+    """The answer is not as documented: not JSON, incomplete, or too large."""
 
 
 class HTTPStatusError(HTTPError):

@@ -24,11 +24,11 @@ class NsqdError(NSQError):
 
 
 class InvalidError(NsqdError):
-    """E_INVALID: a command nsqd does not know, or not in this state."""
+    """E_INVALID: a command that nsqd does not know, or not in this state."""
 
 
 class TLSRequiredError(InvalidError):
-    """E_INVALID: this nsqd takes nothing without TLS (``--tls-required``)."""
+    """E_INVALID: this nsqd requires TLS (``--tls-required``)."""
 
     def __str__(self) -> str:
         return super().__str__() + "; set tls= to True or to TLSOptions(ca_file=...)"
@@ -39,15 +39,15 @@ class BadProtocolError(NsqdError):
 
 
 class BadBodyError(NsqdError):
-    """E_BAD_BODY: IDENTIFY, AUTH or MPUB with a body nsqd refuses."""
+    """E_BAD_BODY: IDENTIFY, AUTH or MPUB with a body that nsqd refuses."""
 
 
 class BadTopicError(NsqdError):
-    """E_BAD_TOPIC"""
+    """E_BAD_TOPIC: nsqd refuses the topic name."""
 
 
 class BadChannelError(NsqdError):
-    """E_BAD_CHANNEL"""
+    """E_BAD_CHANNEL: nsqd refuses the channel name."""
 
 
 class BadMessageError(NsqdError):
@@ -59,19 +59,19 @@ class PubFailedError(NsqdError):
 
 
 class MpubFailedError(NsqdError):
-    """E_MPUB_FAILED"""
+    """E_MPUB_FAILED: nsqd could not take the batch (it is exiting, or its disk is full)."""
 
 
 class DpubFailedError(NsqdError):
-    """E_DPUB_FAILED"""
+    """E_DPUB_FAILED: nsqd could not take the deferred message."""
 
 
 class SubFailedError(NsqdError):
-    """E_SUB_FAILED: for one, too many consumers on the channel."""
+    """E_SUB_FAILED: nsqd refuses the subscription; the channel has too many consumers, for example."""
 
 
 class IdentifyFailedError(NsqdError):
-    """E_IDENTIFY_FAILED"""
+    """E_IDENTIFY_FAILED: nsqd could not answer IDENTIFY."""
 
 
 class AuthFirstError(NsqdError):
@@ -83,7 +83,7 @@ class AuthFailedError(NsqdError):
 
 
 class AuthErrorError(NsqdError):
-    """E_AUTH_ERROR"""
+    """E_AUTH_ERROR: nsqd failed while it handled AUTH."""
 
 
 class AuthDisabledError(NsqdError):
@@ -153,11 +153,11 @@ class SubChannelNotRegisteredError(NsqdError):
 
 
 class BadPartitionError(NsqdError):
-    """E_BAD_PARTITION (Youzan)"""
+    """E_BAD_PARTITION (Youzan): the partition number is not valid."""
 
 
 class BadExtError(NsqdError):
-    """E_BAD_EXT (Youzan)"""
+    """E_BAD_EXT (Youzan): the ext header is not valid; the message was not taken."""
 
 
 class ExtNotSupportedError(NonFatalError):
@@ -177,7 +177,7 @@ class PubTooMuchWaitingError(NsqdError):
 
 
 class CreateTopicFailedError(NonFatalError):
-    """E_CREATE_TOPIC_FAILED (Youzan)"""
+    """E_CREATE_TOPIC_FAILED (Youzan): the topic could not be created."""
 
 
 ERROR_CODES: dict[str, type[NsqdError]] = {

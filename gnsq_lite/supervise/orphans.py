@@ -11,10 +11,10 @@ from gnsq_lite.supervise.place import Place
 
 
 class LastResort:
-    """Ends the process when it has not drained long after its supervisor was gone.
+    """Ends the process when it has not drained long after its supervisor went away.
 
-    It drains by itself where its main thread runs.  In a monkey-patched process a blocked handler is the main thread;
-    so :meth:`look` is called from another one.
+    Normally the main thread drains.  In a monkey-patched process a blocked handler blocks the main thread, so
+    :meth:`look` is called from another one.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class LastResort:
         self._since: float | None = None
 
     def look(self) -> None:
-        """End the process when the time is over."""
+        """End the process once its time is over."""
         if not self._place.is_orphaned(self._parent):
             return
         now = self._clock.now()

@@ -1,4 +1,4 @@
-"""Messages that are published by the clock, by one process of a Worker's many."""
+"""Scheduled messages, published by one of a Worker's processes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gnsq_lite.wire.names import check_topic
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: Seconds between two looks at the clock, at the most.
+#: Seconds between two checks of the clock, at most.
 _LOOK = 0.5
 
-#: What is published, or what makes it of the time that is due, in seconds since 1970.
+#: A body, or a function that makes one of the due time in seconds since 1970.
 Body = bytes | Callable[[float], bytes]
 
 
@@ -34,13 +34,13 @@ def checked(when: Any, topic: str, body: Any) -> Entry:
         check_body(body)
     schedule: Any = parse_every(when) if isinstance(when, (str, int, float)) else when
     if not callable(getattr(schedule, "next_after", None)):
-        raise OptionError("every", when, "must be '5m' or the like, seconds, or have a next_after(wall)")
+        raise OptionError("every", when, "must be like '30s' or '5m', a number of seconds, or have a next_after(wall)")
     return Entry(schedule, topic, body)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One message by the clock."""
+    """One scheduled message."""
 
     schedule: Schedule
     topic: str
@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What tells it from others in whatever process has the same code; functions have no name that would."""
+        """Its name, the same in every process with this code; two entries may share it."""
         body = hashlib.sha256(self.body).hexdigest() if isinstance(self.body, bytes) else ""
         return f"{self.schedule!r} {self.topic} {body}"
 
@@ -68,18 +68,18 @@ class Publishing:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._publish, self._election, self._clock = publish, election, clock
-        #: By name; those that would have the same are told apart by their order, the same in every process.
+        #: By name; entries that share one are numbered in order, which is the same in every process.
         self._entries: dict[str, Entry] = {}
         alike = Counter[str]()
         for entry in entries:
             alike[entry.name] += 1
             self._entries[f"{entry.name} {alike[entry.name]}"] = entry
-        #: Where nobody has done any of it yet, what is due from now on counts.
+        #: Where no process has published before, only what is due from now on counts.
         self._began = clock.wall()
         self._failed: set[str] = set()
 
     def look(self) -> None:
-        """Publish what is due, if it is for this process to do; what fails is tried at the next look."""
+        """Publish what is due if this process is elected; retry what fails at the next look."""
         if not self._election.wins():
             return
         now, done = self._clock.wall(), self._election.done()
@@ -110,7 +110,7 @@ class Publishing:
 def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
 ) -> None:
-    """Publish in a thread of its own until *over* is done."""
+    """Publish in a separate thread until *over* is done."""
     elected = election or Alone()
     publishing = Publishing(entries, publish, elected)
 

@@ -1,4 +1,4 @@
-"""One number of places for the handlers of a Worker, shared by weight."""
+"""A Worker's total concurrency, shared among its handlers by weight."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from gnsq_lite.worker.specs import Handler
 
 @dataclass(frozen=True)
 class Sharing:
-    """How many handlers run at once in this process, and the weight of each that is not 1."""
+    """The total concurrency of this process, and the weights that are not 1."""
 
     total: int
     weights: Mapping[str, float]
 
     def check(self, handlers: Sequence[Handler], options: Sequence[Mapping[str, Any]]) -> None:
-        """Raise OptionError for fewer places than handlers, a weight of none, and a pool that waits for no place."""
+        """Raise OptionError for fewer places than handlers, weights of unknown handlers, and ``inline`` handlers."""
         if self.total < len(handlers):
             raise OptionError("total", self.total, f"is less than one place for each of {len(handlers)} handlers")
         for name in self.weights:
             if name not in {_name(handler) for handler in handlers}:
-                raise OptionError("weights", name, "is no handler's topic/channel")
+                raise OptionError("weights", name, "no handler has this topic/channel")
         for each in options:
             if each.get("handler_pool") == "inline":
-                raise OptionError("handler_pool", "inline", "cannot share places: its handler runs where it is read")
+                raise OptionError("handler_pool", "inline", "cannot share places: use 'greenlet' or 'thread'")
 
     def options(self, merged: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a Reader's options: as many of its handlers as it says, or as there are places, and messages too."""
+        """Return a Reader's options with ``concurrency`` and ``max_in_flight`` filled in."""
         most = merged.get("concurrency") or self.total
         return {"max_in_flight": most, **merged, "concurrency": min(most, self.total)}
 
     def begin(self, handlers: Sequence[Handler], readers: Sequence[Reader]) -> None:
-        """Share out, for as long as the Readers run."""
+        """Share the places out while the Readers run."""
         members = []
         for handler, reader in zip(handlers, readers, strict=True):
             core = reader._started()
@@ -48,7 +48,7 @@ class Sharing:
 
 
 def make(total: int, weights: Mapping[str, float] | None) -> Sharing:
-    """Return it, checked.  Raises OptionError."""
+    """Return a checked Sharing.  Raises OptionError."""
     check_number("total", total, 1, 10_000, whole=True)
     for value in (weights or {}).values():
         check_number("weights", value, 0.001, 1000)

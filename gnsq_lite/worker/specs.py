@@ -14,7 +14,7 @@ from gnsq_lite.option_fields import check_number, per_second
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne
 
-#: Reader options that mean the same to a Writer which is to reach the same nsqds.
+#: Reader options that a Writer to the same nsqds takes too.
 _SHARED = (
     {"nsqd_tcp_addresses", "lookupd_http_addresses", "address_map", "allowed_addresses", "dialect"}
     | set(ConnectionKeywords.__annotations__)
@@ -24,7 +24,7 @@ _SHARED = (
 
 @dataclass(frozen=True)
 class Handler:
-    """A function and what it is to be fed.
+    """A function, and the topic and channel that feed it.
 
     Attributes:
         options: Keywords of :class:`~gnsq_lite.Reader`, without the Worker's defaults; ``on_give_up`` may be a word.
@@ -37,13 +37,13 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """Where the function is, for people: ``shop.tasks.charge``."""
+        """The function's full name: ``shop.tasks.charge``."""
         function = self.function
         qualified = getattr(function, "__qualname__", type(function).__qualname__)
         return f"{getattr(function, '__module__', '?')}.{qualified}"
 
     def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its options over *defaults*; where only ``concurrency`` is given, so many messages may be here."""
+        """Return its options over *defaults*; ``max_in_flight`` defaults to ``concurrency``."""
         merged = {**defaults, **self.options}
         concurrency = merged.get("concurrency")
         if concurrency is not None and "max_in_flight" not in merged:
@@ -52,7 +52,7 @@ class Handler:
 
 
 def check_give_up(value: Any) -> None:
-    """Raise OptionError or InvalidName for what is neither None, a callable, nor a word of a configuration."""
+    """Raise OptionError or InvalidName unless *value* is None, callable, or one of the words."""
     if isinstance(value, str):
         check_name(value)
     elif value is not None and not callable(value):
@@ -60,16 +60,16 @@ def check_give_up(value: Any) -> None:
 
 
 def check_drain_timeout(seconds: Any) -> None:
-    """Raise OptionError for what is no number of seconds, 0 included."""
+    """Raise OptionError unless *seconds* is a number of seconds, 0 or more."""
     check_number("drain_timeout", seconds, 0, 1_000_000)
 
 
 def shared_rate(rate_limit: str, processes: int) -> str:
-    """Return the share that one of so many processes has of a ``rate_limit``."""
+    """Return one process's share of a ``rate_limit``."""
     rate = per_second("rate_limit", rate_limit)
     return rate_limit if processes == 1 or rate is None else f"{3600 * rate / processes!r}/h"
 
 
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a Reader's options that a Writer to the same nsqds takes."""
+    """Return the Reader options that a Writer to the same nsqds takes."""
     return {name: value for name, value in options.items() if name in _SHARED}

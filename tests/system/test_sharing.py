@@ -68,7 +68,7 @@ def test_a_weight_of_nobody_and_a_handler_that_cannot_wait_are_refused_before_th
     worker = Worker()
     worker.handler("t", "ch")(lambda message: None)
     worker.share_concurrency(4, {"t/other": 2.0})
-    with pytest.raises(OptionError, match="is no handler's topic/channel"):
+    with pytest.raises(OptionError, match="no handler has this topic/channel"):
         worker.check()
     few = Worker()
     few.handler("t", "ch")(lambda message: None)

@@ -1,4 +1,4 @@
-"""The app's entry in INSTALLED_APPS; it makes ``manage.py nsq_worker`` known."""
+"""The app for INSTALLED_APPS; it provides ``manage.py nsq_worker``."""
 
 from __future__ import annotations
 

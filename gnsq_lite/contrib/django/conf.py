@@ -7,7 +7,7 @@
 ``MIDDLEWARE``
     Dotted paths of :class:`gnsq_lite.worker.Middleware` classes, the outermost first.
 ``DRAIN_TIMEOUT``
-    Seconds that running handlers have when the worker is told to stop.
+    Seconds that running handlers have when the worker stops.
 ``OUTBOX``
     Names of ``DATABASES`` whose outboxes ``manage.py nsq_worker`` relays.
 ``OUTBOX_INTERVAL``

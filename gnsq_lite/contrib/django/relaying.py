@@ -1,4 +1,4 @@
-"""Who relays the outbox: a thread for each database in every process of the worker; a lock says whose turn it is."""
+"""The outbox relay: a thread per database in every process of the worker; a lock elects the one that works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
 class Relaying:
-    """Turn after turn at one database's outbox.
+    """Relays one database's outbox, batch after batch.
 
     Args:
         wait: Called with seconds; waits so long, and returns whether it is time to end.
@@ -36,7 +36,7 @@ class Relaying:
         self._failed = 0
 
     def run(self) -> None:
-        """Relay until it is time to end; no error of the database or of NSQ ends it."""
+        """Relay until stopped; errors of the database or of NSQ do not end it."""
         try:
             while not self._wait(self._once()):
                 pass
@@ -61,7 +61,7 @@ class Relaying:
 
 
 def interval() -> float:
-    """Return the setting's.  Raises ImproperlyConfigured for what is no number of seconds."""
+    """Return the interval from the settings, seconds.  Raises ImproperlyConfigured."""
     found = nsq_settings().get("OUTBOX_INTERVAL", 0.5)
     try:
         return float(check_number("NSQ['OUTBOX_INTERVAL']", found, 0.01, 3600))
@@ -86,7 +86,7 @@ class RelayInWorker(Middleware):
             self._threads[-1].start()
 
     def stopped(self, worker: Any) -> None:
-        """Let the turn that is under way end; it takes no longer than a publish may."""
+        """Wait for the current batch, at most as long as a publish may take."""
         self._over.set()
         for thread in self._threads:
             thread.join(30.0)

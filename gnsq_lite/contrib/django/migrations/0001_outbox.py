@@ -1,4 +1,4 @@
-"""The outbox's tables, and the row that who relays locks."""
+"""The outbox's tables, and the row that the relay locks."""
 
 from __future__ import annotations
 

@@ -22,25 +22,25 @@ from gnsq_lite.worker.loading import LoadError, explained
 class Command(BaseCommand):
     """Exit codes are those of ``gnsq-lite worker``."""
 
-    help = "Feeds the functions that apps' nsq.py decorate with gnsq_lite.contrib.django.handler, until SIGTERM."
+    help = "Runs the handlers in the apps' nsq.py (gnsq_lite.contrib.django.handler) until SIGTERM."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Flags as those of ``gnsq-lite worker``."""
         parser.add_argument("--topic", action="append", default=[], help="only its handlers; may be repeated")
         parser.add_argument("--processes", type=_count, default=1)
-        parser.add_argument("--concurrency", type=_count, help="handlers at once, for each that does not say itself")
-        parser.add_argument("--reload", action="store_true", help="start anew when a source changes")
+        parser.add_argument("--concurrency", type=_count, help="default concurrency of a handler")
+        parser.add_argument("--reload", action="store_true", help="restart when a source changes")
         parser.add_argument("--metrics-port", type=_port, help="serve a live page and /metrics; 0: any port")
-        parser.add_argument("--metrics-host", default="127.0.0.1", help="address for them; 0.0.0.0: every one")
+        parser.add_argument("--metrics-host", default="127.0.0.1", help="address to serve them at; 0.0.0.0: all")
         parser.add_argument("--allow-host", action="append", default=[], help="serve the live page under this name too")
         parser.add_argument(
-            "--allow-control", action="store_true", help=f"let who has the token in {TOKEN} pause and drain"
+            "--allow-control", action="store_true", help=f"allow pause and drain with the token in {TOKEN}"
         )
         parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
         parser.add_argument("--max-messages", type=_count, help="replace a process that has handled so many messages")
         parser.add_argument("--max-memory", type=_count, help="replace a process that uses so many MiB")
-        parser.add_argument("--no-schedules", action="store_true", help="publish nothing by the clock")
+        parser.add_argument("--no-schedules", action="store_true", help="publish no scheduled messages")
         parser.add_argument("--pidfile", help="keep the supervisor's process id in this file")
         parser.add_argument("--log-format", choices=("text", "json"), help="instead of the project's LOGGING")
         parser.add_argument("--no-supervise", action="store_true", help="run in this process, for a debugger")
