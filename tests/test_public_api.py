@@ -46,7 +46,8 @@ MEMBERS = {
     Writer: {
         "publish": "(self, topic, body, *, defer=0.0, timeout=None, key=None, partition=None, trace_id=None, "
         "headers=None)",
-        "multipublish": "(self, topic, bodies, *, timeout=None, key=None, partition=None, headers=None, trace_ids=None)",
+        "multipublish": "(self, topic, bodies, *, timeout=None, key=None, partition=None, headers=None, "
+        "trace_ids=None)",
         "flush": "(self, timeout=None)",
         "close": "(self, timeout=30.0)",
         "stats": "(self, timeout=None)",
