@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,8 @@ def opt(
     default: Any, doc: str, *, low: float | None = None, high: float | None = None, kind: str = "", shown: bool = True
 ) -> Any:
     """Declare an option: *kind* ``"bytes"`` takes size suffixes; ``shown=False`` keeps it out of reprs."""
-    return field(default=default, repr=shown, metadata={"doc": doc, "low": low, "high": high, "kind": kind})
+    bounds = {} if low is None else {"low": low, "high": math.inf if high is None else high}
+    return field(default=default, repr=shown, metadata={"doc": doc, "kind": kind, "unit": kind, **bounds})
 
 
 def camel(name: str) -> str:
