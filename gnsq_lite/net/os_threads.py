@@ -35,8 +35,9 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
 
 
-#: The hubs of threads that :func:`start_hub_thread` has started.
+#: The hubs of threads that :func:`start_hub_thread` has started, and a lock for each that has none yet.
 _hubs: set[Any] = set()
+_beginning: set[Any] = set()
 
 
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
@@ -44,17 +45,28 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
     The thread is parked when the interpreter exits.
     """
+    if not monkey.is_module_patched("threading"):
+        start_native_thread(name, run)
+        return
+    # The first hub of a process has gevent import its loop, under a lock that is gevent's own by now and wants a hub:
+    # two threads that made the first one at once would wait for each other for good.
+    get_hub()
+    begun = native_lock()
+    begun.acquire()
+    _beginning.add(begun)
 
     def run_beside_hub() -> None:
         hub = get_hub()
         _hubs.add(hub)
+        _beginning.discard(begun)
+        begun.release()
         try:
             run()
         finally:
             _hubs.discard(hub)
             hub.destroy(destroy_loop=True)
 
-    start_native_thread(name, run_beside_hub if monkey.is_module_patched("threading") else run)
+    start_native_thread(name, run_beside_hub)
 
 
 def park(call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -78,6 +90,8 @@ def park(call_soon: Callable[[Callable[[], None]], object]) -> None:
 
 @atexit.register
 def _park_hub_threads() -> None:
+    for begun in _beginning.copy():
+        begun.acquire(True, 1.0)
     for hub in _hubs.copy():
         park(hub.loop.run_callback_threadsafe)
 

@@ -57,12 +57,17 @@ def run():
         turns.append(1)
         time.sleep(0.01)
 start_hub_thread("t", run)
-native_sleep(0.2)
 """
 
 
 @pytest.mark.program
 def test_a_native_thread_with_a_hub_sleeps_before_a_patched_interpreter_ends() -> None:
     # One that woke while the interpreter was taken down has crashed the process, one exit of some seventy.
-    done = python(ENDS)
+    done = python(ENDS + "while not turns: native_sleep(0.01)\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"True 0\n", b"")
+
+
+@pytest.mark.program
+def test_a_patched_interpreter_ends_while_a_native_thread_makes_the_first_hub() -> None:
+    done = python(ENDS)
+    assert (done.returncode, done.stdout.split()[1:], done.stderr) == (0, [b"0"], b"")
