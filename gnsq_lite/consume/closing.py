@@ -58,7 +58,7 @@ class Closing:
         self.begun = False
         #: Handlers that still ran when the time was over.
         self.abandoned = 0
-        self._close_by = float("inf")
+        self._close_by = self._asked_at = float("inf")
         self._news = Event()
 
     def look(self) -> None:
@@ -94,7 +94,7 @@ class Closing:
             self._wait_until(lambda: self._is_quiet(connections), lambda: self._close_by)
             # What nsqd sent before it read CLS still comes, and goes back, even where no time was given.
             lingers = self._clock.now() + _LINGER
-            self._wait_until(lambda: all(c.close_waited or not c.is_open() for c in connections), lambda: lingers)
+            self._wait_until(lambda: all(c.close_waited or self._is_gone(c) for c in connections), lambda: lingers)
             left = self.abandoned = self._busy()
             if left:
                 log.warning("%d handlers still run when the time is over; their messages go back to nsqd", left)
@@ -104,7 +104,7 @@ class Closing:
             for connection in connections:
                 connection.shut_down()
             self._wait_until(lambda: not self.loop.has_queued_calls(), lambda: lingers)
-            self._wait_until(lambda: not any(c.is_open() for c in connections), lambda: lingers)
+            self._wait_until(lambda: all(self._is_gone(c) for c in connections), lambda: lingers)
         finally:
             self._end()
 
@@ -133,20 +133,29 @@ class Closing:
         """Ask for no more messages, and send back what no handler has begun; return all connections."""
         self._stop_discovery()
         connections = list(self._connections())
+        self._asked_at = self._clock.now()
         for connection in connections:
             connection.send_close()
+            connection.give_back()
         send_back(self._take_queued())
         return connections
 
     def _give_back(self, connections: list[Subscribed]) -> None:
         for connection in connections:
-            connection.give_back()
             send_back(connection.in_flight.unanswered())
 
     def _is_quiet(self, connections: list[Subscribed]) -> bool:
         if self._busy():
             return False
-        return all(not c.is_open() or (c.close_waited and not c.in_flight) for c in connections)
+        return all(self._is_gone(c) or (c.close_waited and not c.in_flight) for c in connections)
+
+    def _is_gone(self, connection: Subscribed) -> bool:
+        """Whether nothing more is to be had of it: it is closed, or owed nothing and silent since it was sent CLS."""
+        if not connection.is_open():
+            return True
+        if connection.in_flight or connection.unsent() or connection.read_at > self._asked_at:
+            return False
+        return self._clock.now() >= self._asked_at + _LINGER
 
     def _wait_until(self, done: Callable[[], bool], deadline: Callable[[], float]) -> None:
         while not done():

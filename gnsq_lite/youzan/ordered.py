@@ -39,14 +39,14 @@ class OrderedPartition:
     Every method returns what to do now, in order.
     """
 
-    __slots__ = ("_again", "_clock", "_current", "_held", "_queue", "_returned")
+    __slots__ = ("_again", "_clock", "_closes", "_current", "_held", "_queue", "_returned")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._current: Delivery | None = None
         self._again: Delivery | None = None  # a newer delivery of the current one
         self._queue: deque[Delivery] = deque()
-        self._held = False
+        self._held = self._closes = False
         self._returned = False  # the handler ended without an answer
 
     @property
@@ -79,7 +79,7 @@ class OrderedPartition:
         self._again = None
         left = newest.deadline - self._clock.now()
         margin = min(1.0, left * 0.1)
-        seconds = min(delay, left - margin)
+        seconds = 0.0 if self._closes else min(delay, left - margin)
         if seconds <= 0:
             return [SendBack(newest), *self._end(message, back=True)]
         self._current, self._held = newest, True
@@ -106,7 +106,8 @@ class OrderedPartition:
         return self._hand_out_again() if self._again is not None else self._end(message)
 
     def close(self) -> list[Decision]:
-        """The consumer closes: what is held or waits goes back at once, in order."""
+        """The consumer closes: what is held or waits goes back at once, in order; so does what fails from now on."""
+        self._closes = True
         decisions: list[Decision] = []
         if self._held and self._current is not None:
             decisions.append(SendBack(self._again or self._current))

@@ -137,6 +137,9 @@ def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled(
     assert partition.close() == [SendBack(second)]
     assert partition.finished(first) == []
     partition.arrived(first)
+    assert partition.failed(first, 5.0) == [SendBack(first)]  # and is held no more
+    partition, _ = a_partition()
+    partition.arrived(first)
     partition.failed(first, 5.0)
     assert partition.close() == [SendBack(first)]
     assert partition.release(first) == []
