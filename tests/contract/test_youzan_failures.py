@@ -86,10 +86,13 @@ def test_a_leader_that_is_stopped_holds_up_its_own_partition_alone(real: RealClu
         keyed.start()
         writer.publish(topic, b"who notices")
         writer.publish(topic, b"or this one")
+        seconds = []
         for number in range(20):
             began = time.monotonic()
             writer.publish(topic, b"%d" % number)
-            assert time.monotonic() - began < 2.0
+            seconds.append(time.monotonic() - began)
+        assert sorted(seconds)[15] < 0.1, seconds  # the others may have been held up by a busy machine
+        assert max(seconds) < 1.0, seconds
         stopped.signal(signal.SIGCONT)
         keyed.join(_FAILOVER)
         until(lambda: len(firsts(got)) == 27, _FAILOVER)

@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import Reader
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.contract.test_youzan_cluster import Cluster, a_writer, cluster, subscribed, until
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, cluster, subscribed, until
 
 __all__ = ["cluster"]
 
@@ -58,3 +58,15 @@ def test_a_failed_message_pauses_its_partition_alone_and_is_handled_again_after_
     assert all(0.95 <= seconds < 2.0 for seconds in between), between
     if max_in_flight > 1:
         assert max(flowed) - began < 5.0
+
+
+@pytest.mark.parametrize("flags", [{"orderedmulti": "true"}, {}])
+def test_a_topic_is_read_in_order_or_not_as_it_says_itself(cluster: Cluster, flags: dict[str, str]) -> None:
+    topic, got = cluster.topic(2, **flags), []
+    with a_reader(cluster, topic, got.append, ordered=None) as reader, a_writer(cluster) as writer:
+        subscribed(reader, 2)
+        for number in range(4):
+            writer.publish(topic, b"%d" % number, partition=number % 2)
+        until(lambda: len(got) >= 4)
+    # SUB_ORDERED alone brings each message's place in the queue.
+    assert {message.queue_offset is not None for message in got} == {bool(flags)}
