@@ -24,6 +24,7 @@ from gnsq_lite.spark import segments
 from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
+from gnsq_lite.spark.depth import ChannelDepth
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SourceOptions, seconds_of
@@ -45,13 +46,14 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._collector: Collector | None = None
+        self._depth: ChannelDepth | None = None
         self._available_now = False
         self._unasked = not supports_available_now()
         self._last: Offset | None = None
         self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_collector": None}
+        return {**self.__dict__, "_collector": None, "_depth": None}
 
     # -- driver side
 
@@ -62,6 +64,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             spool = open_any_spool(options, self.files())
             self._collector = Collector(spool, self._make_receiver(), options)
             self._collector.start()
+            self._depth = ChannelDepth(options)
         self._collector.check()
         return self._collector
 
@@ -169,13 +172,14 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest position and the lag, for the query's progress alone; None before the first batch."""
         collector = self._collector
-        if collector is None:
+        if collector is None or self._depth is None:
             return None
         spool = collector.spool
         with collector.lock:
             waiting = {"rows": spool.rows_after(collector.handed), "bytes": spool.bytes_after(collector.handed)}
             newest = Offset(spool.meta.uuid, spool.newest).as_dict()
-        return {**newest, "waiting": waiting, "inFlight": collector.in_flight(), "missing": collector.missing()}
+        here = {"waiting": waiting, "inFlight": collector.in_flight(), "missing": collector.missing()}
+        return {**newest, **here, "depth": self._depth.look()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what the backlog is: all that was published up to now, by nsqd's clock."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import NSQError
-from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.http import NsqdClient
+from gnsq_lite.http.addresses import http_address, http_addresses
 from gnsq_lite.keywords import url_list, with_environment
 from gnsq_lite.net.os_threads import start_hub_thread
-from gnsq_lite.options import format_address
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.worker.app import Worker
 
@@ -25,8 +25,6 @@ Place = tuple[str, str, str]
 EVERY, LINGER, TIMEOUT = 2.0, 15.0, 1.0
 #: Channels polled in one round; where there are more, the next round goes on with the others.
 MOST = 64
-#: nsqd's default TCP and HTTP ports; the HTTP port is guessed from them where no nsqlookupd names it.
-_USUAL = (":4150", ":4151")
 
 
 class Depths:
@@ -87,23 +85,12 @@ class Depths:
         """Return the HTTP address of each nsqd that a nsqlookupd lists for *topic*, by its TCP address."""
         _, lookupds = with_environment(options.get("nsqd_tcp_addresses"), options.get("lookupd_http_addresses"))
         settings = {"tls": options.get("lookupd_tls"), "auth_token": options.get("lookupd_token")}
-        found: dict[str, str] = {}
-        for address in url_list(lookupds):
-            try:
-                with LookupdClient(address, http_timeout=TIMEOUT, http_retries=0, **settings) as client:
-                    nodes = client.lookup(topic).producers
-            except NSQError as error:
-                log.debug("no depths through %s: %s", address, error)
-                continue
-            found |= {format_address(node.tcp_address): format_address(node.http_address) for node in nodes}
-        return found
+        return http_addresses(topic, url_list(lookupds), http_timeout=TIMEOUT, http_retries=0, **settings)
 
 
 def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | None:
     """Return the depth of a channel, or None where it is unknown."""
-    address = http.get(nsqd)
-    if address is None and nsqd.endswith(_USUAL[0]):
-        address = nsqd.removesuffix(_USUAL[0]) + _USUAL[1]
+    address = http_address(nsqd, http)
     if address is None:
         return None
     try:

@@ -140,7 +140,7 @@ def test_the_progress_tells_of_the_lag(readers: Any) -> None:
     found = reader.reportLatestOffset()
     assert found["waiting"]["rows"] == 5
     assert found["waiting"]["bytes"] > 0
-    assert (found["seg"], found["inFlight"], found["missing"]) == (2, 0, [])
+    assert (found["seg"], found["inFlight"], found["missing"], found["depth"]) == (2, 0, [], None)
     reader.partitions(start, reader.latestOffset(start, None))
     assert reader.reportLatestOffset()["waiting"] == {"rows": 0, "bytes": 0}
 

@@ -1,0 +1,74 @@
+"""What nsqd still holds of a query's channel, for its progress: the part of the lag that is not here yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import NSQError
+from gnsq_lite.http import NsqdClient
+from gnsq_lite.http.addresses import http_address, http_addresses
+from gnsq_lite.keywords import address_list, url_list, with_environment
+from gnsq_lite.net.os_threads import start_hub_thread
+from gnsq_lite.options import format_address
+from gnsq_lite.spark.options import SourceOptions
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Seconds from one answer to the next question, and those a server has to answer.
+EVERY, TIMEOUT = 2.0, 1.0
+
+
+class ChannelDepth:
+    """Asks the nsqds in a thread of its own when somebody looks, and not otherwise; who looks waits for nothing."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        start_thread: Callable[[str, Callable[[], None]], None] = start_hub_thread,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._options, self._start_thread, self._clock = options, start_thread, clock
+        self._known: int | None = None
+        self._due = clock.now()
+        self._is_asking = False
+
+    def look(self) -> int | None:
+        """Return the messages that wait at all nsqds, as last heard; None: not heard, or not of all of them."""
+        if not self._is_asking and self._clock.now() >= self._due:
+            self._is_asking = True
+            self._start_thread("gnsq_lite-depth", self._ask)
+        return self._known
+
+    def _ask(self) -> None:
+        try:
+            self._known = self._total()
+        except Exception:
+            log.exception("the depth of %s/%s cannot be asked for", self._options.topic, self._options.channel)
+            self._known = None
+        finally:
+            self._due = self._clock.now() + EVERY
+            self._is_asking = False
+
+    def _total(self) -> int | None:
+        given = self._options.client_arguments()
+        named, lookupds = with_environment(given.get("nsqd_tcp_addresses"), given.get("lookupd_http_addresses"))
+        known = http_addresses(self._options.topic, url_list(lookupds), http_timeout=TIMEOUT, http_retries=0)
+        nsqds = set(map(format_address, address_list(named, option="nsqdTCPAddresses", default_port=4150)))
+        depths = [self._at(http_address(nsqd, known)) for nsqd in nsqds | set(known)]
+        heard = [depth for depth in depths if depth is not None]
+        return sum(heard) if heard and len(heard) == len(depths) else None
+
+    def _at(self, address: str | None) -> int | None:
+        topic, channel = self._options.topic, self._options.channel
+        if address is None:
+            return None
+        try:
+            with NsqdClient(address, http_timeout=TIMEOUT, http_retries=0) as client:
+                topics = client.stats(topic, channel, include_clients=False, include_mem=False).topics
+        except NSQError as error:
+            log.debug("no depth of %s/%s at %s: %s", topic, channel, address, error)
+            return None
+        here = [found for each in topics if each.topic_name == topic for found in each.channels]  # Youzan: by partition
+        return sum(found.depth for found in here if found.channel_name == channel)
