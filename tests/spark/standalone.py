@@ -16,9 +16,9 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 class Standalone:
-    """One master and *workers* workers of a core each."""
+    """One master and *workers* workers, which offer so many *cores* each."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
+    def __init__(self, folder: Path, workers: int, cores: int = 1) -> None:
         self._folder = folder
         folder.mkdir()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -28,7 +28,7 @@ class Standalone:
         self._start("master", "org.apache.spark.deploy.master.Master", *where, "--port", str(port))
         self._await("master", "I have been elected leader")
         for number in range(workers):
-            limits = ["--cores", "1", "--memory", "1200m", "--work-dir", str(folder / f"work{number}")]
+            limits = ["--cores", str(cores), "--memory", "1200m", "--work-dir", str(folder / f"work{number}")]
             self._start(f"worker{number}", "org.apache.spark.deploy.worker.Worker", *where, *limits, self.url)
         for number in range(workers):
             self._await(f"worker{number}", "Successfully registered with master")
