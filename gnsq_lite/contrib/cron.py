@@ -43,7 +43,7 @@ class Cron:
         try:
             self.next_after(0.0)
         except (CronSimError, AttributeError, TypeError, StopIteration) as error:
-            raise OptionError("cron", expression, f"is no cron expression: {error or 'it never matches'}") from error
+            raise OptionError("cron", expression, f"is not a cron expression: {error or 'it never matches'}") from error
 
     def next_after(self, wall: float) -> float:
         """Return the first time later than *wall*, both seconds since 1970."""

@@ -182,7 +182,7 @@ def _serve(server: StatusServer, status: StatusAt) -> None:
         server.start()
     except OSError as error:
         address = f"{status.host}:{status.port}"
-        raise NSQConnectionError(address, f"no status pages: {error.strerror or error}") from error
+        raise NSQConnectionError(address, f"cannot serve the status pages: {error.strerror or error}") from error
     where = f"http://{status.host}:{server.port}/"
     print(f"status: {where}metrics /healthz /readyz; live: {where}", file=sys.stderr, flush=True)
 

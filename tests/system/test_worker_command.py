@@ -466,7 +466,7 @@ def test_a_taken_port_is_said_at_once(nsqd: Broker, tmp_path: Path) -> None:
     port = nsqd.http_address.rpartition(":")[2]
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--metrics-port", port) as program:
         assert program.ends() == 1
-        assert f"127.0.0.1:{port}: no status pages: Address already in use" in program.output
+        assert f"127.0.0.1:{port}: cannot serve the status pages: Address already in use" in program.output
 
 
 def test_a_module_that_exits_is_not_started_again_and_what_it_said_is_shown(tmp_path: Path) -> None:
