@@ -167,7 +167,7 @@ class Closing:
 
 
 def send_back(messages: Iterable[Message]) -> None:
-    """REQ 0, as far as they are not answered."""
+    """Send REQ 0 for those that are not answered."""
     for message in messages:
         unless_answered(message.requeue, 0.0, False)
 

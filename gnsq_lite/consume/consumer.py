@@ -127,7 +127,7 @@ class Consumer:
                 self._connect(endpoint, direct=False)
 
     def _forgotten(self, endpoints: Iterable[Endpoint]) -> None:
-        """Discovery says: nobody lists these any more, which are not connected."""
+        """Forget endpoints that are disconnected and no longer listed."""
         for endpoint in endpoints:
             self.losses.forget(endpoint)
 

@@ -19,7 +19,7 @@ log = logging.getLogger("gnsq_lite.net")
 #: Messages nsqd may have out beyond its RDY before reading rests, at least; else a quarter of RDY.  Those that it has
 #: taken back count here for a moment more, and a server that counts RDY down renews it while some are under way.
 _SPARE = 10
-#: Seconds after which one who waits looks again, whoever should have woken it.
+#: Seconds after which a waiter checks again, even if it was not woken.
 _LOOK_AGAIN = 1.0
 
 

@@ -1,6 +1,6 @@
-"""One message through its handler, and what becomes of it: FIN, REQ, give up, or an answer that comes later.
+"""Takes one message through its handler to its outcome: FIN, REQ, giving up, or an answer that comes later.
 
-Runs where handlers run (MSG-1, MSG-2, MSG-4).
+Runs in the handler's thread or greenlet (MSG-1, MSG-2, MSG-4).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outcomes(Protocol):
     """What is done with a handler's outcome other than "finish it"."""
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """The handler raised: requeue, log, tell.  Runs where the handler ran."""
+        """The handler raised: requeue, log, call the hooks.  Runs where the handler ran."""
 
     def gives_up(self, message: Message) -> bool:
         """Whether a message that came more than max_attempts times is not to be handled."""
@@ -55,7 +55,7 @@ RETURNED_FALSE = (
 
 
 def refuse_unrun(returned: object, by: str = "the handler") -> None:
-    """Raise TypeError for a coroutine or a generator: what returned it has run nothing, and nobody will.
+    """Raise TypeError for a coroutine or a generator: nothing of it has run, and nothing will.
 
     A handler's False, which was a failure to pynsq, gets a warning, by default once.
     """
@@ -154,7 +154,7 @@ def key_of(message: Message) -> tuple[str, bytes]:
 
 
 class HandlerOutcomes:
-    """Requeues, gives up, logs and tells.
+    """Requeues, gives up, logs, and calls the hooks.
 
     Args:
         stop_partition: Called in the loop with a message that ends its ordered partition (YZ-13).
@@ -178,7 +178,7 @@ class HandlerOutcomes:
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue, or give up, the messages of a handler that raised and has not answered them; then tell of it."""
+        """Requeue or give up the unanswered messages of a handler that raised; then log, and call the hooks."""
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)

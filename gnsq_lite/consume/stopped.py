@@ -10,7 +10,7 @@ from gnsq_lite.policy.attempts import Tries
 
 
 def name_of(endpoint: Endpoint) -> int | str:
-    """Return what keeps an order of its own: a partition, whoever leads it; or an nsqd that names none."""
+    """Return the unit of ordering: a partition, whichever nsqd leads it, or an nsqd without partitions."""
     return str(endpoint) if endpoint.partition is None else endpoint.partition
 
 

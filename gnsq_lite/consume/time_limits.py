@@ -1,8 +1,8 @@
-"""What becomes of a handler whose time is over, in each pool.
+"""What happens to a handler that exceeds its time limit, in each pool.
 
-Greenlets: TimeLimitExceeded is raised in it, where it waits.  Threads: nothing can end one, and nothing is tried: an
-exception set from outside meets the next line of Python, be it in a ``finally``, and never a call that hangs in C.  Its
-messages are answered for it, what it answers later counts for nothing, and another thread takes its place.
+Greenlets: TimeLimitExceeded is raised in the handler, where it waits.  Threads cannot be ended, and nothing is tried:
+an exception set from outside would hit the next line of Python, even in a ``finally``, and never a call hanging in C.
+The messages of such a thread are answered for it, its own answers are ignored, and another thread takes its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class TimeLimits:
-    """Looks at the handlers of one pool, which has *concurrency* places; in the loop's thread."""
+    """Watches the handlers of one pool, which has *concurrency* places; in the loop's thread."""
 
     def __init__(
         self,
@@ -42,28 +42,28 @@ class TimeLimits:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._outcomes, self._hooks = outcomes, hooks
         self._times = HandlerTimes(settings.limits, clock, interruptible=settings.pool != "thread")
-        #: Whether there is a limit; without one, whoever wants to know looks.
+        #: Whether there is a limit; without one, :meth:`look` is called on demand only.
         self.is_needed = (settings.limits.time_limit, settings.limits.soft_time_limit) != (None, None)
-        #: Handlers that run on though they were written off.
+        #: Handlers that still run after they were written off.
         self.overdue = 0
 
     def busy(self) -> int:
-        """Handlers that run, without those that were written off, which nobody waits for."""
+        """Running handlers, without those that were written off."""
         return self._pool.busy() - self.overdue
 
     def set_concurrency(self, count: int) -> None:
-        """Change how many handlers may run at once; those written off have lost their places, to as many others."""
+        """Change how many handlers may run at once; those written off do not count."""
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
 
     def run(self) -> None:
-        """Look until killed."""
+        """Watch until killed."""
         while True:
             gevent.sleep(self._times.look_every)
             self.look()
 
     def look(self) -> float:
-        """Do what is due; return the seconds for which the handler that has run longest has run."""
+        """Act on exceeded limits; return the age of the oldest running handler, seconds."""
         for act, run in self._times.look(tuple(self._pool.seats)):
             if act is Act.WARN:
                 self._warn(run)
@@ -85,12 +85,12 @@ class TimeLimits:
             self._hooks.call("on_slow", message, limit)
 
     def _interrupt(self, run: Running) -> None:
-        """In the hub, where the handler can be only where it waits."""
+        """Runs in the hub: a handler in a greenlet is waiting then."""
         if run.still_runs():
             run.seat[0].throw(self._error())
 
     def _write_off(self, run: Running) -> None:
-        """Answer for it, where on_give_up may wait as in a handler."""
+        """Answer its messages, in a place where on_give_up may wait."""
         error = self._error()
         for message in _messages(run.job):
             said = "the handler of %r does not end; another takes its place"

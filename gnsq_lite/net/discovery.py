@@ -1,6 +1,6 @@
 """Polls the nsqlookupds for a topic, and says which nsqds to connect to (DISC-1 to DISC-6).
 
-A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so one that is slow delays nobody;
+A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so a slow one delays no other;
 :class:`~gnsq_lite.policy.producers.Producers` decides what an answer changes.  What fails leaves all as it was and is
 logged when a nsqlookupd begins to fail, not each time.
 """
@@ -62,7 +62,7 @@ class Discovery:
         direct: Endpoints that are connected to anyway: never found.
         on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
-        on_forget: Called with endpoints that are disconnected and that nobody lists any more.
+        on_forget: Called with endpoints that are disconnected and no longer listed.
         on_round: Called when each nsqlookupd that was asked has answered or failed.
         allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of a nsqlookupd that was
             named by another (YZ-1); what it refuses is in no Lookup, and a refusal is logged once.

@@ -1,7 +1,7 @@
-"""Finding out that this process is a forked child: by Python's hook, or by its id where a fork in C ran no hook.
+"""Detects a forked child: by Python's hook, or by the process id where a fork in C ran no hook.
 
-uWSGI forks its workers so, and so does whatever else calls fork() from C.  Nothing of the parent's threads is left in
-the child, and all that was made in the parent has to know it before it waits for one of them.
+uWSGI, for one, forks its workers in C.  The parent's threads do not exist in the child, and every object made in the
+parent must learn that before it waits for one of them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from os import getpid
 
 from gnsq_lite.net.os_threads import native_ident, native_sleep
 
-#: Seconds between two looks whether another thread of the child is done.
+#: Seconds between two checks whether another thread of the child is done.
 _LOOK = 0.001
 
 _acts: list[Callable[[], None]] = []
-#: The process for which all is in order.
+#: The process whose state is up to date.
 _pid = getpid()
-#: Which thread takes over in which process; a lock could be held by a thread of the parent's, for ever.
+#: Which thread takes over in which process.  A lock will not do: a thread of the parent could hold it for ever.
 _claims: dict[int, int] = {}
 _begun: set[int] = set()
 
 
 def on_fork(act: Callable[[], None]) -> None:
-    """Have *act* called in each forked child before anything of the library's is used there; in the order given."""
+    """Call *act* in each forked child before the library is used there; in order of registration."""
     _acts.append(act)
 
 
 def look_for_fork() -> None:
-    """Take over what a forked child must, if this is one and nobody has yet.  Cheap: a system call."""
+    """Run the registered actions if this is a forked child that has not run them.  Costs one system call."""
     if getpid() != _pid:
         _take_over()
 

@@ -42,7 +42,7 @@ class Loop:
     def __init__(self, hub: Hub, *, keep_alive: bool = False) -> None:
         self.hub = hub
         self.ident = native_ident()
-        #: Whether its thread is the parent's: in a forked child nobody turns it any more.
+        #: Whether its thread belongs to the parent: in a forked child it does not run any more.
         self.gone = False
         #: Whether the interpreter is exiting, and its thread was stopped for good.
         self.stopped = False

@@ -14,7 +14,7 @@ from gnsq_lite.net.waiting import Completion, wait_any
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds between two looks for a signal that came in while nobody could be interrupted.
+#: Seconds between two checks for a signal that arrived while no wait could be interrupted.
 _LOOK = 0.5
 
 

@@ -1,6 +1,6 @@
 """Decisions without I/O: who gets how much RDY, when to pause, when to try again, whom to connect to.
 
-Each policy is a small object that is told what happened and answers with what to do; the caller does it.  Nothing here
+Each policy is a small object that takes events and returns decisions; the caller carries them out.  Nothing here
 yields, sleeps or reads the machine's clock: time and chance are arguments, so that every history can be replayed.  The
 policies know connections and nodes by hashable keys only.
 

@@ -50,14 +50,14 @@ class Tries:
         return 0 < self._max < attempts
 
     def tried(self, key: Hashable, attempts: int) -> None:
-        """Take that a handler began the message and did not finish it."""
+        """Note that a handler began the message and did not finish it."""
         if 0 < self._max <= attempts:
             if len(self._recent) >= self._keep:
                 self._older, self._recent = self._recent, set()
             self._recent.add(key)
 
     def not_begun(self, key: Hashable) -> None:
-        """Take that no handler had begun it after all."""
+        """Note that no handler had begun it after all."""
         self._recent.discard(key)
         self._older.discard(key)
 

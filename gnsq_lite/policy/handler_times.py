@@ -1,7 +1,7 @@
-"""How long handlers have run, and whose time is over.  Pure: the clock is given, and what runs is looked at.
+"""How long handlers have run, and which exceed a limit.  Pure: the clock and the running jobs are arguments.
 
-Nothing is counted when a handler begins or ends: who looks, sees what each worker is at, and a job that was there
-before is as old as its first sight.  So an age is short by at most the time between two looks.
+Nothing is recorded when a handler begins or ends.  Each look sees the job of each worker, and the age of a job counts
+from the first look that saw it.  So an age is too short by at most the time between two looks.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Seat = list[Any]
 
 
 class Act(Enum):
-    """What is to be done about a handler."""
+    """What to do about a handler."""
 
     WARN = "warn"
     """Its soft limit has passed."""
     INTERRUPT = "interrupt"
-    """Its time is over, and it can be told."""
+    """Its limit has passed, and it can be interrupted."""
     WRITE_OFF = "write off"
-    """Its time is over, and nothing ends it: its messages are answered, and its place goes to another."""
+    """Its limit has passed, and nothing ends it: answer its messages, and give its place to another."""
 
 
 @dataclass(eq=False)
 class Running:
-    """A handler that was seen to run."""
+    """A handler that was seen running."""
 
     seat: Seat
     job: Any
@@ -44,7 +44,7 @@ class Running:
     done: Act | None = None
 
     def still_runs(self) -> bool:
-        """Whether the same worker is at the same job."""
+        """Whether the worker still runs the same job."""
         return self.seat[1] is self.job
 
 
@@ -69,16 +69,16 @@ class HandlerTimes:
 
     @property
     def overdue(self) -> int:
-        """Handlers that run on though they were written off."""
+        """How many handlers still run after they were written off."""
         return sum(each.done is Act.WRITE_OFF and each.still_runs() for each in self._running.values())
 
     def oldest(self) -> float:
-        """Return the seconds for which the handler that has run longest has run; 0.0: none runs."""
+        """Return the age of the oldest running handler, seconds; 0.0 where none runs."""
         now = self._clock.now()
         return max((now - each.since for each in self._running.values() if each.still_runs()), default=0.0)
 
     def look(self, seats: Iterable[Seat]) -> list[tuple[Act, Running]]:
-        """Take what the workers are at; return what is to be done about whom."""
+        """Take the workers' current jobs; return what to do about which."""
         now, before = self._clock.now(), self._running
         self._running = {}
         acts = []

@@ -43,7 +43,7 @@ class Connect(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Forget(Generic[K]):
-    """Drop what is kept about *key*: it is not connected, and nobody lists it."""
+    """Drop what is kept about *key*, which is neither connected nor listed."""
 
     key: K
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def even_shares(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
-    """Split *budget* evenly; nobody gets more than its limit, and what a limit leaves over goes to the others.
+    """Split *budget* evenly; no share exceeds its limit, and what a limit leaves over goes to the others.
 
     No two shares below their limits differ by more than one.  What cannot be divided goes, one each, to those who
     have the most now (*current*), so that a small change of the budget or of the number of takers changes few shares.
