@@ -32,6 +32,8 @@ class Outcomes:
         #: Messages that nsqd took, by who read the answer: the loop or a thread.
         self._published = self._published_in_threads = 0
         self._drained: list[Event] = []
+        #: Whether that is to be looked at, in a moment.
+        self._due = False
 
     @property
     def published(self) -> int:
@@ -44,16 +46,14 @@ class Outcomes:
             self._published += publication.count
             if publication.cost:
                 self.backlog.release(publication.cost)
-            if self._drained:
-                self._tell_drained()
+            self._look_soon()
 
     def took(self, count: int, size: int) -> None:
         """nsqd took *count* messages, *size* bytes of them counted as pending; in any thread, one at a time."""
         self._published_in_threads += count
         if size:
             self.backlog.release(size)
-        if self._drained:
-            self._loop.call_soon(self._tell_drained)
+        self._look_soon()
 
     def settle(self, publication: Publication, *, error: BaseException) -> None:
         """Give a publish its outcome, once, and count it."""
@@ -67,14 +67,20 @@ class Outcomes:
             self.unknown += publication.count
         else:
             self.failed += publication.count
-        if self._drained:
-            self._tell_drained()
+        self._look_soon()
 
     def unsettled(self) -> int:
         """Publishes that have no outcome yet."""
         return sum(1 for publication in self._everything() if not publication.done())
 
+    def _look_soon(self) -> None:
+        """Have whoever waits for all told, if they have theirs: once for all that this turn of the loop settles."""
+        if self._drained and not self._due:
+            self._due = True
+            self._loop.call_soon(self._tell_drained)
+
     def _tell_drained(self) -> None:
+        self._due = False
         if not self.unsettled():
             for event in self._drained:
                 event.set()

@@ -20,7 +20,7 @@ from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
-from gnsq_lite.net.stream import READ_SIZE
+from gnsq_lite.net.stream import READ_SIZE, lost
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue
@@ -80,6 +80,11 @@ class SharedConnection(Connection):
             self._lent = True
         super().run()
 
+    def _deliver(self, data: bytes) -> None:
+        count = 0 if self._decoder.pending_bytes else count_oks(data)
+        if not (count and self._settle(count)):
+            super()._deliver(data)
+
     def send(self, data: bytes) -> None:
         """Queue *data*, which is no publish."""
         self.put(None, data)
@@ -87,10 +92,13 @@ class SharedConnection(Connection):
     def put(self, publication: Publication | None, command: bytes) -> None:
         """Queue a command; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
         with self._lock:
-            self._queue.append((publication, command))
-            if not self._due:
-                self.loop.call_soon(self._flush)  # first: a thread may be interrupted in between
-                self._due = True
+            self._enqueue(publication, command)
+
+    def _enqueue(self, publication: Publication | None, command: bytes) -> None:
+        self._queue.append((publication, command))
+        if not self._due:
+            self.loop.call_soon(self._flush)  # first: a thread may be interrupted in between
+            self._due = True
 
     def put_in_thread(self, publication: Publication) -> bool:
         """Queue a publish that nobody waits for yet; False: the loop is to carry it out."""
@@ -100,10 +108,7 @@ class SharedConnection(Connection):
         with self._lock:
             if not self._lent or self._destination.silent:
                 return False
-            self._queue.append((publication, command))
-            if not self._due:
-                self.loop.call_soon(self._flush)
-                self._due = True
+            self._enqueue(publication, command)
         return True
 
     def _flush(self) -> None:
@@ -112,8 +117,7 @@ class SharedConnection(Connection):
             mine = self._sender is None
             if mine:
                 self._sender = LOOP
-        if self._reader is None:
-            self._watch()
+        self._watch()
         if mine:
             self._send_queued()
 
@@ -169,11 +173,11 @@ class SharedConnection(Connection):
         """Do what no thread does, and notice a role whose thread is gone; called about once a second."""
         with self._lock:
             over = [role for role in (self._sender, self._reader) if isinstance(role, Publication) and role.done()]
-            lost = any(role is old for role in over for old in self._overstayed)
+            is_lost = any(role is old for role in over for old in self._overstayed)
             self._overstayed = over
-            if lost:
+            if is_lost:
                 self._sender = self._reader = LOOP
-        if lost:
+        if is_lost:
             self.close(ConnectionLost(self.address, "a thread ended in the middle of a publish"))
         self._flush()  # what a thread that was interrupted has left, too
 
@@ -282,7 +286,7 @@ class SharedConnection(Connection):
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
-                self._leave_sending(partial(self._failed, error))
+                self._leave_sending(partial(self.close, lost(self.address, error)))
                 return
             self._stream.bytes_out += sent  # type: ignore[union-attr]
             if sent < len(data):
@@ -295,11 +299,7 @@ class SharedConnection(Connection):
         """Let the loop go on with *act* in the thread's place."""
         with self._lock:
             self.loop.call_soon(act)
-            self._sender = LOOP
-            self._sends = False
-
-    def _failed(self, error: OSError) -> None:
-        self.close(ConnectionLost(self.address, f"connection lost: {error.strerror or error}"))
+            self._sender, self._sends = LOOP, False
 
     def _read_for_all(self, mine: Publication) -> None:
         """Read once, and settle what was answered."""
@@ -318,20 +318,21 @@ class SharedConnection(Connection):
             raise
         self._reads, data = True, got[0]
         count = count_oks(data)
-        if not (count and self._settle(count, len(data))):
+        if count and self._settle(count):
+            self.read_at = self.clock.now()
+            self._stream.bytes_in += len(data)  # type: ignore[union-attr]
+        else:
             self._give_back(data, mine)
         self._reads = False
         if not mine.decided:  # answers to others may come without a pause
             self._keep_deadline(mine)
 
-    def _settle(self, count: int, size: int) -> bool:
+    def _settle(self, count: int) -> bool:
         """Give so many publishes their outcome; False: that is for the loop."""
         with self._lock:
             if len(self._pending) < count or self._destination.silent:
                 return False
             self._pending.take_oks(count, self._threads.took)
-        self.read_at = self.clock.now()
-        self._stream.bytes_in += size  # type: ignore[union-attr]
         return True
 
     def _give_back(self, data: bytes | OSError, mine: Publication) -> None:

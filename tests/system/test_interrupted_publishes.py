@@ -243,9 +243,9 @@ def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it
 
 @PLAIN
 @pytest.mark.rule("PUB-2")
-@pytest.mark.parametrize("call", ["append", "__exit__"])
+@pytest.mark.parametrize(("function", "call"), [("_enqueue", "append"), ("put_in_thread", "__exit__")])
 def test_who_is_interrupted_while_it_queues_a_publish_holds_up_none_after_it(
-    broker: ServerHandle, topic: str, call: str
+    broker: ServerHandle, topic: str, function: str, call: str
 ) -> None:
     def queue(writer: Writer) -> None:
         for _ in range(10_000):  # until one finds the connection in use
@@ -253,7 +253,7 @@ def test_who_is_interrupted_while_it_queues_a_publish_holds_up_none_after_it(
 
     with Writer(broker.tcp_address, publish_timeout=5.0, **QUICK) as writer:
         writer.publish(topic, b"first")
-        interrupt_after("put_in_thread", call)
+        interrupt_after(function, call)
         with pytest.raises(Interrupted):
             queue(writer)
         writer.flush()

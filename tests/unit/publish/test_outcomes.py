@@ -1,0 +1,40 @@
+"""Waiting for the outcomes of all; without a network and without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import gevent
+import pytest
+
+from gnsq_lite.net.loop import loop_here
+from gnsq_lite.publish.outcomes import Outcomes
+from gnsq_lite.publish.publication import Publication
+from tests.fakes import FakeClock
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_who_waits_for_all_costs_one_look_for_all_that_a_turn_settles(in_thread: bool) -> None:
+    publications = [Publication(loop_here(), "t", (b"x",), 5.0, 5.0) for _ in range(100)]
+    looks: list[int] = []
+
+    def everything() -> Iterable[Publication]:
+        looks.append(1)
+        return publications
+
+    outcomes = Outcomes(loop_here(), FakeClock(), 1000, everything)
+    waits = gevent.spawn(outcomes.drain, 5.0)
+    gevent.sleep(0)
+    before = len(looks)
+    for publication in publications:
+        if in_thread:
+            publication.settle()
+            outcomes.took(1, 0)
+        else:
+            outcomes.succeed(publication, None)
+    for _ in range(3):
+        gevent.sleep(0)
+    assert waits.value is True
+    assert len(looks) <= before + 2
+    assert outcomes.published == 100
