@@ -75,6 +75,10 @@ class InFlight:
         """Return the messages that are neither answered nor counted out."""
         return [message for read in self._reads for message in read if is_open(message)]
 
+    def is_young(self, since: float) -> bool:
+        """Whether nothing that is unanswered, or was answered since the last read, came before *since*."""
+        return not self._reads or self._reads[0][0].received_at > since
+
     def is_here_twice(self, message: Message) -> bool:
         """Whether an earlier delivery of *message* is unanswered.  In any thread; looks at all that is in flight."""
         reads = list(self._reads)  # at once, as far as other threads go

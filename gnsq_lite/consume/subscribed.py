@@ -18,7 +18,7 @@ from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.policy.delivery import Delivery
+from gnsq_lite.policy.delivery import TICK, Delivery
 from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.identify import Negotiated
@@ -84,6 +84,10 @@ class Subscribed(Connection):
         #: None: RDY is what the flow control says.
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
+        self._look_at = 0.0  # when that fires
+        #: The RDY that the delivery chose, until it is sent: only the last of a turn is.
+        self._ready: int | None = None
+        self._told_ready = 0
         #: Inline handlers run in there, and nothing is read meanwhile: that is no sign of a quiet nsqd.
         self._is_handing_on = False
 
@@ -109,7 +113,10 @@ class Subscribed(Connection):
         self._may_be_crowded = count > self._limit.most
         delivery = self._delivery
         if delivery is not None and not delivery.is_full:
-            self._tell_ready(delivery.received(len(messages), count, messages[-1].timestamp_ns))
+            kept = len(self._fins)
+            if kept:
+                self._flush_soon()
+            self._tell_ready(delivery.received(len(messages), count - kept, messages[-1].timestamp_ns))
         self._is_handing_on = True
         self._messages_to.on_messages(self, messages)
         self._is_handing_on = False
@@ -133,22 +140,30 @@ class Subscribed(Connection):
     def _tell_ready(self, count: int | None) -> None:
         """Queue the RDY that was chosen, if any; have the choice looked at again where that is asked for."""
         if count is not None:
-            self.send(commands.ready(count))
+            self._ready = count
+            self._flush_soon()
         self._watch_delivery()
 
     def _watch_delivery(self) -> None:
-        if self._delivery is None or self._delivery_timer is not None:
+        after = self._delivery.tick_after if self._delivery is not None and self.is_open() else None
+        if after is None:
             return
-        after = self._delivery.tick_after
-        if after is not None and self.is_open():
-            self._delivery_timer = timer = self.loop.hub.loop.timer(after)
-            timer.start(self._look_at_delivery)
+        due = self.clock.now() + after
+        if self._delivery_timer is not None:
+            if due > self._look_at - TICK / 2:
+                return
+            self._stop_delivery()
+        self._look_at = due
+        self._delivery_timer = timer = self.loop.hub.loop.timer(after)
+        timer.start(self._look_at_delivery)
 
     def _look_at_delivery(self) -> None:
         self._stop_delivery()
         if self._is_handing_on:
             self._watch_delivery()
         elif self._delivery is not None and self.is_open():
+            if len(self._fins):
+                self._flush_soon()
             self._tell_ready(self._delivery.tick(self.in_flight.received, len(self.in_flight)))
 
     def _stop_delivery(self) -> None:
@@ -216,7 +231,23 @@ class Subscribed(Connection):
     def _flush_soon(self) -> None:
         if not self._due:
             self._due = True
-            self.loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush_unless_kept)
+
+    def _flush_unless_kept(self) -> None:
+        delivery = self._delivery
+        if delivery is None or delivery.is_full or not self._may_keep() or not delivery.keeps(len(self.in_flight)):
+            self._flush()
+            return
+        self._due = self._fins.due = False
+        if not self._may_keep():  # another thread has come between
+            self._flush()
+        self._watch_delivery()
+
+    def _may_keep(self) -> bool:
+        """Whether nothing but FINs is to be sent, and none so late that its message may be nsqd's again meanwhile."""
+        if self._out or self._reqs or self._ready is not None or not self.is_open():
+            return False
+        return self.in_flight.is_young(self.clock.now() - self.msg_timeout / 2)
 
     def _flush(self) -> None:
         # Both before anything is taken: what other threads add from here on is taken too, or wakes again.
@@ -239,9 +270,13 @@ class Subscribed(Connection):
             delivery = self._delivery
             if delivery is not None and (self._delivery_timer is None or not delivery.is_full):
                 ready = delivery.answered(count)
-                if ready is not None:
-                    data += commands.ready(ready)
+                self._ready = self._ready if ready is None else ready
                 self._watch_delivery()
+        if self._ready is not None:
+            if self._ready != self._told_ready:
+                self._told_ready = self._ready
+                data = commands.ready(self._ready) + data
+            self._ready = None
         self._emit(data)
         if finished or requeued:
             self._limit.look()
@@ -277,6 +312,8 @@ class Subscribed(Connection):
         """Close at once; what was not answered is nsqd's again."""
         super().close(reason)
         self._stop_delivery()
+        if len(self._fins):  # answers that waited: they are lost now
+            self._flush_soon()
         self.in_flight.clear()
         self._limit.look()
 

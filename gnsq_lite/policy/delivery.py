@@ -16,7 +16,9 @@ at full speed RDY stays at the share, none is sent, and nothing is done per read
 flight.  If nsqd holds any, it is not ready for more then, and flushes.
 
 **Few commands.**  RDY is sent when half of the window is used up, or it is twice too large, and goes out with FINs
-where there are some.  Where handlers answer at once nothing is sent for a message that is about to be answered.
+where there are some.  Where handlers answer at once nothing is sent for a message that is about to be answered.  Where
+they take longer, each message would cost two RDY, up when it comes and down when it is answered.  So answers wait for
+the next message, for :data:`LONGEST_KEPT` at most: what it takes of the room they give back.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from collections import deque
 
 from gnsq_lite.clock import Clock
 
-__all__ = ["SPAN", "TICK", "Delivery"]
+__all__ = ["LONGEST_KEPT", "SPAN", "TICK", "Delivery"]
 
 #: Seconds for which messages may gather at nsqd, at a steady rate.
 SPAN = 0.001
 #: Seconds between two ticks; the second where the whole share has been used for longer than the third.
 TICK, _SLOW_TICK, _LONG_FULL = 0.001, 0.004, 0.05
+#: Seconds for which answers wait for the next message; from message to message, above which they do not.
+LONGEST_KEPT, _SELDOM = 0.02, 0.04
 #: Seconds a round trip is taken to last at most, and at most four times what the first one took.
 _LONGEST_TRIP = 0.5
 #: Seconds after which the least age is forgotten, at most twice that; the same for the greatest, in spans.
@@ -79,6 +83,7 @@ class Delivery:
         "_held",
         "_in_flight",
         "_is_quick",
+        "_kept_since",
         "_longest_trip",
         "_oldest",
         "_openings",
@@ -116,6 +121,7 @@ class Delivery:
         self._oldest = Least(ends=True)  # of ages, negative: of those that came just before
         self._held: int | None = None  # the window before nsqd was made to flush
         self._is_quick = True  # handlers answer before the next tick
+        self._kept_since: float | None = None  # when the first answer began to wait
         self._full_since, self._full_until = 0.0, float("-inf")
 
     @property
@@ -126,7 +132,11 @@ class Delivery:
     @property
     def tick_after(self) -> float | None:
         """Seconds to the next tick; None: there is nothing to do, unless something happens."""
-        if self.limit <= 1 or (self.ready - self._in_flight <= 1 and not self._is_short()):
+        if self.limit <= 1:
+            return None
+        if self._kept_since is not None:
+            return max(TICK, self._kept_since + LONGEST_KEPT - self._clock.now())
+        if self.ready - self._in_flight <= 1 and not self._is_short():
             return None
         careful_for = self._full_until - self._clock.now()
         if careful_for > 0.0 and self.ready == self.limit:
@@ -145,9 +155,11 @@ class Delivery:
         """A read brought *count* messages, the last published at *timestamp_ns*; return the RDY to send."""
         now = self._clock.now()
         self._in_flight = in_flight
-        self._received += count
         gap, self._read_at = now - self._read_at, now
-        self._every += (min(gap, _LONGEST_TRIP) / count - self._every) * min(1.0, count / 16.0)
+        if self._received:  # the time before the first message says nothing
+            weight = max(min(1.0, count / 16.0), 1.0 / self._received)
+            self._every += (min(gap, _LONGEST_TRIP) / count - self._every) * weight
+        self._received += count
         opened_at, lag, longest = self._used_up(now), 0.0, 0.0
         if self.limit <= 1:
             return None
@@ -193,10 +205,24 @@ class Delivery:
             used_up = at if received == allowed or not openings else None
         return used_up
 
+    def keeps(self, in_flight: int) -> bool:
+        """Return whether answers, to some of *in_flight*, wait: for the next message, or the next tick.
+
+        They do where they would cost a RDY, and a message that comes meanwhile is sent at once.
+        """
+        now = self._clock.now()
+        if self.limit <= 1 or not self._window == self.ready - in_flight == 1 or self._every > _SELDOM:
+            return False
+        if now < self._full_until:
+            return False
+        if self._kept_since is None:
+            self._kept_since = now
+        return now - self._kept_since < LONGEST_KEPT - TICK / 2
+
     def answered(self, in_flight: int) -> int | None:
         """Answers go out now, and leave *in_flight*; return the RDY to send with them."""
         now = self._clock.now()
-        self._in_flight = in_flight
+        self._in_flight, self._kept_since = in_flight, None
         if self.is_full:
             return None
         self._allow(now)

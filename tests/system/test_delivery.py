@@ -9,8 +9,9 @@ import pytest
 
 from gnsq_lite import Reader, errors
 from tests.conftest import MakeBroker
+from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import channel, reader_on, wait_for
+from tests.system.test_reader import QUICK, channel, reader_on, wait_for
 
 #: nsqd sends nothing by itself before this many seconds, and no test waits for as long.
 NEVER = 29.0
@@ -90,6 +91,54 @@ def test_a_reader_that_closes_takes_what_comes_no_further(make_broker: MakeBroke
     left = channel(broker, topic)
     assert left["depth"] + reader.stats().finished == 500
     assert reader.stats().late_answers == 0
+
+
+def one_after_the_other(broker: ServerHandle, topic: str, seen: list[bytes], count: int) -> None:
+    """Publish messages, each when the one before is with its handler: their answers wait for the next, as a rule."""
+    for _ in range(count):
+        before = len(seen)
+        broker.publish(topic, b"x")
+        wait_for(lambda before=before: len(seen) > before)  # type: ignore[misc]
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("pool", ["greenlet", "thread"])
+def test_answers_that_wait_for_a_message_go_out_without_one_and_before_the_end(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
+    seen: list[bytes] = []
+
+    def handler(message: Any) -> None:
+        seen.append(message.body)
+        time.sleep(0.005)
+
+    with reader_on(broker, topic, handler, handler_pool=pool, concurrency=8, max_in_flight=100) as reader:
+        one_after_the_other(broker, topic, seen, 50)
+        wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)
+        one_after_the_other(broker, topic, seen, 50)
+    assert reader.stats().finished == 100
+    wait_for(lambda: (channel(broker, topic)["depth"], channel(broker, topic)["in_flight_count"]) == (0, 0))
+    assert channel(broker, topic)["requeue_count"] == 0
+
+
+def test_answers_that_wait_when_the_connection_goes_are_counted(broker: ServerHandle, topic: str) -> None:
+    seen: list[bytes] = []
+
+    def handler(message: Any) -> None:
+        seen.append(message.body)
+        time.sleep(0.005)
+
+    with Proxy(broker.tcp_address) as proxy:
+        options: dict[str, Any] = {"nsqd_tcp_addresses": proxy.address, "max_in_flight": 100, **QUICK}
+        with Reader(topic, "ch", handler, **options) as reader:
+            for _ in range(5):
+                one_after_the_other(broker, topic, seen, 30)
+                time.sleep(0.01)
+                proxy.reset()
+                wait_for(lambda: channel(broker, topic)["depth"] == 0 and reader.stats().ready == 100)
+            wait_for(lambda: reader.stats().in_flight == 0 and len(seen) == reader.stats().received)
+            stats = reader.stats()
+            assert stats.finished + stats.answers_lost == stats.received
 
 
 def test_delivery_is_checked() -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from gnsq_lite.policy.delivery import Delivery
+from gnsq_lite.policy.delivery import TICK, Delivery
 from tests.fakes import FakeClock
 
 #: Messages of 100 bytes in a buffer of 16 KiB, and seconds nsqd takes for one.
@@ -48,8 +49,11 @@ class Wire:
         # the client's side
         self.waiting: deque[float] = deque()
         self.running = 0
-        self._answers = self.received = self.in_flight = 0
-        self._ticking = self._flushing = False
+        self._answers = self.received = self.in_flight = self.writes = 0
+        self._writing = False
+        self._tick_at = math.inf
+        self._chosen: int | None = None
+        self._answered_at = self.longest_kept = 0.0
         #: Seconds from publish to arrival, in the order of arrival; RDY commands; the most messages that were out.
         self.latencies: list[float] = []
         self.arrived_at = 0.0
@@ -120,18 +124,24 @@ class Wire:
         """The flow control gives the connection another share."""
         self._tell(self.delivery.set_limit(count, self.in_flight) if self.prompt else count)
 
-    def _tell(self, ready: int | None, finished: int = 0) -> None:
+    def _tell(self, ready: int | None) -> None:
         if ready is not None:
-            self.commands.append(ready)
-        if ready is not None or finished:
-            self._at(self._now() + self.delay, lambda: self._obey(finished, ready))
-        after = self.delivery.tick_after if self.prompt and not self._ticking else None
-        if after is not None:
-            self._ticking = True
-            self._at(self._now() + after, self._tick)
+            self._chosen = ready
+            self._write_soon()
+        self._watch()
 
-    def _tick(self) -> None:
-        self._ticking = False
+    def _watch(self) -> None:
+        after = self.delivery.tick_after if self.prompt else None
+        if after is not None and self._now() + after < self._tick_at - 0.5 * TICK:
+            self._tick_at = at = self._now() + after
+            self._at(at, lambda: self._tick(at))
+
+    def _tick(self, at: float) -> None:
+        if at != self._tick_at:  # an earlier one took its place
+            return
+        self._tick_at = math.inf
+        if self._answers:
+            self._write_soon()
         self._tell(self.delivery.tick(self.received, self.in_flight))
 
     def _read(self, batch: list[float]) -> None:
@@ -141,8 +151,11 @@ class Wire:
         self.received += len(batch)
         self.in_flight += len(batch)
         if self.prompt and not self.delivery.is_full:
+            if self._answers:
+                self._write_soon()
             last = self.clock.wall() - (now - batch[-1]) + self.skew
-            self._tell(self.delivery.received(len(batch), self.in_flight, int(last * 1e9)))
+            left = self.in_flight - self._answers
+            self._tell(self.delivery.received(len(batch), left, int(last * 1e9)))
         self.waiting.extend(batch)
         self._work()
 
@@ -158,18 +171,37 @@ class Wire:
     def _done(self) -> None:
         self.running -= 1
         self._answers += 1
-        if not self._flushing:  # all answers of a turn are one write
-            self._flushing = True
-            self._at(self._now(), self._answer)
+        self._answered_at = self._answered_at or self._now()
+        self._write_soon()
         if self.handle:
             self._work()
 
-    def _answer(self) -> None:
-        self._flushing = False
+    def _write_soon(self) -> None:
+        if not self._writing:  # all of a turn is one write
+            self._writing = True
+            self._at(self._now(), self._write)
+
+    def _write(self) -> None:
+        """As Subscribed does."""
+        self._writing = False
+        kept = self.prompt and self._chosen is None and self._answers
+        if kept and not self.delivery.is_full and self.delivery.keeps(self.in_flight):
+            self._watch()
+            return
         count, self._answers = self._answers, 0
-        self.in_flight -= count
-        heard = self.prompt and not (self._ticking and self.delivery.is_full)
-        self._tell(self.delivery.answered(self.in_flight) if heard else None, finished=count)
+        if count:
+            self.longest_kept = max(self.longest_kept, self._now() - self._answered_at)
+            self._answered_at = 0.0
+            self.in_flight -= count
+            if self.prompt and not (self._tick_at < math.inf and self.delivery.is_full):
+                ready = self.delivery.answered(self.in_flight)
+                self._chosen = self._chosen if ready is None else ready
+                self._watch()
+        ready, self._chosen = self._chosen, None
+        if ready is not None and (not self.commands or ready != self.commands[-1]):
+            self.commands.append(ready)
+        self.writes += 1
+        self._at(self._now() + self.delay, lambda: self._obey(count, ready))
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.delivery import TICK, Delivery
+from gnsq_lite.policy.delivery import LONGEST_KEPT, TICK, Delivery
 from tests.fakes import FakeClock
 from tests.profiles import LONG
 from tests.unit.policy.nsqd_buffer import Wire, percentile
@@ -47,12 +47,52 @@ def test_handlers_that_answer_at_once_cost_next_to_no_ready(rate: float) -> None
     assert len(wire.commands) < 0.15 * len(wire.latencies) + 5
 
 
-@pytest.mark.parametrize(("rate", "handle"), [(50, 0.02), (500, 0.02), (500, 0.1), (2000, 0.02)])
-def test_handlers_that_take_long_delay_no_message(rate: float, handle: float) -> None:
-    wire = Wire(steady(rate, 2.0), handle=handle, concurrency=200).run(5.0)
+@pytest.mark.parametrize("rate", [50, 200, 500, 2000])
+@pytest.mark.parametrize("handle", [0.0011, 0.005, 0.0203, 0.2])
+def test_handlers_that_take_long_delay_no_message_and_cost_a_ready_each_at_most(rate: float, handle: float) -> None:
+    limit = 200 if rate * handle < 100 else 1000
+    wire = Wire(steady(rate, min(4.0, 2500 / rate)), limit=limit, handle=handle, concurrency=1000).run(8.0)
     assert percentile(wire.latencies, 0.5) <= 0.0006
     assert percentile(wire.latencies, 0.99) <= SOON
-    assert len(wire.commands) <= 2.1 * len(wire.latencies)
+    assert len(wire.commands) <= 1.05 * len(wire.latencies) + 10
+    assert wire.longest_kept <= LONGEST_KEPT + TICK
+
+
+@pytest.mark.parametrize("rate", [50, 200, 500])
+@pytest.mark.parametrize("handle", [0.0011, 0.0033, 0.0123])
+def test_evenly_published_messages_cost_next_to_no_ready(rate: int, handle: float) -> None:
+    wire = Wire([n / rate for n in range(3 * rate)], handle=handle, concurrency=200).run(8.0)
+    assert len(wire.commands) <= 0.1 * len(wire.latencies)
+    assert percentile(wire.latencies, 0.99) <= 0.0006
+    assert wire.longest_kept <= LONGEST_KEPT + TICK
+
+
+def test_where_messages_come_seldom_answers_do_not_wait() -> None:
+    wire = Wire(steady(10, 20.0), handle=0.02).run(30.0)
+    assert wire.longest_kept == 0.0
+
+
+def test_answers_wait_only_where_a_message_that_comes_meanwhile_is_sent_at_once() -> None:
+    clock = FakeClock()
+    delivery = Delivery(clock, 0.0002)
+    delivery.set_limit(3, 0)
+    for received in range(1, 40):  # each is answered 2 ms after it came
+        delivery.received(1, 1, int(clock.wall() * 1e9))
+        clock.advance(TICK)
+        delivery.tick(received, 1)
+        clock.advance(TICK)
+        delivery.answered(0)
+        clock.advance(0.01)
+    assert delivery.ready == 1
+    assert not delivery.keeps(1)  # nothing can come before this is answered
+    delivery.received(1, 1, int(clock.wall() * 1e9))
+    assert [delivery.ready, delivery.keeps(1), delivery.tick_after] == [2, True, pytest.approx(LONGEST_KEPT)]
+    clock.advance(LONGEST_KEPT)
+    assert [delivery.keeps(1), delivery.answered(0), delivery.tick_after] == [False, 1, None]
+    delivery.received(1, 1, int(clock.wall() * 1e9))
+    assert delivery.keeps(1)
+    assert delivery.set_limit(1, 1) == 1
+    assert not delivery.keeps(1)
 
 
 @pytest.mark.parametrize("rate", [200, 500, 2000, 5000])
