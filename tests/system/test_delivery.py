@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Reader, errors
+from gnsq_lite import BackoffOptions, Reader, errors
 from tests.conftest import MakeBroker
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
@@ -81,6 +81,55 @@ def test_pause_and_less_in_flight_are_kept(broker: ServerHandle, topic: str) -> 
         reader.resume()
         wait_for(lambda: reader.stats().finished == 301)
         assert sent_ready(broker, topic) <= 2
+
+
+@pytest.mark.rule("RDY-4")
+@pytest.mark.rule("RDY-6")
+@pytest.mark.parametrize("max_in_flight", [200, 2], ids=["shares", "turns"])
+def test_messages_of_three_nsqds_come_while_they_hold_their_buffers_back(
+    make_broker: MakeBroker, topic: str, max_in_flight: int
+) -> None:
+    brokers = [make_broker() for _ in range(3)]
+    seen: list[bytes] = []
+
+    def handler(message: Any) -> None:
+        seen.append(message.body)
+        time.sleep(0.003)
+
+    options: dict[str, Any] = {"output_buffer_timeout": NEVER, "rdy_idle_timeout": 0.1, "max_in_flight": max_in_flight}
+    addresses = [broker.tcp_address for broker in brokers]
+    with Reader(topic, "ch", handler, nsqd_tcp_addresses=addresses, **QUICK, **options) as reader:
+        wait_for(lambda: len(reader.stats().connections) == 3)
+        for n in range(18):
+            brokers[n % 3].publish(topic, b"%d" % n)
+            wait_for(lambda n=n: len(seen) == n + 1)  # type: ignore[misc]
+        for broker in brokers:
+            broker.publish(topic, *[b"x" * 100] * 100)
+        wait_for(lambda: reader.stats().finished == 318)
+        wait_for(lambda: sum(sent_ready(broker, topic) for broker in brokers) <= min(3, max_in_flight))
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.rule("BACK-4")
+def test_messages_come_at_once_again_when_backoff_is_over(broker: ServerHandle, topic: str) -> None:
+    failed: list[bytes] = []
+
+    def handler(message: Any) -> None:
+        time.sleep(0.003)
+        if message.attempts == 1 and message.body.endswith(b"0"):
+            failed.append(message.body)
+            raise ValueError("the first time")
+
+    backoff = BackoffOptions(unit=0.05, longest=0.1)
+    options: dict[str, Any] = {"output_buffer_timeout": NEVER, "max_in_flight": 100, "requeue_delay": 0.0}
+    with reader_on(broker, topic, handler, backoff=backoff, concurrency=20, **options) as reader:
+        for n in range(30):
+            broker.publish(topic, b"%d" % n)
+            wait_for(lambda n=n: reader.stats().finished == n + 1)  # type: ignore[misc]
+        broker.publish(topic, *[b"%d" % n for n in range(100)])
+        wait_for(lambda: reader.stats().finished == 130)
+        wait_for(lambda: sent_ready(broker, topic) == 1)
+    assert len(failed) == 13
 
 
 def test_a_reader_that_closes_takes_what_comes_no_further(make_broker: MakeBroker, topic: str) -> None:
