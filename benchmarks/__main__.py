@@ -28,7 +28,9 @@ def _numbers(text: str) -> list[int]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     out = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    out.add_argument("--only", type=_names, metavar="GROUP,..", help="consume publish latency idle scale codec rules")
+    out.add_argument(
+        "--only", type=_names, metavar="GROUP,..", help="consume publish latency work idle scale codec rules"
+    )
     out.add_argument(
         "--impl", type=_names, metavar="NAME,..", help="clients; gnsq_lite means each way of using it (see --list)"
     )

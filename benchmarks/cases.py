@@ -49,10 +49,10 @@ _BARE = frozenset({"consume", "publish", "latency", "codec"})
 IMPLEMENTATIONS = (
     Implementation("raw", "raw.py", kinds=_BARE, pace=1_000_000),
     Implementation("raw-gevent", "raw.py", kinds=_BARE - {"codec"}, pace=1_000_000, job={"gevent": True}),
-    _ours("greenlet", "consume publish latency idle scale rules", 1_000_000, pool="greenlet", patched=True),
-    _ours("thread", "consume publish latency idle scale rules", 500_000, pool="thread"),
+    _ours("greenlet", "consume publish latency idle scale rules work", 1_000_000, pool="greenlet", patched=True),
+    _ours("thread", "consume publish latency idle scale rules work", 500_000, pool="thread"),
     _ours("inline", "consume latency rules codec", 1_000_000, pool="inline", patched=True),
-    _ours("bulk", "latency", 1_000_000, pool="greenlet", patched=True, delivery="bulk"),
+    _ours("bulk", "latency work", 1_000_000, pool="greenlet", patched=True, delivery="bulk"),
     _ours("coalesce", "publish", 1_000_000, callers="many", pool="greenlet", patched=True, coalesce=True),
     Implementation("go-nsq", "go", pace=50_000),
     Implementation("nsq-py", "nsq_py_driver.py", "nsq-py", codecs=_PLAIN, pace=150_000),
@@ -88,7 +88,7 @@ class Case:
 
     def takes(self, implementation: Implementation) -> bool:
         """Whether *implementation* can do this at all."""
-        kind = self.group if self.group in ("scale", "rules", "codec") else self.kind
+        kind = self.group if self.group in ("scale", "rules", "codec", "work") else self.kind
         return (
             kind in implementation.kinds
             and self.job.get("codec", "plain") in implementation.codecs
@@ -156,6 +156,14 @@ def latency(rate: int, in_flight: int, burst: int = 1) -> Case:
     )
 
 
+def _work(handle: float, workers: int) -> Case:
+    """A backlog for handlers that sleep *handle* seconds: the rate shows whether they ever wait for messages."""
+    job = {"max_in_flight": 200, "body": 100, "codec": "plain", "handle": handle, "concurrency": workers}
+    title = f"handlers of {1000 * handle:g} ms, concurrency {workers}"
+    quick = (handle, workers) == (0.001, 10)
+    return Case("work", "consume", title, job, rate=int(workers / handle), rounds=3, quick=quick)
+
+
 def all_cases() -> Iterator[Case]:
     """Yield every case, the ones the README leads with first."""
     for codec in CODECS:
@@ -170,7 +178,11 @@ def all_cases() -> Iterator[Case]:
         yield _publish(which, 100, "plain")
     for rate, in_flight in ((50, 200), (500, 200), (2_000, 200), (10_000, 200), (500, 1)):
         yield latency(rate, in_flight)
-    yield latency(1_000, 200, burst=500)
+    for burst in (10, 500):
+        yield latency(1_000, 200, burst=burst)
+    for handle in (0.001, 0.02, 0.2):
+        for workers in (1, 10, 100):
+            yield _work(handle, workers)
     for connections in (1, 100):
         job = {"connections": connections, "codec": "plain", "max_in_flight": 200, "body": 100}
         title = f"{connections} idle connection" + ("s" if connections > 1 else "")

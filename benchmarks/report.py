@@ -130,6 +130,7 @@ _GROUPS = {
     "consume": "Consuming",
     "publish": "Publishing",
     "latency": "Latency from publish to handler",
+    "work": "Handlers that take time",
     "idle": "Idle connections",
     "scale": "How the cost grows",
     "codec": "Decode and encode alone",

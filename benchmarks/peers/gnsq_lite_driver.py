@@ -45,17 +45,21 @@ def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """A handler that only counts."""
+    """A handler that only counts, or sleeps for ``handle`` seconds before."""
     done = threading.Event()
     count = meter.Meter(job, done.set)
-    tick, marks, mark = count.tick, count.marks, count.mark
+    tick, marks, mark, handle = count.tick, count.marks, count.mark, job.get("handle", 0.0)
 
     def handler(message: Any) -> None:
         if tick() in marks:
             mark()
 
+    def sleeper(message: Any) -> None:
+        time.sleep(handle)
+        handler(message)
+
     with sampler.sampling():
-        reader = _reader(job, handler)
+        reader = _reader(job, sleeper if handle else handler)
         if job.get("extra") == "stats":
             while not done.wait(0.05):
                 reader.stats()
