@@ -31,8 +31,9 @@ __all__ = ["LONGEST_KEPT", "SPAN", "TICK", "Delivery"]
 
 #: Seconds for which messages may gather at nsqd, at a steady rate.
 SPAN = 0.001
-#: Seconds between two ticks; the second where the whole share has been used for longer than the third.
-TICK, _SLOW_TICK, _LONG_FULL = 0.001, 0.004, 0.05
+#: Seconds between two ticks: the first; the second, once the whole share has been used for the last; a hundredth of
+#: that time, where it lasts, up to the third.  A tick wakes the process: 250 a second are some percent of full speed.
+TICK, _SLOW_TICK, _SLOWEST_TICK, _LONG_FULL = 0.001, 0.004, 0.02, 0.05
 #: Seconds for which answers wait for the next message; from message to message, above which they do not.
 LONGEST_KEPT, _SELDOM = 0.02, 0.04
 #: Seconds a round trip is taken to last at most, and at most four times what the first one took.
@@ -76,6 +77,7 @@ class Delivery:
         "_age",
         "_allowed",
         "_clock",
+        "_coarse",
         "_cut_at",
         "_every",
         "_full_since",
@@ -120,6 +122,7 @@ class Delivery:
         self._age = Least()
         self._oldest = Least(ends=True)  # of ages, negative: of those that came just before
         self._held: int | None = None  # the window before nsqd was made to flush
+        self._coarse = 0.0  # seconds by which the last read before that may be earlier than it seems
         self._is_quick = True  # handlers answer before the next tick
         self._kept_since: float | None = None  # when the first answer began to wait
         self._full_since, self._full_until = 0.0, float("-inf")
@@ -141,7 +144,11 @@ class Delivery:
         careful_for = self._full_until - self._clock.now()
         if careful_for > 0.0 and self.ready == self.limit:
             return max(TICK, careful_for)
-        return _SLOW_TICK if self.is_full and self._read_at - self._full_since > _LONG_FULL else TICK
+        return self._pause()
+
+    def _pause(self) -> float:
+        full_for = self._read_at - self._full_since if self.is_full else 0.0
+        return TICK if full_for < _LONG_FULL else min(max(_SLOW_TICK, full_for / 100.0), _SLOWEST_TICK)
 
     def set_limit(self, limit: int, in_flight: int) -> int | None:
         """Change the limit; return the RDY to send."""
@@ -166,7 +173,7 @@ class Delivery:
         if opened_at is not None or self._held is not None:
             lag, longest = self._lags(now, timestamp_ns)
         if self._held is not None:
-            self._flushed(count, now, lag > gap + 2.0 * _SLOW_TICK)
+            self._flushed(count, now, lag > gap + 2.0 * self._coarse)
         elif opened_at is not None and now - opened_at < 2.0 * self._span and longest > 0.5 * self._span:
             self._fit(4 * self._window)
         elif opened_at is not None:
@@ -250,7 +257,7 @@ class Delivery:
                 self._read_at = now
             self._seen = self._received = received
         elif now - self._read_at >= 2.0 * self._span and now >= self._full_until and self.ready - in_flight > 1:
-            self._held = self._window
+            self._held, self._coarse = self._window, max(_SLOW_TICK, self._pause())
             self._fit(1)
             return self._send(in_flight + 1)
         return None

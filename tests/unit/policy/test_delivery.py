@@ -171,6 +171,20 @@ def test_while_handlers_keep_the_whole_share_nothing_is_looked_at_until_one_answ
     assert delivery.tick_after is not None
 
 
+def test_at_full_speed_it_is_looked_at_ever_more_rarely_and_the_end_is_still_found() -> None:
+    clock = FakeClock()
+    delivery, received, every = full(clock), 40, []
+    delivery.answered(0)
+    for seconds in (0.02, 0.1, 0.4, 0.5, 4.0):
+        clock.advance(seconds)
+        received += 10_000
+        assert delivery.tick(received, 0) is None
+        every.append(delivery.tick_after)
+    assert every == [TICK, 0.004, pytest.approx(0.0052, abs=1e-4), pytest.approx(0.0102, abs=1e-4), 0.02]
+    clock.advance(0.02)
+    assert delivery.tick(received, 0) == 1
+
+
 def test_after_messages_expired_nothing_is_looked_at_until_nsqd_counts_them_no_more() -> None:
     clock = FakeClock()
     delivery = Delivery(clock, 0.0002)
