@@ -83,6 +83,21 @@ def test_pause_and_less_in_flight_are_kept(broker: ServerHandle, topic: str) -> 
         assert sent_ready(broker, topic) <= 2
 
 
+def test_no_message_waits_behind_a_running_handler_while_a_thread_is_free(broker: ServerHandle, topic: str) -> None:
+    """Three of four handlers run until the fourth has handled all others."""
+    done: list[bytes] = []
+
+    def handler(message: Any) -> None:
+        if message.body in (b"0", b"1", b"2"):
+            wait_for(lambda: len(done) >= 197)
+        done.append(message.body)
+
+    options: dict[str, Any] = {"handler_pool": "thread", "concurrency": 4, "max_in_flight": 50}
+    broker.publish(topic, *[b"%d" % n for n in range(200)])
+    with reader_on(broker, topic, handler, **options) as reader:
+        wait_for(lambda: reader.stats().finished == 200)
+
+
 @pytest.mark.rule("RDY-4")
 @pytest.mark.rule("RDY-6")
 @pytest.mark.parametrize("max_in_flight", [200, 2], ids=["shares", "turns"])

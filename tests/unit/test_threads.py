@@ -184,6 +184,24 @@ def test_handlers_that_block_all_get_their_thread(make: Made, at_once: bool) -> 
         done.wait_for(60)
 
 
+def test_no_job_waits_behind_one_that_runs_while_a_thread_is_free(make: Made) -> None:
+    """All threads but one are held until that one has done the rest."""
+    others, done = Tally(), Tally()
+
+    def run(job: Any) -> None:
+        if job < 3:
+            others.wait_for(37)
+        else:
+            others.add()
+        done.add()
+
+    pool = make(run, 4)
+    for _ in range(3):
+        others.count = done.count = 0
+        pool.submit(list(range(40)))
+        done.wait_for(40)
+
+
 def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_switching: None) -> None:
     for concurrency in (1, 2, 5):
         done = Tally()
