@@ -213,7 +213,7 @@ class Runner:
         self.took[job] = now - begun
         self.total[job.run] += counts(text)
         self.failed[job.run] |= process.returncode not in ((0, NO_TESTS) if job.files else (0,))
-        what = f"{len(job.files)} files" if job.files else " ".join(job.command[:2])
+        what = f"{len(job.files)} files" if job.files else " ".join(job.command[2:])
         left = len(self.waiting) + len(self.running)
         print(text, f"-- {job.run}, {what}, {now - begun:.0f} s: {now - self.begun:.0f} s so far, {left} bundles left")
         sys.stdout.flush()
