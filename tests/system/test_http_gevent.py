@@ -111,6 +111,7 @@ def silent(connection: object) -> None:
     time.sleep(30)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("patched", [False, True], ids=["unpatched", "patched"])
 @pytest.mark.rule("DISC-1")
 def test_twenty_calls_to_a_dead_peer_take_as_long_as_one_and_stop_no_greenlet(patched: bool, tmp_path: Path) -> None:
@@ -160,6 +161,7 @@ def test_a_greenlet_that_waits_for_an_answer_can_be_killed_at_once() -> None:
         assert time.monotonic() - began < 2.0
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("program", [KILLED_WHILE_IT_CONNECTS, KILLED_AT_ANY_TURN], ids=["connecting", "kept"])
 def test_a_call_that_is_killed_leaves_no_socket_open(program: str, tmp_path: Path) -> None:
     script = tmp_path / "killed.py"

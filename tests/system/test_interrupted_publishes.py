@@ -81,6 +81,7 @@ print(*(body.decode() for body in main_ok + ok), sep=" ")
 """
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("others", [0, 4])
 def test_a_publish_may_be_interrupted_anywhere(broker: ServerHandle, topic: str, others: int) -> None:
@@ -193,12 +194,14 @@ writer.close()
 """
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 def test_a_thread_that_is_interrupted_in_the_line_is_not_given_the_reading() -> None:
     done = python(WAITING, limit=60.0)
     assert done.returncode == 0, done
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(broker: ServerHandle, topic: str) -> None:
     done = python(KILLED, broker.tcp_address, topic, limit=120.0)
@@ -304,6 +307,7 @@ assert writer._core.outcomes.backlog.size == 0
 """
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize(("function", "called"), [("take_oks", "settle"), ("_take_queue", "append")])
 def test_who_is_interrupted_in_the_middle_of_a_queue_loses_nothing_of_others(function: str, called: str) -> None:
@@ -362,6 +366,7 @@ assert refused._error is not None
 """
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 def test_who_is_interrupted_with_an_answer_in_hand_has_no_other_answer_taken_for_it() -> None:
     done = python(REFUSED, limit=60.0)

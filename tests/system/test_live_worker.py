@@ -17,6 +17,8 @@ from gnsq_lite.broker import Broker
 from tests.programs import Program, running, wait_for
 from tests.servers import http_call
 
+pytestmark = pytest.mark.program
+
 TOKEN = "open-sesame-open-sesame"
 APP = """
 from gnsq_lite import Worker

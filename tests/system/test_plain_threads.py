@@ -174,6 +174,7 @@ writer.close()
 """
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 def test_a_thread_keeps_its_deadline_while_it_reads_the_answers_to_others() -> None:
     done = python(SLOW, limit=60.0)
@@ -207,6 +208,7 @@ writer.close()
 """
 
 
+@pytest.mark.program
 @pytest.mark.rule("PUB-2")
 def test_threads_publish_while_a_handler_blocks_the_loop(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")

@@ -31,6 +31,7 @@ def test_each_test_has_a_broker_of_its_own(nsq_broker):
 """
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("how", ["plain", "patched"])
 def test_the_fixtures_work_and_cost_nothing_where_they_are_not_used(tmp_path: Path, how: str) -> None:
     (tmp_path / "conftest.py").write_text("import builtins, sys\nbuiltins.EARLY = set(sys.modules)\n", encoding="utf-8")
