@@ -105,7 +105,7 @@ def plots() -> dict[str, Drawing]:
     return {
         "plot-cpu.svg": picture(
             "Messages per CPU-second of the client (longer is better)",
-            (run, "The handler only counts.  Clients have their default options but for max_in_flight."),
+            (run, "Publishing: 2026-11-22, Intel Xeon, beside other work.  Default options but for max_in_flight."),
             [
                 ("Consuming, max_in_flight 200", cpu(text, "consume, max_in_flight 200, 100 bytes")),
                 ("Publishing, one at a time", cpu(text, "publish one at a time, 100 bytes")),
