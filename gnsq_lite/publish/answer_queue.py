@@ -15,6 +15,17 @@ from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NsqdError, NSQError, UnexpectedFrame
 from gnsq_lite.wire.constants import OK
 
+#: nsqd's answer to a publish, as a frame.
+_OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
+
+
+def count_oks(data: bytes) -> int:
+    """Return how many OKs a read is; 0: it holds something else."""
+    if data == _OK_FRAME:
+        return 1
+    count = len(data) // len(_OK_FRAME)
+    return count if data == _OK_FRAME * count else 0
+
 
 class Unanswered(Protocol):
     """What the queue knows of a publish."""
@@ -77,12 +88,17 @@ class AnswerQueue(deque[P]):
             raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
         return read(request, body)
 
-    def take_oks(self, count: int, took: Callable[[int, int], None]) -> None:
-        """Settle the oldest *count*; *took* is told how many messages and how many pending bytes nsqd took.
+    def take_oks(self, data: bytes, took: Callable[[int, int], None]) -> bool:
+        """Settle the oldest where a read is that many OKs and nothing else; False: it is something else.
+
+        *took* is told how many messages and how many pending bytes nsqd took.
 
         Where the thread is interrupted in here, each is settled and counted, or keeps its place; what was left of the
         answers is lost, so the connection must end.
         """
+        count = count_oks(data)
+        if not count or len(self) < count:
+            return False
         taken = freed = 0
         publication: P | None = None
         try:
@@ -102,6 +118,7 @@ class AnswerQueue(deque[P]):
             raise
         finally:
             took(taken, freed)
+        return True
 
     def lose(self, error: NSQError) -> Loss[P]:
         """Empty the queue of a connection that ended with *error*.

@@ -21,8 +21,6 @@ from gnsq_lite.publish.publication import Publication
 #: each answer has 10 bytes or more.  A poll and a read for each would cost as much as the publish.
 MANY = 32
 AT_ONCE = 160
-#: nsqd's answer to a publish.
-_OK = b"\0\0\0\6\0\0\0\0OK"
 
 
 class PublishOwner(Owner, Protocol):
@@ -30,14 +28,6 @@ class PublishOwner(Owner, Protocol):
 
     #: Whether it has left a publish unanswered, and its answers are the loop's; set and looked at under the lock.
     silent: bool
-
-
-def count_oks(data: bytes) -> int:
-    """Return how many OKs a read is; 0: it holds something else."""
-    if data == _OK:
-        return 1
-    count = len(data) // len(_OK)
-    return count if data == _OK * count else 0
 
 
 class Pipelined(Connection):
@@ -78,16 +68,15 @@ class Pipelined(Connection):
 
     def _take_oks(self, data: bytes) -> bool:
         """Settle what a read answers that is OKs; False: it is for the reader.  In the hub."""
-        count, pending = count_oks(data), self._pending
-        if not count or len(pending) < count or self._partial or self._destination.silent:
-            return False
-        self.read_at = self.clock.now()
+        pending = self._pending
         before = len(pending)
         try:
-            pending.take_oks(count, self._took)
+            if self._partial or self._destination.silent or not pending.take_oks(data, self._took):
+                return False
         except BaseException:  # interrupted: whose the next answer is, is not known
             self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of an answer"))
             raise
+        self.read_at = self.clock.now()
         if len(pending) < MANY <= before:
             self.read_at_least(1)
         return True

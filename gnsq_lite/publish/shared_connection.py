@@ -25,7 +25,7 @@ from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.in_threads import InThreads
-from gnsq_lite.publish.pipelined import PublishOwner, count_oks
+from gnsq_lite.publish.pipelined import PublishOwner
 from gnsq_lite.publish.publication import Publication
 
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
@@ -81,8 +81,7 @@ class SharedConnection(Connection):
         super().run()
 
     def _deliver(self, data: bytes) -> None:
-        count = 0 if self._decoder.pending_bytes else count_oks(data)
-        if not (count and self._settle(count)):
+        if self._decoder.pending_bytes or not self._settle(data):
             super()._deliver(data)
 
     def send(self, data: bytes) -> None:
@@ -317,8 +316,7 @@ class SharedConnection(Connection):
                 self._give_back(got[0], mine)
             raise
         self._reads, data = True, got[0]
-        count = count_oks(data)
-        if count and self._settle(count):
+        if self._settle(data):
             self.read_at = self.clock.now()
             self._stream.bytes_in += len(data)  # type: ignore[union-attr]
         else:
@@ -327,13 +325,10 @@ class SharedConnection(Connection):
         if not mine.decided:  # answers to others may come without a pause
             self._keep_deadline(mine)
 
-    def _settle(self, count: int) -> bool:
-        """Give so many publishes their outcome; False: that is for the loop."""
+    def _settle(self, data: bytes) -> bool:
+        """Settle what a read of nothing but OKs answers; False: it is for the loop."""
         with self._lock:
-            if len(self._pending) < count or self._destination.silent:
-                return False
-            self._pending.take_oks(count, self._threads.took)
-        return True
+            return not self._destination.silent and self._pending.take_oks(data, self._threads.took)
 
     def _give_back(self, data: bytes | OSError, mine: Publication) -> None:
         """Leave the reading, and what was read, to the loop."""

@@ -10,8 +10,8 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.publish.answer_queue import AnswerQueue
-from gnsq_lite.publish.pipelined import MANY, Pipelined, count_oks
+from gnsq_lite.publish.answer_queue import AnswerQueue, count_oks
+from gnsq_lite.publish.pipelined import MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
 
