@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import warnings
@@ -174,9 +173,7 @@ class Reader:
         check_runs("handler", handler)
         hooks = Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff, on_slow)
         check_callables(on_give_up=on_give_up, address_map=address_map, allowed_addresses=allowed_addresses)
-        check_callables(**{field.name: getattr(hooks, field.name) for field in dataclasses.fields(hooks)})
-        known: dict[str, Any] = dict(options)
-        known["tls"] = normalized_tls(known.get("tls"))
+        known: dict[str, Any] = {**options, "tls": normalized_tls(options.get("tls"))}
         connection, limits, retry, reconnect, lookup = split(
             known, Reader, ConnectionOptions, HandlerOptions, RetryOptions, ReconnectOptions, LookupOptions
         )

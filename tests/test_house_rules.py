@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gnsq_lite"
-#: The target is 400 and 50; these are where it becomes a defect.
-LONGEST_MODULE = 420
-LONGEST_FUNCTION = 55
+#: Lines of the longest module and of the longest function, its docstring apart.
+LONGEST_MODULE = 400
+LONGEST_FUNCTION = 50
 #: Files of tests may be longer, but not much.
 LONGEST_TESTS = 500
 

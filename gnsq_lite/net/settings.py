@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.keywords import check_callables
 from gnsq_lite.message import Message
 from gnsq_lite.option_fields import hook
 from gnsq_lite.options import (
@@ -64,3 +65,6 @@ class Hooks:
     on_slow: Callable[[Message, float], Any] | None = hook(
         "message, seconds", "its handler has run for *seconds*, the soft_time_limit, and runs on"
     )
+
+    def __post_init__(self) -> None:
+        check_callables(**{each.name: getattr(self, each.name) for each in fields(self)})
