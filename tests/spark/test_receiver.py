@@ -43,7 +43,7 @@ def rows(reader: NsqStreamReader, wanted: int) -> list[int]:
     """Return the bodies of as many batches as it takes."""
     end = reader.initialOffset()
     found: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(found) < wanted and time.monotonic() < deadline:
         start, end = end, reader.latestOffset(end, None)
         for partition in reader.partitions(start, end):
