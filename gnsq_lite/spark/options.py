@@ -242,8 +242,7 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     try:
         return cls(**values)
     except OptionError as error:
-        why = re.sub(r"between (\S+) and None", r"at least \1", error.why)
-        raise OptionError(camel(error.name), error.value, why) from None
+        raise OptionError(camel(error.name), error.value, error.why) from None
 
 
 def _unknown(key: str, known: list[str]) -> OptionError:
