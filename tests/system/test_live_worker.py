@@ -157,7 +157,7 @@ def test_a_token_is_made_and_told_where_none_is_given(nsqd: Broker, tmp_path: Pa
     with running(arguments, tmp_path, {"GNSQ_LITE_CONTROL_TOKEN": ""}) as program:
         program.says("live: http://")
         address = program.output.split("live: http://")[1].split("/")[0]
-        token = program.output.split("is not set: ")[1].split()[0]
+        token = program.output.split("is not set): ")[1].split()[0]
         assert len(token) > 30
         assert call(address, "GET", "/api/status", Host="shop-worker:80")[0] == 200
         assert act(address, "drain", token=token) == 200

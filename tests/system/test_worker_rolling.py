@@ -318,7 +318,7 @@ def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_runnin
         (left,) = set(folder.iterdir()) - {others}
         with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
             program.says("connected")
-            assert f"removed what a killed supervisor had left: {left}" in program.output
+            assert f"removed the folder of a killed supervisor: {left}" in program.output
             assert not left.exists()
             assert others.exists()
             with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as second:

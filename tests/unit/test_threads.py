@@ -24,14 +24,14 @@ class FakeLoop:
     """Acts at once: only what a dying worker asks for."""
 
     def __init__(self) -> None:
-        self.untold: list[Callable[[], None]] = []
+        self.queued: list[Callable[[], None]] = []
 
     def call_soon(self, act: Callable[[], Any]) -> None:
         act()
 
-    def tell(self, act: Callable[[], None]) -> None:
-        """Have it told in the test's thread, as the loop's would: in a patched process a record takes patched locks."""
-        self.untold.append(act)
+    def queue_call(self, act: Callable[[], None]) -> None:
+        """Have it called in the test's thread, as the loop's would be: patched, a log record takes patched locks."""
+        self.queued.append(act)
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
@@ -299,7 +299,7 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work(
     pool = make(done.add, 10)
     pool.submit([None] * 50)
     done.wait_for(50)
-    for act in pool._loop.untold:  # type: ignore[attr-defined]
+    for act in pool._loop.queued:  # type: ignore[attr-defined]
         act()
     pool.submit([None] * 50)
     done.wait_for(100)
