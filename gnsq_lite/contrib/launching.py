@@ -108,7 +108,8 @@ def run_worker(
     ticks: list[Callable[[], bool]] = []
     if status.port is not None:
         worker.middleware.insert(0, errors)
-        ticks += [_pausing(place, live)] if place is not None else []  # first: the others may wait for the I/O loop
+        if place is not None:
+            ticks.append(_pausing(place, live))  # first: the others may wait for the I/O loop
         ticks.append(live.look)
     if place is not None:
         worker.processes = processes

@@ -266,21 +266,13 @@ def test_who_is_interrupted_while_it_queues_a_publish_holds_up_none_after_it(
 
 
 TORN = """
-import socket, struct, sys, threading, time
+import sys, time
 from gnsq_lite import Writer
-OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
-listener = socket.create_server(("127.0.0.1", 0))
-def serve():
-    nsqd, _ = listener.accept()
-    commands = nsqd.makefile("rb")
-    commands.read(4)
-    while True:
-        commands.readline()
-        commands.read(struct.unpack(">I", commands.read(4))[0])
-        time.sleep(0.05)
-        nsqd.sendall(OK)
-threading.Thread(target=serve, daemon=True).start()
-writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=5, reconnect_delay=0.05, max_pending=1000)
+from tests.answering import OK, answering
+def answer(nsqd, count):
+    time.sleep(0.05)
+    nsqd.sendall(OK)
+writer = Writer(answering(answer), publish_timeout=5, reconnect_delay=0.05, max_pending=1000)
 writer.publish("t", b"first")
 class Interrupted(BaseException):
     pass
@@ -316,27 +308,17 @@ def test_who_is_interrupted_in_the_middle_of_a_queue_loses_nothing_of_others(fun
 
 
 REFUSED = """
-import socket, struct, sys, threading, time
+import struct, sys, threading, time
 from gnsq_lite import Writer
-OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
-listener = socket.create_server(("127.0.0.1", 0))
-def serve():
-    nsqd, _ = listener.accept()
-    commands = nsqd.makefile("rb")
-    commands.read(4)
-    count = 0
-    while True:
-        commands.readline()
-        commands.read(struct.unpack(">I", commands.read(4))[0])
-        count += 1
-        if count == 3:
-            time.sleep(0.3)
-            nsqd.sendall(struct.pack(">II", 19, 1) + b"E_FIN_FAILED no")
-            time.sleep(0.3)
-        else:
-            nsqd.sendall(OK)
-threading.Thread(target=serve, daemon=True).start()
-writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=5, reconnect_delay=0.05, max_pending=1000)
+from tests.answering import OK, answering
+def answer(nsqd, count):
+    if count == 3:
+        time.sleep(0.3)
+        nsqd.sendall(struct.pack(">II", 19, 1) + b"E_FIN_FAILED no")
+        time.sleep(0.3)
+    else:
+        nsqd.sendall(OK)
+writer = Writer(answering(answer), publish_timeout=5, reconnect_delay=0.05, max_pending=1000)
 writer.publish("t", b"first")
 class Interrupted(BaseException):
     pass

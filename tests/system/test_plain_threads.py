@@ -143,21 +143,13 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
 
 
 SLOW = """
-import socket, struct, sys, threading, time
+import time
 from gnsq_lite import Writer, errors
-OK = b"\\0\\0\\0\\6\\0\\0\\0\\0OK"
-listener = socket.create_server(("127.0.0.1", 0))
-def serve():
-    nsqd, _ = listener.accept()
-    commands = nsqd.makefile("rb")
-    commands.read(4)
-    while True:
-        commands.readline()
-        commands.read(struct.unpack(">I", commands.read(4))[0])
-        time.sleep(0.01)
-        nsqd.sendall(OK)
-threading.Thread(target=serve, daemon=True).start()
-writer = Writer("127.0.0.1:%d" % listener.getsockname()[1], publish_timeout=20)
+from tests.answering import OK, answering
+def answer(nsqd, count):
+    time.sleep(0.01)
+    nsqd.sendall(OK)
+writer = Writer(answering(answer), publish_timeout=20)
 writer.publish("t", b"first")
 queued = [writer.publish_nowait("t", b"x") for _ in range(300)]
 began = time.monotonic()

@@ -98,6 +98,15 @@ class Bench:
     def owed(self) -> list[int]:
         return [len(destination.pending) for destination in self.destinations]
 
+    def leave_the_silent_one_alone(self) -> None:
+        """Have the first of two answer, the second fall silent, and then the first be lost."""
+        good, silent = self.destinations
+        self.publish(1.0), self.publish(1.0)
+        self.answer(good)
+        self.later(1.0)
+        assert silent.silent
+        self.lose(good, errors.ConnectionLost("nsqd0", "gone"))
+
 
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize("timeout", [0.05, 5.0, 600.0])
@@ -197,12 +206,8 @@ def test_where_all_are_silent_the_one_that_owes_least_is_used() -> None:
 @pytest.mark.rule("PUB-4")
 def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_silent_one() -> None:
     bench = Bench()
-    back, silent = bench.destinations
-    bench.publish(1.0), bench.publish(1.0)
-    bench.answer(back)
-    bench.later(1.0)
-    assert silent.silent
-    bench.lose(back, errors.ConnectionLost("nsqd0", "gone"))
+    back, _ = bench.destinations
+    bench.leave_the_silent_one_alone()
     waits = bench.publish(9.0)
     assert bench.owed() == [0, 1]
     bench.core.rotation.look_again()
@@ -214,11 +219,8 @@ def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_silen
 @pytest.mark.rule("PUB-4")
 def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
     bench = Bench()
-    gone, silent = bench.destinations
-    bench.publish(1.0), bench.publish(1.0)
-    bench.answer(gone)
-    bench.later(1.0)
-    bench.lose(gone, errors.ConnectionLost("nsqd0", "gone"))
+    _, silent = bench.destinations
+    bench.leave_the_silent_one_alone()
     bench.publish(9.0)
     for _ in range(2):
         bench.core.rotation.look_again()
@@ -230,11 +232,8 @@ def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
 @pytest.mark.rule("PUB-4")
 def test_no_thread_overtakes_what_waits_when_a_silent_nsqd_answers_again() -> None:
     bench = Bench()
-    gone, silent = bench.destinations
-    bench.publish(1.0), bench.publish(1.0)
-    bench.answer(gone)
-    bench.later(1.0)
-    bench.lose(gone, errors.ConnectionLost("nsqd0", "gone"))
+    _, silent = bench.destinations
+    bench.leave_the_silent_one_alone()
     for _ in range(3):
         bench.publish(9.0)
     assert bench.owed() == [0, 1]

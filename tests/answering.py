@@ -1,0 +1,29 @@
+"""A server for programs that tests run: it reads publishes and answers each as the program says."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+OK = b"\0\0\0\6\0\0\0\0OK"
+
+
+def answering(answer: Callable[[socket.socket, int], None]) -> str:
+    """Serve one connection, and call *answer* with it and the number of the command it has read; return the address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        nsqd, _ = listener.accept()
+        commands = nsqd.makefile("rb")
+        commands.read(4)
+        count = 0
+        while True:
+            commands.readline()
+            commands.read(struct.unpack(">I", commands.read(4))[0])
+            count += 1
+            answer(nsqd, count)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"127.0.0.1:{listener.getsockname()[1]}"
