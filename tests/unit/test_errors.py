@@ -59,12 +59,12 @@ def test_every_error_has_the_one_root_and_says_what_it_means(cls: type[BaseExcep
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_error_survives_pickle(cls: type[BaseException], protocol: int) -> None:
+def test_every_error_survives_pickle(cls: type[BaseException]) -> None:
     error = sample(cls)
-    back = pickle.loads(pickle.dumps(error, protocol))
-    assert type(back) is cls
-    assert (back.args, str(back), vars(back)) == (error.args, str(error), vars(error))
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        back = pickle.loads(pickle.dumps(error, protocol))
+        assert type(back) is cls
+        assert (back.args, str(back), vars(back)) == (error.args, str(error), vars(error))
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

@@ -15,6 +15,7 @@ from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.net.os_threads import native_ident, native_lock, start_native_thread
 from gnsq_lite.speed import Runner
+from tests.profiles import repeats
 
 #: Seconds after which a test gives up: far more than anything here takes.
 PATIENCE = 30.0
@@ -203,14 +204,15 @@ def test_no_job_waits_behind_one_that_runs_while_a_thread_is_free(make: Made) ->
 
 
 def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_switching: None) -> None:
+    jobs = repeats(1500, 500)
     for concurrency in (1, 2, 5):
         done = Tally()
         pool = make(done.add, concurrency)
-        for number in range(1, 1500):
+        for number in range(1, jobs):
             pool.submit([number])
             if number % 3:
                 done.wait_for(number)
-        done.wait_for(1499)
+        done.wait_for(jobs - 1)
 
 
 def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -> None:

@@ -40,7 +40,7 @@ class Wire:
         self.delay, self.ticker, self.skew = delay, ticker, skew
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._turn = itertools.count()
-        self._start = self.clock.now()
+        self._now = 0.0
         # nsqd's side
         self.ready = self.sent_in_flight = 0
         self.queue: deque[float] = deque()
@@ -67,18 +67,21 @@ class Wire:
 
     # -- time
 
-    def _now(self) -> float:
-        return self.clock.now() - self._start
-
     def _at(self, when: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._turn), act))
 
     def run(self, until: float) -> Wire:
-        while self._events and self._events[0][0] <= until:
-            when, _, act = heapq.heappop(self._events)
-            self.clock.advance(max(0.0, when - self._now()))
+        events = self._events
+        while events and events[0][0] <= until:
+            when, _, act = heapq.heappop(events)
+            if when > self._now:
+                self._pass(when)
             act()
         return self
+
+    def _pass(self, when: float) -> None:
+        self.clock.advance(when - self._now)
+        self._now = when
 
     # -- nsqd
 
@@ -89,28 +92,31 @@ class Wire:
     def _pump_soon(self, after: float) -> None:
         if not self._pumping:
             self._pumping = True
-            self._at(self._now() + after, self._pump)
+            self._at(self._now + after, self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
-        if self.sent_in_flight >= self.ready:
-            self._flush()
-        elif self.queue:
+        while self.queue and self.sent_in_flight < self.ready:
             self.buffer.append(self.queue.popleft())
             self.sent_in_flight += 1
             self.most_out = max(self.most_out, self.sent_in_flight)
             if len(self.buffer) >= BUFFERED:
                 self._flush()
-            self._pump_soon(PUMPED_IN)
+            if self._events and self._events[0][0] <= self._now + PUMPED_IN:  # something else comes before the next
+                self._pump_soon(PUMPED_IN)
+                return
+            self._pass(self._now + PUMPED_IN)
+        if self.sent_in_flight >= self.ready:
+            self._flush()
 
     def _flush(self) -> None:
         if self.buffer:
             batch, self.buffer = self.buffer, []
-            self._at(self._now() + self.delay, lambda: self._read(batch))
+            self._at(self._now + self.delay, lambda: self._read(batch))
 
     def _ticked(self) -> None:
         self._flush()
-        self._at(self._now() + (self.ticker or 0.0), self._ticked)
+        self._at(self._now + (self.ticker or 0.0), self._ticked)
 
     def _obey(self, finished: int, ready: int | None) -> None:
         self.sent_in_flight -= finished
@@ -132,8 +138,8 @@ class Wire:
 
     def _watch(self) -> None:
         after = self.delivery.tick_after if self.prompt else None
-        if after is not None and self._now() + after < self._tick_at - 0.5 * TICK:
-            self._tick_at = at = self._now() + after
+        if after is not None and self._now + after < self._tick_at - 0.5 * TICK:
+            self._tick_at = at = self._now + after
             self._at(at, lambda: self._tick(at))
 
     def _tick(self, at: float) -> None:
@@ -145,7 +151,7 @@ class Wire:
         self._tell(self.delivery.tick(self.received, self.in_flight))
 
     def _read(self, batch: list[float]) -> None:
-        now = self._now()
+        now = self._now
         self.latencies += [now - at for at in batch]
         self.arrived_at = now
         self.received += len(batch)
@@ -164,14 +170,14 @@ class Wire:
             self.waiting.popleft()
             self.running += 1
             if self.handle:
-                self._at(self._now() + self.handle, self._done)
+                self._at(self._now + self.handle, self._done)
             else:
                 self._done()
 
     def _done(self) -> None:
         self.running -= 1
         self._answers += 1
-        self._answered_at = self._answered_at or self._now()
+        self._answered_at = self._answered_at or self._now
         self._write_soon()
         if self.handle:
             self._work()
@@ -179,7 +185,7 @@ class Wire:
     def _write_soon(self) -> None:
         if not self._writing:  # all of a turn is one write
             self._writing = True
-            self._at(self._now(), self._write)
+            self._at(self._now, self._write)
 
     def _write(self) -> None:
         """As Subscribed does."""
@@ -190,7 +196,7 @@ class Wire:
             return
         count, self._answers = self._answers, 0
         if count:
-            self.longest_kept = max(self.longest_kept, self._now() - self._answered_at)
+            self.longest_kept = max(self.longest_kept, self._now - self._answered_at)
             self._answered_at = 0.0
             self.in_flight -= count
             if self.prompt and not (self._tick_at < math.inf and self.delivery.is_full):
@@ -201,7 +207,7 @@ class Wire:
         if ready is not None and (not self.commands or ready != self.commands[-1]):
             self.commands.append(ready)
         self.writes += 1
-        self._at(self._now() + self.delay, lambda: self._obey(count, ready))
+        self._at(self._now + self.delay, lambda: self._obey(count, ready))
 
 
 def percentile(values: list[float], share: float) -> float:
