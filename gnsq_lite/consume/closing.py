@@ -100,7 +100,7 @@ class Closing:
                 log.warning("%d handlers still run when the time is over; their messages go back to nsqd", left)
             self._give_back(connections)
             # An answer that a handler's thread gave just now is on its way here.
-            self._wait_until(lambda: not any(c.is_open() and c.in_flight for c in connections), lambda: lingers)
+            self._wait_until(lambda: not any(c.is_open() and c.in_flight.count for c in connections), lambda: lingers)
             for connection in connections:
                 connection.shut_down()
             self._wait_until(lambda: not self.loop.has_queued_calls(), lambda: lingers)
@@ -119,10 +119,10 @@ class Closing:
         def left() -> str:
             late = self._clock.now() > until
             for connection in connections:
-                if (connection.close_waited or late) and not connection.in_flight and connection not in shut:
+                if (connection.close_waited or late) and not connection.in_flight.count and connection not in shut:
                     shut.add(connection)
                     connection.shut_down()  # nsqd reads all of it, and closes
-            count = sum(len(c.in_flight) for c in connections if c.is_open())
+            count = sum(c.in_flight.count for c in connections if c.is_open())
             if count or (not late and any(connection.is_open() for connection in connections)):
                 return f"messages that go back: {count}"
             return ""
@@ -135,7 +135,7 @@ class Closing:
         connections = list(self._connections())
         self._asked_at = self._clock.now()
         for connection in connections:
-            connection.send_close()
+            connection.send_close(self.look)
             connection.give_back()
         send_back(self._take_queued())
         return connections
@@ -147,13 +147,13 @@ class Closing:
     def _is_quiet(self, connections: list[Subscribed]) -> bool:
         if self._busy():
             return False
-        return all(self._is_gone(c) or (c.close_waited and not c.in_flight) for c in connections)
+        return all(self._is_gone(c) or (c.close_waited and not c.in_flight.count) for c in connections)
 
     def _is_gone(self, connection: Subscribed) -> bool:
         """Whether nothing more is to be had of it: it is closed, or owed nothing and silent since it was sent CLS."""
         if not connection.is_open():
             return True
-        if connection.in_flight or connection.unsent() or connection.read_at > self._asked_at:
+        if connection.in_flight.count or connection.unsent() or connection.read_at > self._asked_at:
             return False
         return self._clock.now() >= self._asked_at + _LINGER
 

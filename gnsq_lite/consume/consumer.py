@@ -16,7 +16,6 @@ from gnsq_lite.consume.batches import BatchFeeder, latest
 from gnsq_lite.consume.closing import Closing, send_back
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.leader_search import LeaderSearch
-from gnsq_lite.consume.pacing import Pacing
 from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.queued import drop, take_queued
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
@@ -56,7 +55,6 @@ class Consumer:
         self.connections: dict[Endpoint, Subscribed] = {}
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         self.flow = FlowControl(settings, clock, self.rng, self._send_ready, partial(self.hooks.call, "on_backoff"))
-        self.rate = Pacing(settings.limits, clock, self.flow.set_allowed)
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
             loop,
@@ -76,9 +74,9 @@ class Consumer:
         if settings.batch_size:
             batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
             self.batches = BatchFeeder(loop, batcher, self.pool, clock, self.flow.is_starved)
-        self.finished = self.requeued = self.late_answers = self.answers_lost = self.reconnects = 0
+        self.late_answers = self.answers_lost = self.reconnects = 0
         #: Counts of connections that are gone.
-        self.received_before = self.expired_before = 0
+        self.received_before = self.finished_before = self.requeued_before = self.expired_before = 0
         #: Messages whose connection was gone before a handler began them.
         self.dropped = 0
         #: What it ends with, if not an orderly close.
@@ -113,8 +111,8 @@ class Consumer:
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
-        if self.rate.is_needed:
-            self._greenlets.append(self.loop.spawn("rate limit", self.rate.run))
+        if self.flow.rate is not None:
+            self._greenlets.append(self.loop.spawn("rate limit", self.flow.rate.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:
@@ -174,6 +172,8 @@ class Consumer:
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
             self.received_before += connection.received
+            self.finished_before += connection.finished
+            self.requeued_before += connection.requeued
             self.expired_before += connection.expired
             self.flow.parted(connection.endpoint)
             self._drop_queued(connection)
@@ -259,19 +259,11 @@ class Consumer:
 
     # -- messages
 
-    def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
-        """Hand what a read brought to the pool."""
-        self.flow.received(connection.endpoint, len(messages))
-        if self.rate.is_needed:
-            self.rate.received(len(messages))
+    def handle(self, messages: list[Message]) -> None:
+        """Queue messages for the handlers; while the Reader closes they go back."""
         if self.end.begun:
             send_back(messages)
-        else:
-            connection.take(messages)
-
-    def handle(self, messages: list[Message]) -> None:
-        """Queue messages for the handlers."""
-        if self.batches is not None:
+        elif self.batches is not None:
             self.batches.add(messages)
         else:
             self.pool.submit(messages)
@@ -293,17 +285,8 @@ class Consumer:
         for message in waiting:
             self.outcomes.on_expired(message)
         if not_begun:
-            running = len(connection.in_flight) - sum(message._connection is connection for message in others)
+            running = connection.in_flight.count - sum(message._connection is connection for message in others)
             self.flow.stalled(connection, len(not_begun), running)
-
-    def on_answered(self, connection: Subscribed, finished: int, requeued: int, expired: int) -> None:
-        """Count what left."""
-        self.finished += finished
-        self.requeued += requeued
-        self.flow.pace.answered(connection.endpoint, finished + requeued)
-        self.flow.answered(connection.endpoint, finished + requeued + expired, success=finished > 0)
-        if self.end.begun:
-            self.end.look()
 
     def on_answers_lost(self, count: int) -> None:
         """Answers came when their connection was gone."""
@@ -324,14 +307,6 @@ class Consumer:
         """Return the seconds a message rests that its handler sends back: *asked*, or by its attempts (MSG-1)."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
-
-    def on_failure(self) -> None:
-        """A message failed (BACK-1)."""
-        self.flow.failed()
-
-    def on_rest(self, connection: Subscribed, resting: bool) -> None:
-        """A partition rests, alone, with a message that failed; or goes on."""
-        self.flow.rest(connection.endpoint, resting)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change it (RDY-8); the default concurrency follows."""

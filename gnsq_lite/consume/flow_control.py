@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from gevent.event import Event
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.pacing import Pacing
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
@@ -54,14 +55,16 @@ class FlowControl:
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
-        self.pace: Pace[Endpoint] = Pace(clock)
+        self._pace: Pace[Endpoint] = Pace(clock)
         self._most: dict[Endpoint, int] = {}
         self.backoff = Backoff(settings.backoff, clock=clock, rng=rng)
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
         #: What a rate limit leaves of it; None: there is no such limit.
-        self.allowed: int | None = None
+        self._allowed: int | None = None
+        per_second = settings.limits.per_second
+        self.rate = None if per_second is None else Pacing(per_second, clock, self._set_allowed)
         self._wake = Event()
         self._ticks_at = 0.0
 
@@ -79,25 +82,31 @@ class FlowControl:
 
     def parted(self, endpoint: Endpoint) -> None:
         """A connection is gone."""
-        self.pace.remove(endpoint)
+        self._pace.remove(endpoint)
         self._apply(self.allocator.remove(endpoint))
         if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
             self._wake.set()
 
     def received(self, endpoint: Endpoint, count: int) -> None:
         """A read brought so many messages."""
-        self._apply(self.allocator.received(endpoint, count))
+        renewed = self.allocator.received(endpoint, count)
+        if renewed:
+            self._apply(renewed)
+        if self.rate is not None:
+            self.rate.received(count)
 
-    def answered(self, endpoint: Endpoint, count: int, *, success: bool) -> None:
+    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
         """So many messages are in flight no more; a success may end backoff (BACK-2)."""
-        self._apply(self.allocator.answered(endpoint, count))
+        if self._pace.limits:
+            self._pace.answered(endpoint, answered)
+        self._apply(self.allocator.answered(endpoint, answered + expired))
         if success and self.backoff.level:
             self._outcome(True)
 
     def stalled(self, connection: Subscribed, count: int, running: int) -> None:
         """So many messages expired before a handler began them: its RDY goes down to what moves."""
         endpoint = connection.endpoint
-        size = self.pace.stalled(endpoint, self._most[endpoint], max(0, running), connection.msg_timeout)
+        size = self._pace.stalled(endpoint, self._most[endpoint], max(0, running), connection.msg_timeout)
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
         log_safely(
             log, logging.WARNING, text, connection.address, count, size, extra=self._settings.log_fields(endpoint)
@@ -145,13 +154,13 @@ class FlowControl:
         self.paused = paused
         self._resize()
 
-    def set_allowed(self, count: int) -> None:
-        """Let no more than *count* messages be in flight for now, for the sake of a rate limit."""
-        self.allowed = count
+    def _set_allowed(self, count: int) -> None:
+        """Let no more than *count* messages be in flight for now, for the sake of the rate limit."""
+        self._allowed = count
         self._resize()
 
     def _resize(self) -> None:
-        count = self.max_in_flight if self.allowed is None else min(self.allowed, self.max_in_flight)
+        count = self.max_in_flight if self._allowed is None else min(self._allowed, self.max_in_flight)
         self._apply(self.allocator.set_max_in_flight(0 if self.paused else count))
         self._wake.set()
 
@@ -184,7 +193,7 @@ class FlowControl:
 
     def _tick(self, look_around: Callable[[float], bool]) -> None:
         is_idle = look_around(self._clock.now())
-        for endpoint, size in self.pace.look(is_idle):
+        for endpoint, size in self._pace.look(is_idle):
             self._apply(self.allocator.set_max_rdy_count(endpoint, size))
         if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is Phase.PROBING:
             self._apply(self.allocator.probe())

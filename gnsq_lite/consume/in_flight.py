@@ -18,31 +18,30 @@ _KEPT = 1000
 class InFlight:
     """Counts, and remembers what is unanswered.  In the loop's thread."""
 
-    __slots__ = ("_at", "_gone", "_kept", "_reads", "received")
+    __slots__ = ("_at", "_kept", "_reads", "count", "received")
 
     def __init__(self) -> None:
         self._reads: deque[list[Message]] = deque()
         #: How far the oldest read is known to be answered.
         self._at = 0
-        self._gone = 0
         #: Messages in the reads.
         self._kept = 0
         self.received = 0
-
-    def __len__(self) -> int:
-        return self.received - self._gone
+        #: Messages that are neither answered nor counted out.
+        self.count = 0
 
     def add(self, messages: list[Message]) -> int:
         """A read brought these; return how many are in flight now."""
         self.received += len(messages)
+        self.count += len(messages)
         self._kept += len(messages)
         reads = self._reads
         reads.append(messages)
         if len(reads) > 1:
             self._forget_answered()
-            if self._kept > _KEPT and self._kept > 2 * len(self) + _KEPT:
+            if self._kept > _KEPT and self._kept > 2 * self.count + _KEPT:
                 self._keep_open()
-        return self.received - self._gone
+        return self.count
 
     def _forget_answered(self) -> None:
         """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
@@ -68,8 +67,8 @@ class InFlight:
 
     def answered(self, count: int) -> int:
         """Answers to so many messages went out; return how many are in flight now."""
-        self._gone += count
-        return self.received - self._gone
+        self.count -= count
+        return self.count
 
     def unanswered(self) -> list[Message]:
         """Return the messages that are neither answered nor counted out."""
@@ -93,12 +92,11 @@ class InFlight:
             return []
         self._at = 0
         late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
-        self._gone += len(late)
+        self.count -= len(late)
         self._keep_open()
         return late
 
     def clear(self) -> None:
         """The connection is gone; so is its claim on what it brought."""
         self._reads.clear()
-        self._at = self._kept = 0
-        self._gone = self.received
+        self._at = self._kept = self.count = 0

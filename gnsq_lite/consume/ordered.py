@@ -68,12 +68,12 @@ class OrderedConnection(Subscribed):
 
     def _hold(self, message: Message, seconds: float) -> None:
         timer = self.loop.hub.loop.timer(max(0.0, seconds))
-        self._messages_to.on_rest(self, True)
+        self._flow.rest(self.endpoint, True)
 
         def release() -> None:
             timer.close()
             self._act(self._sequence.release(message))
             if self.is_open():
-                self._messages_to.on_rest(self, False)
+                self._flow.rest(self.endpoint, False)
 
         timer.start(release, update=True)

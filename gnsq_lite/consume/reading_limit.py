@@ -26,27 +26,23 @@ _LOOK_AGAIN = 1.0
 class ReadingLimit:
     """Of one connection; in the loop's thread."""
 
-    __slots__ = ("_room", "_told", "most")
+    __slots__ = ("_room", "_told", "most", "rests")
 
     def __init__(self) -> None:
         #: Most messages in flight with which reading goes on.
         self.most = _SPARE
-        self._room: Event | None = None
+        #: Whether nothing is read until there is room.
+        self.rests = False
+        self._room = Event()
         self._told = False
 
     def allow(self, ready: int) -> None:
         """RDY was sent: so many may be out from now on, also where less is allowed later (it is never confirmed)."""
         self.most = max(self.most, ready + max(_SPARE, ready // 4))
 
-    @property
-    def rests(self) -> bool:
-        """Whether nothing is read until there is room."""
-        return self._room is not None
-
     def look(self) -> None:
         """There may be room now."""
-        if self._room is not None:
-            self._room.set()
+        self._room.set()
 
     def rest(self, address: str, in_flight: int, is_crowded: Callable[[], bool]) -> None:
         """Wait while it is crowded; told once."""
@@ -54,10 +50,10 @@ class ReadingLimit:
             self._told = True
             why = "%s: %d messages are in flight, more than RDY allows; no more are read until some are answered"
             log_safely(log, logging.WARNING, why, address, in_flight)
-        room = self._room = Event()
+        self.rests = True
         try:
             while is_crowded():
-                room.clear()
-                room.wait(_LOOK_AGAIN)
+                self._room.clear()
+                self._room.wait(_LOOK_AGAIN)
         finally:
-            self._room = None
+            self.rests = False

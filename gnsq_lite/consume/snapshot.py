@@ -22,11 +22,11 @@ def reader_stats(core: Consumer) -> ReaderStats:
         state=_state(core),
         connections=tuple(subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
         max_in_flight=core.flow.max_in_flight,
-        in_flight=_total(len(c.in_flight) for c in connections),
+        in_flight=_total(c.in_flight.count for c in connections),
         ready=core.flow.allocator.total_ready,
         received=core.received_before + _total(c.received for c in connections),
-        finished=core.finished,
-        requeued=core.requeued,
+        finished=core.finished_before + _total(c.finished for c in connections),
+        requeued=core.requeued_before + _total(c.requeued for c in connections),
         failures=core.outcomes.failures,
         given_up=core.outcomes.given_up,
         late_answers=core.late_answers,
@@ -53,7 +53,7 @@ def subscribed_stats(connection: Subscribed, ready: int, now: float) -> Connecti
     """Return the state of a Reader's connection."""
     counts = {
         "ready": ready,
-        "in_flight": len(connection.in_flight),
+        "in_flight": connection.in_flight.count,
         "received": connection.received,
         "finished": connection.finished,
         "requeued": connection.requeued,

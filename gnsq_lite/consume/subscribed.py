@@ -6,11 +6,14 @@ The cost is per read, not per message: FINs gather in one buffer, REQs in a list
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.consume.reading_limit import ReadingLimit
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
@@ -29,26 +32,34 @@ log = logging.getLogger("gnsq_lite.net")
 _GRACE = 0.5
 
 
+class Flow(Protocol):
+    """Counts what comes and goes, and sets RDY by it; called in the loop's thread."""
+
+    def received(self, endpoint: Endpoint, count: int) -> None:
+        """A read brought so many."""
+
+    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
+        """So many are in flight no more: answered, one of them with FIN where *success*; taken back by nsqd."""
+
+    def failed(self) -> None:
+        """A message failed: RDY 0, where that is called for, goes out before its REQ."""
+
+    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+        """It keeps a failed message for a while, and gets no other; or it goes on."""
+
+
 class MessageOwner(Owner, Protocol):
     """Who gets the messages; called in the loop's thread but where it says otherwise; must not wait."""
 
-    def on_messages(self, connection: Subscribed, messages: list[Message]) -> None:
-        """A read brought these."""
+    @property
+    def flow(self) -> Flow:
+        """Who counts them."""
 
     def handle(self, messages: list[Message]) -> None:
         """Have them handled."""
 
-    def on_answered(self, connection: Subscribed, finished: int, requeued: int, expired: int) -> None:
-        """So many are in flight no more."""
-
     def on_answers_lost(self, count: int) -> None:
         """So many answers came after the end."""
-
-    def on_failure(self) -> None:
-        """A message failed: RDY 0, where that is called for, goes out before its REQ."""
-
-    def on_rest(self, connection: Subscribed, resting: bool) -> None:
-        """It keeps a failed message for a while, and gets no other; or it goes on."""
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the seconds nsqd shall hold it back.  Where handlers run."""
@@ -68,19 +79,17 @@ class Subscribed(Connection):
         is_prompt: bool = False,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
-        self._messages_to, self._is_prompt = owner, is_prompt
+        self._messages_to, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
         #: Messages that were received and not answered (MSG-5).
         self.in_flight = InFlight()
         self.finished = self.requeued = self.expired = self.answers_lost = 0
-        self._fins = Fins(self._flush_soon)
+        self._fins = Fins(partial(loop.call_soon, self._flush_unless_kept))
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
         self._limit = ReadingLimit()
-        #: Whether the last read brought more than RDY allows.
-        self._may_be_crowded = False
         #: None: RDY is what the flow control says.
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
@@ -90,6 +99,8 @@ class Subscribed(Connection):
         self._told_ready = 0
         #: Inline handlers run in there, and nothing is read meanwhile: that is no sign of a quiet nsqd.
         self._is_handing_on = False
+        #: Called after answers went out, once CLS was sent.
+        self._on_answered: Callable[[], None] | None = None
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         super()._adopt(negotiated)
@@ -110,24 +121,25 @@ class Subscribed(Connection):
 
     def _on_messages(self, messages: list[Message]) -> None:
         count = self.in_flight.add(messages)
-        self._may_be_crowded = count > self._limit.most
+        self._must_wait = count > self._limit.most
         delivery = self._delivery
         if delivery is not None and not delivery.is_full:
             kept = len(self._fins)
             if kept:
                 self._flush_soon()
             self._tell_ready(delivery.received(len(messages), count - kept, messages[-1].timestamp_ns))
+        self._flow.received(self.endpoint, len(messages))
         self._is_handing_on = True
-        self._messages_to.on_messages(self, messages)
+        self.take(messages)
         self._is_handing_on = False
 
     def _wait_for_room(self) -> None:
-        if self._may_be_crowded and len(self.in_flight) > self._limit.most:
-            self._limit.rest(self.address, len(self.in_flight), self._is_crowded)
+        if self.in_flight.count > self._limit.most:
+            self._limit.rest(self.address, self.in_flight.count, self._is_crowded)
             self._go_on()
 
     def _is_crowded(self) -> bool:
-        return self.is_open() and (len(self.in_flight) > self._limit.most or self.unsent() > MOST_UNSENT)
+        return self.is_open() and (self.in_flight.count > self._limit.most or self.unsent() > MOST_UNSENT)
 
     def set_ready(self, count: int) -> None:
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
@@ -135,7 +147,7 @@ class Subscribed(Connection):
         if self._delivery is None:
             self.send(commands.ready(count))
         else:
-            self._tell_ready(self._delivery.set_limit(count, len(self.in_flight)))
+            self._tell_ready(self._delivery.set_limit(count, self.in_flight.count))
 
     def _tell_ready(self, count: int | None) -> None:
         """Queue the RDY that was chosen, if any; have the choice looked at again where that is asked for."""
@@ -145,7 +157,7 @@ class Subscribed(Connection):
         self._watch_delivery()
 
     def _watch_delivery(self) -> None:
-        after = self._delivery.tick_after if self._delivery is not None and self.is_open() else None
+        after = self._delivery.tick_after if self._delivery is not None else None
         if after is None:
             return
         due = self.clock.now() + after
@@ -161,10 +173,14 @@ class Subscribed(Connection):
         self._stop_delivery()
         if self._is_handing_on:
             self._watch_delivery()
-        elif self._delivery is not None and self.is_open():
+        elif self._delivery is not None:
             if len(self._fins):
                 self._flush_soon()
-            self._tell_ready(self._delivery.tick(self.in_flight.received, len(self.in_flight)))
+            self._tell_ready(self._delivery.tick(self.in_flight.received, self.in_flight.count))
+
+    def _end_delivery(self) -> None:
+        self._stop_delivery()
+        self._delivery = None
 
     def _stop_delivery(self) -> None:
         timer, self._delivery_timer = self._delivery_timer, None
@@ -193,7 +209,7 @@ class Subscribed(Connection):
 
     def slow_down(self) -> None:
         """A message failed (BACK-1); in the loop's thread."""
-        self._messages_to.on_failure()
+        self._flow.failed()
 
     def _queue_requeue(self, command: bytes) -> None:
         self._reqs.append(command)
@@ -234,18 +250,20 @@ class Subscribed(Connection):
             self.loop.call_soon(self._flush_unless_kept)
 
     def _flush_unless_kept(self) -> None:
-        delivery = self._delivery
-        if delivery is None or delivery.is_full or not self._may_keep() or not delivery.keeps(len(self.in_flight)):
+        if self._delivery is None or self._delivery.is_full or not self._may_keep(self._delivery):
             self._flush()
             return
         self._due = self._fins.due = False
-        if not self._may_keep():  # another thread has come between
+        if self._has_more_than_fins():  # another thread has come between
             self._flush()
         self._watch_delivery()
 
-    def _may_keep(self) -> bool:
-        """Whether nothing but FINs is to be sent, and none so late that its message may be nsqd's again meanwhile."""
-        if self._out or self._reqs or self._ready is not None or not self.is_open():
+    def _has_more_than_fins(self) -> bool:
+        return bool(self._out or self._reqs) or self._ready is not None
+
+    def _may_keep(self, delivery: Delivery) -> bool:
+        """Whether FINs may wait, and none is so late that its message may be nsqd's again meanwhile."""
+        if self._has_more_than_fins() or not delivery.keeps(self.in_flight.count):
             return False
         return self.in_flight.is_young(self.clock.now() - self.msg_timeout / 2)
 
@@ -279,8 +297,11 @@ class Subscribed(Connection):
             self._ready = None
         self._emit(data)
         if finished or requeued:
-            self._limit.look()
-            self._messages_to.on_answered(self, finished, requeued, 0)
+            if self._limit.rests:
+                self._limit.look()
+            self._flow.answered(self.endpoint, finished + requeued, 0, success=finished > 0)
+            if self._on_answered is not None:
+                self._on_answered()
 
     # -- watching
 
@@ -300,10 +321,10 @@ class Subscribed(Connection):
         if late:
             self.expired += len(late)
             if self._delivery is not None:
-                self._tell_ready(self._delivery.expired(len(self.in_flight)))
+                self._tell_ready(self._delivery.expired(self.in_flight.count))
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, len(late))
-            self._messages_to.on_answered(self, 0, 0, len(late))
+            self._flow.answered(self.endpoint, 0, len(late), success=False)
         return late
 
     # -- the end
@@ -311,17 +332,20 @@ class Subscribed(Connection):
     def close(self, reason: NSQError) -> None:
         """Close at once; what was not answered is nsqd's again."""
         super().close(reason)
-        self._stop_delivery()
+        self._end_delivery()
         if len(self._fins):  # answers that waited: they are lost now
             self._flush_soon()
         self.in_flight.clear()
         self._limit.look()
 
-    def send_close(self) -> None:
-        """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1)."""
-        self._stop_delivery()
-        self._delivery = None
+    def send_close(self, on_answered: Callable[[], None]) -> None:
+        """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1).
+
+        From now on *on_answered* is called whenever answers have gone out.
+        """
+        self._end_delivery()
+        self._on_answered = on_answered
         self.send(commands.CLS)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]} in_flight={len(self.in_flight)}>"
+        return f"{super().__repr__()[:-1]} in_flight={self.in_flight.count}>"

@@ -68,6 +68,7 @@ class Connection:
         self._early = b""
         self._out: list[bytes] = []
         self._due = False  # a flush is on its way
+        self._must_wait = False  # what the last read brought is more than can be taken
         self._turn_began = 0.0
         limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
         self._decoder = FrameDecoder[Message](limit, Message, self, at_once=_FRAMES_AT_ONCE)
@@ -194,7 +195,8 @@ class Connection:
                 self._on_frame(frame)
             if decoder.error is not None:
                 raise decoder.error
-            if messages:
+            if self._must_wait:
+                self._must_wait = False
                 self._wait_for_room()
             if not decoder.more:
                 return
@@ -217,7 +219,7 @@ class Connection:
         raise UnexpectedFrame("a message came to a connection that has not subscribed")
 
     def _wait_for_room(self) -> None:
-        """Wait, after messages came, until more can be taken."""
+        """Wait until more can be taken."""
 
     def _on_frame(self, frame: Frame) -> None:
         body = frame.body

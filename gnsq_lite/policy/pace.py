@@ -30,11 +30,12 @@ class _Limit:
 class Pace(Generic[K]):
     """The connections that are held back, by any hashable key; the caller sets the limits that are returned."""
 
-    __slots__ = ("_clock", "_limits")
+    __slots__ = ("_clock", "limits")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._limits: dict[K, _Limit] = {}
+        #: Of those that are held back now.
+        self.limits: dict[K, _Limit] = {}
 
     def stalled(self, key: K, most: int, moving: int, patience: float) -> int:
         """Take that messages expired before a handler began them; return the limit of the connection's RDY now.
@@ -44,25 +45,25 @@ class Pace(Generic[K]):
             moving: Its messages in flight that handlers have begun.
             patience: Seconds a message may wait, nsqd's msg_timeout.
         """
-        before = self._limits[key].size if key in self._limits else most
+        before = self.limits[key].size if key in self.limits else most
         size = min(before, moving)
-        self._limits[key] = _Limit(most, size, patience, self._clock.now())
+        self.limits[key] = _Limit(most, size, patience, self._clock.now())
         return size
 
     def answered(self, key: K, count: int) -> None:
         """Take that so many messages were answered in time."""
-        if key in self._limits:
-            self._limits[key].answered += count
+        if key in self.limits:
+            self.limits[key].answered += count
 
     def remove(self, key: K) -> None:
         """The connection is gone."""
-        self._limits.pop(key, None)
+        self.limits.pop(key, None)
 
     def look(self, idle: bool) -> list[tuple[K, int]]:
         """Return the limits that change, *idle* when no message waits and a handler is free."""
         now = self._clock.now()
         changes: list[tuple[K, int]] = []
-        for key, limit in list(self._limits.items()):
+        for key, limit in list(self.limits.items()):
             seconds = now - limit.looked_at
             if seconds < _LOOK:
                 continue
@@ -72,5 +73,5 @@ class Pace(Generic[K]):
                 limit.size = min(limit.most, max(1, 2 * limit.size))
                 changes.append((key, limit.size))
                 if limit.size == limit.most:
-                    del self._limits[key]
+                    del self.limits[key]
         return changes

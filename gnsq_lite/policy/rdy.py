@@ -83,7 +83,8 @@ class ReadyAllocator:
         self._charged = 0  # sum of all charges
         self._owed = self._hungry = False  # someone has less than its share; has nothing at all
         self._turns = False  # RDY goes round
-        self._next: float | None = None
+        #: The clock's time at which :meth:`tick` has something to do; None: nothing, unless something happens.
+        self.next_tick: float | None = None
 
     # -- what happened ----------------------------------------------------------------------------------------------
 
@@ -147,11 +148,13 @@ class ReadyAllocator:
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
-        connection.take(count, self._clock.now())
+        connection.active = self._clock.now()
+        connection.in_flight += count
         changes: list[SetReady] = []
         if connection.in_flight > connection.charge and not connection.resting:
             self._charged += connection.recharge()
         if connection.counts_down:
+            connection.left = max(0, connection.left - count)
             connection.refresh(changes)
         return changes
 
@@ -162,8 +165,11 @@ class ReadyAllocator:
             return []
         if self._turns and connection.in_flight >= connection.size:
             connection.active = self._clock.now()  # it could not receive until now: that was not idleness
-        connection.give(count)
-        self._charged += connection.recharge()
+        connection.in_flight = max(0, connection.in_flight - count)
+        # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
+        connection.held = max(0, connection.held - count)
+        if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
+            self._charged += connection.recharge()
         changes: list[SetReady] = []
         if connection.counts_down:
             connection.refresh(changes)
@@ -202,16 +208,11 @@ class ReadyAllocator:
     def tick(self) -> list[SetReady]:
         """Do what time has made due.  Cheap when nothing is."""
         now = self._clock.now()
-        if self._next is None or now < self._next:
+        if self.next_tick is None or now < self.next_tick:
             return []
         return self._evaluate(now)
 
     # -- what is so -------------------------------------------------------------------------------------------------
-
-    @property
-    def next_tick(self) -> float | None:
-        """The clock's time at which :meth:`tick` has something to do; None: nothing, unless something happens."""
-        return self._next
 
     @property
     def pending(self) -> bool:
@@ -259,8 +260,8 @@ class ReadyAllocator:
         """Evaluate once the changes that come together have come."""
         if self.settle <= 0:
             return self._evaluate(now)
-        if self._next is None or self._next > now + self.settle:
-            self._next = now + self.settle
+        if self.next_tick is None or self.next_tick > now + self.settle:
+            self.next_tick = now + self.settle
         return []
 
     def _evaluate(self, now: float) -> list[SetReady]:
@@ -272,7 +273,7 @@ class ReadyAllocator:
                 self._charged += connection.recharge()
             if connection.limit and not connection.resting:
                 eligible.append(connection)
-        self._next = None
+        self.next_tick = None
         if self._mode is _Mode.FLOWING and self._max >= len(eligible):
             self._turns = False
             changes = self._share(now, eligible)
@@ -380,5 +381,5 @@ class ReadyAllocator:
 
     def _wake_by(self, times: Iterable[float]) -> None:
         for when in times:
-            if self._next is None or when < self._next:
-                self._next = when
+            if self.next_tick is None or when < self.next_tick:
+                self.next_tick = when

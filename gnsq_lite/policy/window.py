@@ -78,20 +78,6 @@ class Window:
         self.size = size
         self._send(out)
 
-    def take(self, count: int, now: float) -> None:
-        """Take that *count* messages arrived."""
-        self.active = now
-        self.in_flight += count
-        self.left = max(0, self.left - count)
-
-    def give(self, count: int) -> None:
-        """Take that *count* messages are out of flight.
-
-        nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
-        """
-        self.in_flight = max(0, self.in_flight - count)
-        self.held = max(0, self.held - count)
-
     def refresh(self, out: list[SetReady]) -> None:
         """Renew the RDY of a server that counts it down, when little of it is left (RDY-2)."""
         little = self.left == 0 or self.left < 0.25 * self.sent
