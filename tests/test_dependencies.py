@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 import sys
 from pathlib import Path
@@ -47,6 +48,13 @@ def declared() -> set[str]:
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     assert imported() - BROUGHT - TYPES - declared() == set()
     assert declared() - imported() <= {"matplotlib"}  # the benchmarks' plots
+
+
+def test_tox_installs_what_sphinx_imports_for_the_reference() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    brought = set(re.findall(r"^(\w+)>=", tox["testenv:docs"]["deps"], re.M))
+    assert imported() - declared() - TYPES - {"greenlet"} - brought == set()
 
 
 def test_the_inner_names_of_urllib3_that_the_transport_replaces_are_there() -> None:
