@@ -143,6 +143,15 @@ class NsqdStats:
         entries = (entry for found in self.topics if found.topic_name == topic for entry in found.channels)
         return next((entry for entry in entries if entry.channel_name == channel), None)
 
+    def depth(self, topic: str, channel: str) -> int | None:
+        """Return the messages that wait in a channel, or None if nsqd does not have it.
+
+        Youzan's nsqd has an entry for each partition: those that it leads are added up, and replicas do not count.
+        """
+        entries = [entry for entry in self.topics if entry.topic_name == topic and entry.is_leader is not False]
+        depths = [each.depth for entry in entries for each in entry.channels if each.channel_name == channel]
+        return sum(depths) if depths else None
+
 
 def parse_stats(url: str, data: Any) -> NsqdStats:
     """Return the statistics in the decoded answer of ``/stats?format=json``.  Raises HTTPResponseError."""

@@ -66,9 +66,7 @@ class ChannelDepth:
             return None
         try:
             with NsqdClient(address, http_timeout=TIMEOUT, http_retries=0) as client:
-                topics = client.stats(topic, channel, include_clients=False, include_mem=False).topics
+                return client.stats(topic, channel, include_clients=False, include_mem=False).depth(topic, channel) or 0
         except NSQError as error:
             log.debug("no depth of %s/%s at %s: %s", topic, channel, address, error)
             return None
-        here = [found for each in topics if each.topic_name == topic for found in each.channels]  # Youzan: by partition
-        return sum(found.depth for found in here if found.channel_name == channel)

@@ -95,8 +95,7 @@ def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | N
         return None
     try:
         with NsqdClient(address, http_timeout=TIMEOUT, http_retries=0) as client:
-            found = client.stats(topic, channel, include_clients=False, include_mem=False).channel(topic, channel)
+            return client.stats(topic, channel, include_clients=False, include_mem=False).depth(topic, channel)
     except NSQError as error:
         log.debug("no depth of %s/%s at %s: %s", topic, channel, address, error)
         return None
-    return None if found is None else found.depth

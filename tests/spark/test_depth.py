@@ -56,3 +56,17 @@ def test_a_part_of_the_depth_is_no_depth(broker: Broker) -> None:
     depth.look()
     ASKED[0]()
     assert depth.look() is None
+
+
+def test_replicas_are_not_counted_with_the_partitions_that_an_nsqd_leads() -> None:
+    with Broker(youzan=True, nsqds=2) as cluster:
+        cluster.youzan.create_topic("t", partitions=3, replicas=2)
+        cluster.youzan.create_channel("t", "c")
+        with Writer(lookupd_http_addresses=cluster.lookupd_http_address) as writer:
+            for number in range(3):
+                for _ in range(number + 1):
+                    writer.publish("t", b"x", partition=number)
+        depth = made(FakeClock(), lookupdHTTPAddresses=cluster.lookupd_http_address)
+        depth.look()
+        ASKED[0]()
+        assert depth.look() == 6

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from gnsq_lite import errors
 from gnsq_lite.broker import Broker
 from gnsq_lite.http import LookupdClient, Node, NsqdClient
 from gnsq_lite.options import format_address
+from gnsq_lite.worker import Handler
+from gnsq_lite.worker.depths import LINGER, Depths, Place
+from tests.fakes import FakeClock
 
 #: A real cluster refuses changes while it is "unstable", which can last for its check interval of 60 s.
 pytestmark = pytest.mark.timeout(300)
@@ -47,13 +51,15 @@ def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
         time.sleep(0.1)
 
 
-def make(lookupd: LookupdClient, partitions: int = 2, **options: Any) -> tuple[str, dict[int, Node]]:
+def make(
+    lookupd: LookupdClient, partitions: int = 2, replicator: int = 1, **options: Any
+) -> tuple[str, dict[int, Node]]:
     """Make a topic; return its name and its leaders."""
     name = f"http{uuid.uuid4().hex[:12]}"
 
     def leaders() -> Any:
         # Asked again, it changes nothing, but has the cluster look again for leaders, which it forgets at times.
-        lookupd.create_topic(name, partition_num=partitions, replicator=1, **options)
+        lookupd.create_topic(name, partition_num=partitions, replicator=replicator, **options)
         for _ in range(10):
             found = lookupd.lookup(name, access="w", metainfo=True)
             if len(found.partitions) == partitions:
@@ -118,6 +124,36 @@ def test_a_message_goes_to_its_partition_and_is_counted_there(lookupd: LookupdCl
     with at(leaders[0]) as nsqd, pytest.raises(errors.HTTPStatusError) as caught:
         nsqd.publish("no_such_topic", b"x")
     assert "E_TOPIC_NOT_EXIST" in caught.value.text
+
+
+def looked_at(lookupd: LookupdClient, topic: str, nsqds: Iterable[str]) -> dict[Place, int]:
+    """Return the depths that the live page has after a round."""
+    worker: Any = SimpleNamespace(
+        handlers=[Handler(topic, "c", print)], defaults={"lookupd_http_addresses": lookupd.url}
+    )
+    started: list[Callable[[], None]] = []
+    clock = FakeClock()
+    depths = Depths(worker, lambda name, run: started.append(run), clock, lambda seconds: clock.advance(LINGER))
+    connections = tuple(SimpleNamespace(address=address) for address in nsqds)
+    stats: Any = SimpleNamespace(topic=topic, channel="c", connections=connections)
+    depths.look([stats])
+    started[0]()
+    return depths.look([stats])
+
+
+def test_the_live_page_adds_up_the_partitions_that_an_nsqd_leads(lookupd: LookupdClient) -> None:
+    name, leaders = make(lookupd, 3, replicator=2)
+    waiting: dict[str, int] = {}
+    for number, node in leaders.items():
+        with at(node) as nsqd:
+            until(lambda nsqd=nsqd, number=number: nsqd.create_channel(name, "c", partition=number) is None)
+            for _ in range(number + 1):
+                until(lambda nsqd=nsqd, number=number: nsqd.publish(name, b"x", partition=number) is None)
+        address = format_address(node.tcp_address)
+        waiting[address] = waiting.get(address, 0) + number + 1
+    assert len(waiting) == 2, "one of the two nodes leads two partitions"
+    expected = {(address, name, "c"): depth for address, depth in waiting.items()}
+    until(lambda: looked_at(lookupd, name, waiting) == expected, 60.0)
 
 
 @pytest.mark.rule("YZ-12")

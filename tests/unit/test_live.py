@@ -172,7 +172,7 @@ def test_depths_are_asked_for_while_somebody_looks_and_no_longer(monkeypatch: py
 
     def told(self: NsqdClient, topic: str, channel: str, **options: Any) -> Any:
         asked.append((self._host, self._port, topic))
-        return SimpleNamespace(channel=lambda topic, channel: SimpleNamespace(depth=len(asked)))
+        return SimpleNamespace(depth=lambda topic, channel: len(asked))
 
     monkeypatch.setattr(NsqdClient, "stats", told)
     worker: Any = FakeWorker("t")
@@ -193,7 +193,7 @@ def test_of_many_channels_some_are_asked_for_in_each_round(monkeypatch: pytest.M
 
     def told(self: NsqdClient, topic: str, channel: str, **options: Any) -> Any:
         asked.append(self._host)
-        return SimpleNamespace(channel=lambda topic, channel: None)
+        return SimpleNamespace(depth=lambda topic, channel: None)
 
     monkeypatch.setattr(NsqdClient, "stats", told)
     worker: Any = FakeWorker("t")
