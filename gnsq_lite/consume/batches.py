@@ -44,10 +44,14 @@ class BatchFeeder:
             self._stop_timer()
         elif self._timer is None:
             self._timer = self._loop.hub.loop.timer(max(0.0, due - self._clock.now()))
-            self._timer.start(self._tick, update=True)
+            self._timer.start(self._on_time, update=True)
+
+    def _on_time(self) -> None:
+        """In the hub, where no handler may run: it could not wait for anything."""
+        self._stop_timer()
+        self._loop.spawn("batches", self._tick)
 
     def _tick(self) -> None:
-        self._stop_timer()
         self._hand_on(self._batcher.tick())
         self._watch()
 

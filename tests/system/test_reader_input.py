@@ -7,12 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import gevent
 import pytest
 
 from gnsq_lite import Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, reader_on, wait_for
+from tests.system.test_reader import POOLS, channel, reader_on, wait_for
 
 
 @pytest.fixture
@@ -233,3 +234,23 @@ def test_a_batch_handler_that_raises_requeues_what_it_did_not_answer(broker: Ser
     with reader_on(broker, topic, handler, backoff=False, **options) as reader:
         wait_for(lambda: reader.stats().finished == 3)
         assert sum(batch.count(b"a") for batch in rounds) == 1
+
+
+@pytest.mark.parametrize("pool", ["greenlet", "inline"])
+def test_a_handler_may_wait_with_a_list_that_was_handed_on_because_its_time_was_over(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"first")  # with RDY 1
+    sizes: list[int] = []
+
+    def handler(batch: list[Message]) -> None:
+        sizes.append(len(batch))
+        gevent.sleep(0.01)
+
+    options: dict[str, Any] = {"batch_size": 8, "batch_wait": 0.05, "max_in_flight": 20, "handler_pool": pool}
+    with reader_on(broker, topic, handler, **options) as reader:
+        wait_for(lambda: [one["ready_count"] for one in channel(broker, topic)["clients"]] == [20])
+        broker.publish(topic, b"a", b"b")
+        wait_for(lambda: reader.stats().finished == 3)
+        assert (sizes, reader.stats().requeued) == ([1, 2], 0)
