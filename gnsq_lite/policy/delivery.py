@@ -34,8 +34,9 @@ SPAN = 0.001
 #: Seconds between two ticks: the first; the second, once the whole share has been used for the last; a hundredth of
 #: that time, where it lasts, up to the third.  A tick wakes the process: 250 a second are some percent of full speed.
 TICK, _SLOW_TICK, _SLOWEST_TICK, _LONG_FULL = 0.001, 0.004, 0.02, 0.05
-#: Seconds for which answers wait for the next message; from message to message, above which they do not.
-LONGEST_KEPT, _SELDOM = 0.02, 0.04
+#: Seconds for which answers wait for the next message: twice as long as messages take to come, within these two; and
+#: seconds from message to message above which they do not wait.
+_SHORTEST_KEPT, LONGEST_KEPT, _SELDOM = 0.02, 0.12, 0.15
 #: Seconds a round trip is taken to last at most, and at most four times what the first one took.
 _LONGEST_TRIP = 0.5
 #: Seconds after which the least age is forgotten, at most twice that; the same for the greatest, in spans.
@@ -138,7 +139,7 @@ class Delivery:
         if self.limit <= 1:
             return None
         if self._kept_since is not None:
-            return max(TICK, self._kept_since + LONGEST_KEPT - self._clock.now())
+            return max(TICK, self._kept_since + self._patience() - self._clock.now())
         if self.ready - self._in_flight <= 1 and not self._is_short():
             return None
         careful_for = self._full_until - self._clock.now()
@@ -215,16 +216,19 @@ class Delivery:
     def keeps(self, in_flight: int) -> bool:
         """Return whether answers, to some of *in_flight*, wait: for the next message, or the next tick.
 
-        They do where they would cost a RDY, and a message that comes meanwhile is sent at once.
+        They do where they would cost a RDY, and a message that comes meanwhile is sent at once; not after a silence.
         """
-        now = self._clock.now()
+        now, patience = self._clock.now(), self._patience()
         if self.limit <= 1 or not self._window == self.ready - in_flight == 1 or self._every > _SELDOM:
             return False
-        if now < self._full_until:
+        if now < self._full_until or now - self._read_at > 2.0 * patience:
             return False
         if self._kept_since is None:
             self._kept_since = now
-        return now - self._kept_since < LONGEST_KEPT - TICK / 2
+        return now - self._kept_since < patience - TICK / 2
+
+    def _patience(self) -> float:
+        return min(max(_SHORTEST_KEPT, 2.0 * self._every), LONGEST_KEPT)
 
     def answered(self, in_flight: int) -> int | None:
         """Answers go out now, and leave *in_flight*; return the RDY to send with them."""
