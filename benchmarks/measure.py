@@ -173,10 +173,12 @@ class Bench:
         try:
             if case.kind == "consume":
                 nsqd.fill(job["topic"], total, job["text"].encode())
+            used, begun = nsqd.cpu(), time.monotonic()
             driver = self._start(argv, case, job)
             if case.kind == "latency":
                 _publish_at_rate(nsqd, job, driver)
             result = _wait(driver, job, implementation, case)
+            result.update(server_cpu=nsqd.cpu() - used, server_wall=time.monotonic() - begun)
             _check_nsqd(nsqd.channel(job["topic"]), case, implementation, total, job)
         finally:
             nsqd.delete(job["topic"])

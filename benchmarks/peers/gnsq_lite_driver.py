@@ -18,6 +18,20 @@ import time  # noqa: E402
 import sampler  # noqa: E402
 
 from gnsq_lite import Reader, Writer  # noqa: E402
+from gnsq_lite.wire import commands  # noqa: E402
+
+READIES: list[int] = []
+"""The RDY that were sent."""
+
+
+def _count_readies() -> None:
+    ready = commands.ready
+
+    def counted(count: int) -> bytes:
+        READIES.append(count)
+        return ready(count)
+
+    commands.ready = counted
 
 
 def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
@@ -34,7 +48,7 @@ def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
     if job.get("delivery"):
         options["delivery"] = job["delivery"]
     if job["output_buffer_ms"]:
-        options["output_buffer_timeout"] = job["output_buffer_ms"] / 1000
+        options["output_buffer_timeout"] = -1 if job["output_buffer_ms"] == -1 else job["output_buffer_ms"] / 1000
     if job.get("extra") == "msg_timeout":
         options["msg_timeout"] = 1.0
     if job.get("lookupd"):
@@ -69,16 +83,24 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
     time.sleep(job["linger"])
     reader.close(timeout=10)
     count.result["reported"] = {"received": stats.received, "max_in_flight": stats.max_in_flight}
+    count.result["readies"] = len(READIES)
     return count.result
 
 
 def latency(job: dict[str, Any]) -> dict[str, Any]:
     """How old each message is when its handler runs."""
     ages: list[float] = []
+    last: dict[bytes, float] = {}
     done = threading.Event()
+    handle, is_burst = job.get("handle", 0.0), job["burst"] > 1
 
     def handler(message: Any) -> None:
-        ages.append(meter.stamp_age(message.body))
+        age = meter.stamp_age(message.body)
+        ages.append(age)
+        if is_burst:
+            last[message.body[:20]] = age
+        if handle:
+            time.sleep(handle)
         if len(ages) == job["messages"]:
             done.set()
 
@@ -86,14 +108,18 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
     done.wait()
     time.sleep(job["linger"])
     reader.close(timeout=10)
-    return meter.percentiles(ages)
+    found = {**meter.percentiles(ages), "readies": len(READIES)}
+    if is_burst:
+        found["last"] = meter.percentiles(list(last.values()))["p50"]
+    return found
 
 
 def idle(job: dict[str, Any]) -> dict[str, Any]:
     """Connected, without messages."""
-    reader = _reader(job, lambda message: None)
+    readers = [_reader(job, lambda message: None) for _ in range(job["connections"] // len(job["addresses"]))]
     result = meter.idle(job, time.sleep)
-    reader.close(timeout=10)
+    for reader in readers:
+        reader.close(timeout=10)
     return result
 
 
@@ -167,5 +193,6 @@ def codec(job: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    _count_readies()
     act = {"consume": consume, "publish": publish, "latency": latency, "idle": idle, "codec": codec}
     meter.report(act[JOB["scenario"]](JOB))

@@ -94,6 +94,11 @@ class Nsqd:
         self._log.close()
         self._data.cleanup()
 
+    def cpu(self) -> float:
+        """Return the CPU seconds that its threads have used."""
+        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
     def http(self, path: str, body: bytes | None = None) -> Any:
         """Call nsqd's HTTP interface; POST where there is a body."""
         with urllib.request.urlopen(f"http://{self._http}{path}", data=body, timeout=30) as answer:
