@@ -263,7 +263,7 @@ class Subscribed(Connection):
 
     def _may_keep(self, delivery: Delivery) -> bool:
         """Whether FINs may wait, and none is so late that its message may be nsqd's again meanwhile."""
-        if self._has_more_than_fins() or not delivery.keeps(self.in_flight.count):
+        if self._has_more_than_fins() or not delivery.keeps(self.in_flight.count, len(self._fins)):
             return False
         return self.in_flight.is_young(self.clock.now() - self.msg_timeout / 2)
 

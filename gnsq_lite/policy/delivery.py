@@ -213,12 +213,15 @@ class Delivery:
             used_up = at if received == allowed or not openings else None
         return used_up
 
-    def keeps(self, in_flight: int) -> bool:
-        """Return whether answers, to some of *in_flight*, wait: for the next message, or the next tick.
+    def keeps(self, in_flight: int, answers: int) -> bool:
+        """Return whether *answers*, to some of *in_flight*, wait: for the next message, or the next tick.
 
         They do where they would cost a RDY, and a message that comes meanwhile is sent at once; not after a silence.
         """
         now, patience = self._clock.now(), self._patience()
+        if in_flight == answers and now - self._read_at < TICK:
+            self._is_quick = True  # also where some waited: handlers need them to wait no more
+            return False
         if self.limit <= 1 or not self._window == self.ready - in_flight == 1 or self._every > _SELDOM:
             return False
         if now < self._full_until or now - self._read_at > 2.0 * patience:

@@ -163,7 +163,7 @@ class Wire:
             left = self.in_flight - self._answers
             self._tell(self.delivery.received(len(batch), left, int(last * 1e9)))
         self.waiting.extend(batch)
-        self._work()
+        self._at(now, self._work)  # in a turn of its own: what is to be written goes out before
 
     def _work(self) -> None:
         while self.waiting and self.running < self.concurrency:
@@ -191,7 +191,7 @@ class Wire:
         """As Subscribed does."""
         self._writing = False
         kept = self.prompt and self._chosen is None and self._answers
-        if kept and not self.delivery.is_full and self.delivery.keeps(self.in_flight):
+        if kept and not self.delivery.is_full and self.delivery.keeps(self.in_flight, self._answers):
             self._watch()
             return
         count, self._answers = self._answers, 0

@@ -50,6 +50,16 @@ def test_handlers_that_answer_at_once_cost_next_to_no_ready(rate: float) -> None
     assert len(wire.commands) < 0.15 * len(wire.latencies) + 5
 
 
+@pytest.mark.parametrize("rate", [10, 50, 200, 500])
+def test_handlers_that_were_slow_once_and_answer_at_once_again_cost_next_to_no_ready(rate: int) -> None:
+    seconds = 200 / rate
+    wire = Wire(steady(rate, 2.0 * seconds), handle=0.02).run(seconds)
+    wire.handle = 0.0
+    told, before = len(wire.commands), len(wire.latencies)
+    wire.run(2.0 * seconds + 1.0)
+    assert len(wire.commands) - told <= 0.15 * (len(wire.latencies) - before) + 5
+
+
 @pytest.mark.parametrize("rate", [10, 20, 50, 200, 500, 2000])
 @pytest.mark.parametrize("handle", [0.0011, 0.005, 0.0203, 0.2])
 def test_handlers_that_take_long_delay_no_message_and_cost_a_ready_each_at_most(rate: float, handle: float) -> None:
@@ -96,15 +106,16 @@ def test_answers_wait_only_where_a_message_that_comes_meanwhile_is_sent_at_once(
         delivery.answered(0)
         clock.advance(0.01)
     assert delivery.ready == 1
-    assert not delivery.keeps(1)  # nothing can come before this is answered
+    assert not delivery.keeps(1, 1)  # nothing can come before this is answered
     delivery.received(1, 1, int(clock.wall() * 1e9))
-    assert [delivery.ready, delivery.keeps(1), delivery.tick_after] == [2, True, pytest.approx(0.024)]
+    clock.advance(2 * TICK)
+    assert [delivery.ready, delivery.keeps(1, 1), delivery.tick_after] == [2, True, pytest.approx(0.024)]
     clock.advance(0.024)  # twice as long as from message to message
-    assert [delivery.keeps(1), delivery.answered(0), delivery.tick_after] == [False, 1, None]
+    assert [delivery.keeps(1, 1), delivery.answered(0), delivery.tick_after] == [False, 1, None]
     delivery.received(1, 1, int(clock.wall() * 1e9))
-    assert delivery.keeps(1)
+    assert delivery.keeps(1, 0)
     assert delivery.set_limit(1, 1) == 1
-    assert not delivery.keeps(1)
+    assert not delivery.keeps(1, 1)
 
 
 @pytest.mark.parametrize("rate", [200, 500, 2000, 5000])
