@@ -108,15 +108,15 @@ class Closing:
         finally:
             self._end()
 
-    def leave(self) -> Callable[[], str]:
-        """Give back what is here, as the interpreter ends; return what says how much has not gone.  Nothing else."""
+    def leave(self) -> Callable[[], tuple[int, str] | None]:
+        """Give back what is here, as the interpreter exits; return a function that tells how much is still here."""
         self.begun = True
         connections = [connection for connection in self._say_cls() if connection.is_open()]
         self._give_back(connections)
         shut: set[Subscribed] = set()
         until = self._clock.now() + _LINGER
 
-        def left() -> str:
+        def left() -> tuple[int, str] | None:
             late = self._clock.now() > until
             for connection in connections:
                 if (connection.close_waited or late) and not connection.in_flight.count and connection not in shut:
@@ -124,8 +124,8 @@ class Closing:
                     connection.shut_down()  # nsqd reads all of it, and closes
             count = sum(c.in_flight.count for c in connections if c.is_open())
             if count or (not late and any(connection.is_open() for connection in connections)):
-                return f"messages that go back: {count}"
-            return ""
+                return count, "messages not sent back, which nsqd requeues after msg_timeout"
+            return None
 
         return left
 

@@ -357,7 +357,7 @@ class Consumer:
         self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets, *self.search.tasks()))
         self.ended.settle(error=self.error)
 
-    def leave(self) -> Callable[[], str]:
+    def leave(self) -> Callable[[], tuple[int, str] | None]:
         """At the interpreter's exit: no more messages; what is unanswered goes back."""
         return self.end.leave()
 

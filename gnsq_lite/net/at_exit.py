@@ -1,13 +1,14 @@
-"""What is still done when the interpreter ends without ``close()``: nothing waits for nsqd's time-out, little is lost.
+"""What is still done when the interpreter exits without ``close()``: nothing waits for nsqd's time-out, little is lost.
 
-Messages go back with REQ 0 at once, those of running handlers too, whose threads end with the process.  Publishes that
-are on their way have a few seconds for their outcome.
+Messages go back with REQ 0 at once, those of running handlers too, because their threads end with the process.
+Publishes that have been sent get a few seconds for their outcome.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,10 +23,13 @@ from gnsq_lite.net.waiting import run_in_loop
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds that publishes and answers have to go.
+#: Seconds for publishes to be answered and messages to go back.
 PATIENCE = 3.0
-#: Seconds between two looks.
+#: Seconds between two checks.
 _LOOK = 0.01
+
+#: How many are still on their way, and what to say of them if they stay so.
+Left = tuple[int, str]
 
 
 class Leaves(Protocol):
@@ -33,8 +37,8 @@ class Leaves(Protocol):
 
     loop: Loop
 
-    def leave(self) -> Callable[[], str]:
-        """Send at once what can be sent; return what says what is still to go, "" when nothing is.
+    def leave(self) -> Callable[[], Left | None]:
+        """Send at once what can be sent; return a function that tells what is still on its way, None when all is done.
 
         Both are called in the loop's thread, in a greenlet.
         """
@@ -53,20 +57,23 @@ def leave_all(own: Loop | None) -> None:
     loops = {core.loop for core in _all if not core.loop.gone and (core.loop is own or core.loop.is_here())}
     for loop in loops:
         try:
-            left = run_in_loop(loop, _leave, [core for core in _all if core.loop is loop], timeout=PATIENCE + 1.0)
+            lines = run_in_loop(loop, _leave, [core for core in _all if core.loop is loop], timeout=PATIENCE + 1.0)
         except TimeoutError:
-            left = "an unknown number of messages and publishes, as something blocks the I/O loop"
-        if left:
-            log_safely(log, logging.WARNING, "the interpreter ends without close(), and this did not go: %s", left)
+            lines = ["something blocks the I/O loop, so messages were not sent back and publishes may be lost"]
+        for line in lines:
+            log_safely(log, logging.WARNING, "the interpreter exits without close(): %s", line)
 
 
-def _leave(cores: list[Leaves]) -> str:
+def _leave(cores: list[Leaves]) -> list[str]:
     asks = [core.leave() for core in cores]
     ends = SYSTEM_CLOCK.now() + PATIENCE
     while True:
-        left = [said for said in (ask() for ask in asks) if said]
+        left = [told for told in (ask() for ask in asks) if told is not None]
         if not left or SYSTEM_CLOCK.now() > ends:
-            return ", ".join(left)
+            counts: Counter[str] = Counter()
+            for count, what in left:
+                counts[what] += count
+            return [f"{what}: {count}" for what, count in counts.items() if count]
         gevent.sleep(_LOOK)
 
 

@@ -80,7 +80,7 @@ class AnswerQueue(deque[P]):
         Raises UnexpectedFrame, ProtocolError: nobody understands it, and the end of the connection settles the oldest.
         """
         if not self:
-            raise UnexpectedFrame(f"an answer came to no publish: {body[:50]!r}")
+            raise UnexpectedFrame(f"an answer without a publish: {body[:50]!r}")
         if body == OK:
             return None
         request = self[0].request

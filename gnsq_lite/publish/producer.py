@@ -381,7 +381,7 @@ class Producer:
             self._discovery.stop()
         self.loop.kill(self._greenlets)
 
-    def leave(self) -> Callable[[], str]:
+    def leave(self) -> Callable[[], tuple[int, str] | None]:
         """At the interpreter's exit: wait for what was published until now."""
         return outcomes_left(list(self._everything()))
 

@@ -147,7 +147,7 @@ class Publication(Completion, Generic[Outcome]):
         if loop.gone and not self._done:
             raise of_the_parent()
         if loop.stopped and self.sent and not self._done:
-            raise OutcomeUnknown("it was sent, and the interpreter is exiting: its outcome will not be known")
+            raise OutcomeUnknown("it was sent, but the interpreter is exiting: its outcome will remain unknown")
         if timeout is None and not self._done and loop.is_here():
             greenlet = getcurrent()
             if greenlet is not loop.hub:
@@ -155,10 +155,10 @@ class Publication(Completion, Generic[Outcome]):
         return cast("Outcome", super().result(timeout))
 
     def add_done_callback(self, callback: Callable[[Publication[Outcome]], object]) -> None:
-        """Have *callback* called with this publication once it has its outcome; at once, where it has it.
+        """Call *callback* with this publication when it has its outcome, or at once if it already has one.
 
-        It is called once, in the thread of the I/O, or at once in the caller's: it must not block, nor wait for
-        anything, but may publish with ``publish_nowait``.  What it raises is logged.
+        It is called once, in the I/O thread, or at once in the caller's.  It must not block or wait for anything, but
+        may call ``publish_nowait``.  What it raises is logged.
         """
         left = [callback]
 
@@ -297,15 +297,15 @@ class Publication(Completion, Generic[Outcome]):
 
 def of_the_parent() -> OutcomeUnknown:
     """Return the error, in a forked child, of what was on its way."""
-    return OutcomeUnknown("the parent process published it, and only the parent gets its outcome")
+    return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
 
 
-def outcomes_left(publications: list[Publication]) -> Callable[[], str]:
-    """Return what says how many messages of *publications* have no outcome."""
+def outcomes_left(publications: list[Publication]) -> Callable[[], tuple[int, str] | None]:
+    """Return a function that tells how many messages of *publications* have no outcome; None when all have one."""
 
-    def left() -> str:
+    def left() -> tuple[int, str] | None:
         count = sum(each.count or 1 for each in publications if not each.done())
-        return f"publishes without an outcome: {count}" if count else ""
+        return (count, "messages published without an outcome, possibly lost") if count else None
 
     return left
 

@@ -57,7 +57,7 @@ def test_another_answer_is_read_with_what_the_oldest_asked_for() -> None:
 
 @pytest.mark.parametrize("body", [b"OK", b"what"])
 def test_an_answer_to_nothing_is_unexpected(body: bytes) -> None:
-    with pytest.raises(errors.UnexpectedFrame, match="to no publish"):
+    with pytest.raises(errors.UnexpectedFrame, match="without a publish"):
         queue().receipt(body, never)
 
 
