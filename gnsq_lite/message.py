@@ -1,11 +1,11 @@
-"""The message a handler gets: answered once; holds its connection, knows no socket.
+"""The message that a handler gets: answered once; it holds its connection and knows no socket.
 
-A handler that returns finishes the message, one that raises requeues it (MSG-1).  It may also answer by itself, at
+A handler that returns finishes the message, one that raises requeues it (MSG-1).  A handler may also answer itself: at
 once or, after :meth:`Message.enable_async`, later and from any thread or greenlet (MSG-2).  The library never sends
 TOUCH on its own (MSG-3).
 
-Whoever answers takes the message's token away, so there is one answer.  Only this file does that, and the C part, as
-:mod:`gnsq_lite.speed` says; all others ask :func:`is_open`, :func:`is_expired`, :func:`finish_new` and
+Whoever answers removes the message's token, so there is one answer.  Only this file and the C part do that (see
+:mod:`gnsq_lite.speed`); all other code uses :func:`is_open`, :func:`is_expired`, :func:`finish_new` and
 :func:`unless_answered`.
 """
 
@@ -21,20 +21,20 @@ from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.speed import know
 
-#: What a message's token says while it is not answered: nothing yet, the user answers later, nsqd's time-out passed.
+#: The token of an unanswered message: nothing has happened, the user answers later, nsqd's time-out has passed.
 NEW: Final = 0
 ASYNC: Final = 1
 EXPIRED: Final = 2
-#: Expired, and its handler has taken over the answer.
+#: Expired, and the user answers later.
 LATE_ASYNC: Final = 3
 
 
 class Requeue(Exception):
-    """Raise it in a handler: the message goes back to nsqd.
+    """Raise it in a handler to requeue the message.
 
     Args:
-        delay: Seconds nsqd holds it back; None: from its attempts, as after a failure.
-        backoff: False: this is no failure, the Reader does not slow down (BACK-5).
+        delay: Seconds nsqd holds it back; None: by its attempts, as after a failure.
+        backoff: False: this is not a failure, and the Reader does not slow down (BACK-5).
     """
 
     def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
@@ -43,9 +43,9 @@ class Requeue(Exception):
 
 
 class TimeLimitExceeded(BaseException):
-    """Raised in a handler that has run for its ``time_limit``; no Exception, so that ``except Exception`` lets it pass.
+    """Raised in a handler that exceeds its ``time_limit``.  Not an Exception: ``except Exception`` does not catch it.
 
-    Its message goes back to nsqd, or is given up, as after any failure.  *seconds* is the limit.
+    The message is requeued or given up, as after any failure.  *seconds* is the limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -53,25 +53,25 @@ class TimeLimitExceeded(BaseException):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"the handler has run for its time limit, {self.seconds:g} s"
+        return f"the handler exceeded its time limit of {self.seconds:g} s"
 
 
 def checked_delay(delay: float | None) -> float | None:
-    """Return *delay*; raise OptionError for a negative or endless one, or no number (WIRE-8)."""
+    """Return *delay*.  Raises OptionError if it is negative, infinite or not a number (WIRE-8)."""
     return None if delay is None else check_number("delay", delay, 0, math.inf)
 
 
 class Answers(Protocol):
-    """What a message needs of the connection that brought it.  Each call is safe in any thread or greenlet."""
+    """What a message needs from its connection.  Each call is safe in any thread or greenlet."""
 
-    #: Where the FINs of handlers' successes go, or None: then ``finish`` is called.
+    #: Collects the FINs of handlers that succeeded; None: ``finish`` is called instead.
     fins: Any
     topic: str
     channel: str
     address: str
-    #: Monotonic seconds of the read that brought the message, while the message is made.
+    #: Monotonic time of the read that brought the message; valid while the message is made.
     read_at: float
-    #: Seconds from delivery to nsqd's time-out, and to the end of all TOUCHes.
+    #: Seconds from delivery until nsqd times the message out: without TOUCH, and at most with it.
     msg_timeout: float
     max_msg_timeout: float
 
@@ -85,7 +85,7 @@ class Answers(Protocol):
 
 
 class _Truth(int):
-    """True or False, to be called too: what was a method elsewhere is a property here."""
+    """True or False that can also be called: a method in gnsq and pynsq, a property here."""
 
     def __call__(self) -> bool:
         return bool(self)
@@ -101,14 +101,14 @@ class Message:
     """One message from nsqd.
 
     Attributes:
-        body: What was published, bytes.
-        id: nsqd's 16 bytes; send nothing but this to nsqd.
+        body: The published bytes.
+        id: The message's id, 16 bytes.
         attempts: How often nsqd has sent it, this time included; 1 to 65535.
-        timestamp_ns: When it was published, nanoseconds since 1970, by nsqd's clock.
-        partition, trace_id, internal_id, headers: Youzan's; None elsewhere.
+        timestamp_ns: When it was published, by nsqd's clock, in nanoseconds since 1970.
+        partition, trace_id, internal_id, headers: Of Youzan's NSQ; None elsewhere.
     """
 
-    # One slot tells whether the message was answered: deleting it succeeds once, in whatever thread (no lock needed).
+    # Deleting the slot "_token" succeeds once, in whatever thread: this is what makes one answer, without a lock.
     __slots__ = ("_connection", "_extended_to", "_received_at", "_token", "attempts", "body", "id", "timestamp_ns")
 
     partition: int | None = None
@@ -127,12 +127,12 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """The body as nsqd sent it: another than ``body`` where a client of Youzan's has compressed it."""
+        """The body as nsqd sent it; differs from ``body`` if a client of Youzan's NSQ compressed it."""
         return self.body
 
     @property
     def timestamp(self) -> datetime:
-        """When it was published, by nsqd's clock, to the microsecond."""
+        """When it was published, by nsqd's clock: UTC, to the microsecond."""
         seconds, ns = divmod(self.timestamp_ns, 1_000_000_000)
         return datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=ns // 1000)
 
@@ -153,12 +153,12 @@ class Message:
 
     @property
     def received_at(self) -> float:
-        """``time.monotonic()`` when it arrived here."""
+        """``time.monotonic()`` at which it was received."""
         return self._received_at
 
     @property
     def deadline(self) -> float:
-        """``time.monotonic()`` at which nsqd stops waiting for an answer and sends it again (MSG-5, MSG-6)."""
+        """``time.monotonic()`` at which nsqd times it out and sends it again (MSG-5, MSG-6)."""
         try:
             return self._extended_to
         except AttributeError:
@@ -166,7 +166,7 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the deadline has passed without an answer; an answer now would come too late."""
+        """Whether the deadline has passed without an answer; an answer would now be too late."""
         return not self.has_responded and time.monotonic() >= self.deadline
 
     @property
@@ -180,7 +180,7 @@ class Message:
         return _YES if getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC) else _NO
 
     def finish(self) -> None:
-        """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""
+        """Send FIN: nsqd is done with the message.  Raises AlreadyAnswered."""
         if self._claim("finish") >= EXPIRED:
             self._connection.answer_late(self, finished=True)
         else:
@@ -190,7 +190,7 @@ class Message:
         """Send REQ: nsqd sends the message again.
 
         Args:
-            delay: Seconds nsqd holds it back; None: from its attempts; more than nsqd allows: nsqd's most.
+            delay: Seconds nsqd holds it back, at most as long as nsqd allows; None: by its attempts.
             backoff: Whether this counts as a failure that slows the Reader down.
         Raises:
             AlreadyAnswered: nothing was sent.
@@ -202,26 +202,26 @@ class Message:
             self._connection.requeue(self, delay, backoff)
 
     def touch(self) -> None:
-        """Send TOUCH: nsqd waits msg_timeout from now, up to max_msg_timeout after delivery.
+        """Send TOUCH: nsqd waits another msg_timeout from now, at most until max_msg_timeout after delivery.
 
         Raises AlreadyAnswered.
         """
         if self.has_responded:
-            raise AlreadyAnswered(f"touch: message {self.id!r} was answered before")
+            raise AlreadyAnswered(f"touch: message {self.id!r} has already been answered")
         connection = self._connection
         ceiling = self._received_at + connection.max_msg_timeout
         self._extended_to: float = min(time.monotonic() + connection.msg_timeout, ceiling)
         connection.touch(self)
 
     def enable_async(self) -> None:
-        """Keep the message open after the handler has returned; finish or requeue it later, from anywhere.
+        """Keep the message open when the handler returns: finish or requeue it later, from any thread or greenlet.
 
         Raises AlreadyAnswered.
         """
         self._token = LATE_ASYNC if self._claim("enable_async") >= EXPIRED else ASYNC
 
     def _expire(self) -> bool:
-        """Count it out: nsqd has taken it back.  False: it was answered meanwhile.  In the loop's thread."""
+        """Mark it as timed out by nsqd; return False if it was answered meanwhile.  Called in the loop's thread."""
         try:
             self._token = LATE_ASYNC if self._claim("expire") in (ASYNC, LATE_ASYNC) else EXPIRED
         except AlreadyAnswered:
@@ -233,7 +233,7 @@ class Message:
             token = self._token
             del self._token
         except AttributeError:
-            raise AlreadyAnswered(f"{what}: message {self.id!r} was answered before") from None
+            raise AlreadyAnswered(f"{what}: message {self.id!r} has already been answered") from None
         return token
 
     def __repr__(self) -> str:
@@ -241,19 +241,19 @@ class Message:
 
 
 def is_open(message: Message) -> bool:
-    """Whether it is neither answered nor counted out."""
+    """Whether it is neither answered nor timed out."""
     return getattr(message, "_token", EXPIRED) < EXPIRED
 
 
 def is_expired(message: Message) -> bool:
-    """Whether nsqd has taken it back, and nobody has answered it or keeps it for a later answer."""
+    """Whether it timed out, and was neither answered nor kept for a later answer."""
     return getattr(message, "_token", None) == EXPIRED
 
 
 def finish_new(message: Message) -> bool:
-    """Finish it where its handler has returned and left that to the library.
+    """Finish it, after its handler has returned, unless the handler has answered.
 
-    False: the handler answers later, or nsqd has taken the message back.
+    Return False if the user answers later, or the message has timed out.
     """
     try:
         if message._token != NEW:
@@ -270,11 +270,11 @@ def finish_new(message: Message) -> bool:
 
 
 def unless_answered(answer: Callable[..., None], *args: Any) -> None:
-    """Answer, unless that was done meanwhile."""
+    """Answer, unless it was answered meanwhile."""
     try:
         answer(*args)
     except AlreadyAnswered:
         pass
 
 
-know(Message, NEW)  # whoever changes Message.__init__ changes _speed.c
+know(Message, NEW)  # a change of Message.__init__ needs the same change in _speed.c

@@ -1,6 +1,6 @@
-"""Options: one declaration gives name, default, range, type and documentation.
+"""Options: each is declared once, with name, type, default, range and documentation.
 
-Durations are seconds, floats.  A value out of range or a contradiction raises :class:`~gnsq_lite.errors.OptionError`
+Durations are seconds, as floats.  A value out of range or a contradiction raises :class:`~gnsq_lite.errors.OptionError`
 at construction, before anything is opened (CFG-1).  The docs and the command line are generated from these fields, so
 no default is written twice.
 """
@@ -33,7 +33,7 @@ HandlerPool = Literal["auto", "greenlet", "thread", "inline"]
 DialectName = Literal["auto", "nsq", "youzan"]
 Address = tuple[str, int]
 
-#: nsqd's own ceiling on one frame a client accepts; a message of 5 MB and its head fit.
+#: Large enough for any message of nsqd's default --max-msg-size, with room for larger ones.
 DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
 
 #: The shortest and the longest time limit, in seconds.
@@ -44,7 +44,7 @@ DEFER = (0.0, 1e6)
 
 @dataclass(frozen=True, kw_only=True)
 class BackoffOptions:
-    """When failing handlers slow a Reader down (BACK-1 to BACK-5).  Durations are seconds."""
+    """How failing handlers slow a Reader down (BACK-1 to BACK-5).  Durations are seconds."""
 
     unit: float = duration(1.0, 0.001, 3600.0, "the pause at level n is unit * 2**(n-1)")
     longest: float = duration(120.0, 0.0, 86400.0, "longest pause; 0 turns backoff off")
@@ -63,17 +63,15 @@ class BackoffOptions:
 
     @property
     def enabled(self) -> bool:
-        """Whether failures start backoff at all (BACK-5)."""
+        """Whether a failure starts backoff (BACK-5)."""
         return self.longest > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryOptions:
-    """When and how often a failed message is sent again (MSG-1, MSG-4, CFG-4)."""
+    """When and how often a failed message is retried (MSG-1, MSG-4, CFG-4)."""
 
-    max_attempts: int = count(
-        5, 0, 65535, "attempts", "a message with more attempts than this is given up; 0: no limit"
-    )
+    max_attempts: int = count(5, 0, 65535, "attempts", "a message with more attempts is given up; 0: no limit")
     requeue_delay: float = duration(90.0, 0.0, 86400.0, "how long nsqd holds a message back after its first failure")
     requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds this times requeue_delay")
     max_requeue_delay: float = duration(900.0, 0.0, 86400.0, "longest requeue delay")
@@ -86,11 +84,13 @@ class RetryOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class HandlerOptions:
-    """What a Reader's handler may take."""
+    """Limits of a Reader's handler."""
 
-    time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run; then its message goes back")
-    soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long until a running handler is warned of")
-    rate_limit: str | None = documented(None, "most messages to take", unit="messages", span="as '5/s', '5/m', '5/h'")
+    time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before its message is requeued")
+    soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before a warning")
+    rate_limit: str | None = documented(
+        None, "most messages that the handler gets", unit="messages", span="as '5/s', '5/m', '5/h'"
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -99,13 +99,13 @@ class HandlerOptions:
 
     @property
     def per_second(self) -> float | None:
-        """The rate limit as messages a second."""
+        """The rate limit, in messages per second."""
         return per_second("rate_limit", self.rate_limit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
-    """How a lost direct nsqd is tried again (CONN-3): first, 2 * first, 4 * first ... up to a cap."""
+    """How an nsqd given by address is tried again (CONN-3): after first, 2 * first, 4 * first ... up to a maximum."""
 
     reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first wait; it doubles with each attempt")
     max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest wait between two attempts")
@@ -118,7 +118,7 @@ class ReconnectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterReconnectOptions(ReconnectOptions):
-    """How a Writer tries a lost nsqd again: as a Reader does, but sooner (PUB-4)."""
+    """How a Writer tries a lost nsqd again: like a Reader, but sooner (PUB-4)."""
 
     reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first wait; it doubles with each attempt")
     max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest wait between two attempts")
@@ -128,23 +128,21 @@ class WriterReconnectOptions(ReconnectOptions):
 class WriterOptions:
     """How a Writer publishes (PUB-1 to PUB-4)."""
 
-    publish_timeout: float = duration(
-        15.0, *TIMEOUT, "time limit of a publish: connecting, writing and the answer together"
-    )
+    publish_timeout: float = duration(15.0, *TIMEOUT, "time limit of a publish, from connecting to the answer")
     retries: int = count(
-        0, 0, 1000, "times", "how often a publish of unknown outcome is sent again; the message may then be there twice"
+        0, 0, 1000, "times", "how often a publish of unknown outcome is sent again; nsqd may then have it twice"
     )
     max_msg_size: int = size(
         1024 * 1024,
         1,
         2**31 - 1,
-        "largest body; as nsqd's --max-msg-size.  Larger ones are refused before anything is sent",
+        "largest body, as nsqd's --max-msg-size; larger ones are refused before anything is sent",
     )
     max_body_size: int = size(
-        5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB; as nsqd's --max-body-size.  Larger batches are split"
+        5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB, as nsqd's --max-body-size; larger batches are split"
     )
     max_pending: int = size(
-        64 * 1024 * 1024, 1, 2**40, "most that publish_nowait may have unanswered; beyond it BacklogFull is raised"
+        64 * 1024 * 1024, 1, 2**40, "how much publish_nowait may have unanswered; beyond that it raises BacklogFull"
     )
 
     def __post_init__(self) -> None:
@@ -153,11 +151,11 @@ class WriterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupOptions:
-    """How nsqlookupds are asked (DISC-1 to DISC-6, CFG-3)."""
+    """How nsqlookupds are polled (DISC-1 to DISC-6, CFG-3)."""
 
     lookupd_poll_interval: float = duration(60.0, 0.05, 86400.0, "time between two polls of the nsqlookupds")
     lookupd_poll_jitter: float = share(0.3, "each interval is lengthened at random by up to this share")
-    lookupd_timeout: float = duration(5.0, 0.05, 600.0, "time limit of one call to a nsqlookupd")
+    lookupd_timeout: float = duration(5.0, 0.05, 600.0, "time limit of one call to an nsqlookupd")
     lookupd_max_body: int = size(16 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
     lookupd_tls: bool | TLSOptions | ssl.SSLContext | None = documented(
         None, "for https addresses: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
@@ -172,12 +170,12 @@ class LookupOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TLSOptions:
-    """TLS towards nsqd (SEC-1).  By default the chain and the host name are verified with the system's CAs."""
+    """TLS to nsqd (SEC-1).  By default the chain and the host name are verified with the system's CAs."""
 
     ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
     cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")
-    key_file: str | None = documented(None, "PEM file of its key; None: the key is in cert_file")
-    server_hostname: str | None = documented(None, "name to verify and to send as SNI; None: the host connected to")
+    key_file: str | None = documented(None, "PEM file of the client certificate's key; None: it is in cert_file")
+    server_hostname: str | None = documented(None, "host name to verify and to send as SNI; None: the one connected to")
     minimum_version: Literal["TLSv1.2", "TLSv1.3"] = documented("TLSv1.2", "lowest protocol version accepted")
     verify: bool = documented(True, "False accepts any certificate; for tests only")
 
@@ -195,9 +193,9 @@ class TLSOptions:
             raise OptionError("server_hostname", self.server_hostname, "must be a host name or an IP address")
 
     def context(self) -> ssl.SSLContext:
-        """Return a new client-side context made of these options.
+        """Return a new client-side context with these options.
 
-        ``server_hostname`` is not part of a context: pass it where the socket is wrapped.  Raises OptionError for a
+        ``server_hostname`` is not part of a context: pass it when you wrap the socket.  Raises OptionError for a
         file that cannot be read or holds no certificate.
         """
         try:
@@ -212,17 +210,17 @@ class TLSOptions:
             context.verify_mode = ssl.CERT_NONE
         if self.cert_file is not None:
             try:
-                # Without a password callback OpenSSL would ask on the terminal for that of an encrypted key.
+                # Without a password callback OpenSSL would ask for the password of an encrypted key on the terminal.
                 context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
             except (OSError, ValueError) as error:
                 raise self._unloaded(error) from error
         return context
 
     def _unloaded(self, error: Exception) -> OptionError:
-        """Return the error for a client certificate that cannot be loaded; it names the file that is at fault."""
+        """Return the error for a client certificate that cannot be loaded; it names the file at fault."""
         why = f"cannot be loaded: {error}"
         if self.key_file is None:
-            hint = "; without key_file it must hold the key too" if isinstance(error, ssl.SSLError) else ""
+            hint = "; without key_file it must also hold the key" if isinstance(error, ssl.SSLError) else ""
             return OptionError("cert_file", self.cert_file, why + hint)
         if isinstance(error, ssl.SSLError):
             return OptionError("cert_file", self.cert_file, f"{why}; key_file={self.key_file!r} must hold its key")
@@ -255,10 +253,10 @@ class HTTPOptions:
         0,
         100,
         "times",
-        "how often a GET without a server or an answer is tried again; other calls never are",
+        "how often a GET is retried that reached no server or got no answer; other calls are not retried",
     )
     http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
-    http_pool_size: int = count(4, 1, 1000, "connections", "idle connections that are kept for the next call")
+    http_pool_size: int = count(4, 1, 1000, "connections", "idle connections kept for the next call")
     tls: bool | TLSOptions | ssl.SSLContext | None = documented(
         None, "for https: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
     )
@@ -266,7 +264,7 @@ class HTTPOptions:
         default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
     )
     environment_proxies: bool = documented(
-        True, "whether HTTP_PROXY, HTTPS_PROXY and NO_PROXY count; loopback addresses are never proxied"
+        True, "whether HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply; loopback addresses never use a proxy"
     )
 
     def __post_init__(self) -> None:
@@ -282,32 +280,32 @@ class HTTPOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """What one connection asks of nsqd (NEG-1) and how long it waits."""
+    """What a connection negotiates with nsqd (NEG-1), and its time limits."""
 
     tls: TLSOptions | ssl.SSLContext | None = documented(
-        None, "True, TLSOptions or an SSLContext: TLS, or an error where nsqd offers none; None: no TLS"
+        None, "True, TLSOptions or an SSLContext: TLS, and an error if nsqd offers none; None: no TLS"
     )
     compression: Compression | None = documented(None, "'snappy' or 'deflate'; None: none")
     deflate_level: int = count(6, 1, 9, "level", "DEFLATE level; nsqd caps it with its --max-deflate-level")
     auth_secret: str | bytes | None = field(
-        default=None, repr=False, metadata={"doc": "secret for AUTH, sent where nsqd requires it; never logged"}
+        default=None, repr=False, metadata={"doc": "secret for AUTH, sent if nsqd requires it; never logged"}
     )
     heartbeat_interval: float = duration(30.0, 1.0, 3600.0, "time between nsqd's heartbeats")
     output_buffer_size: int | None = size(
         None,
         -1,
         1 << 30,
-        "nsqd's output buffer for this client; -1: none; None: nsqd's default",
+        "size of nsqd's output buffer for this client; -1: no buffer; None: nsqd's default",
         span="-1 or 64 to 1 GiB",
     )
     output_buffer_timeout: float | None = documented(
         0.025,
-        "how long nsqd may hold messages in that buffer; -1: until it is full; None: nsqd's default (0.25)",
+        "how long nsqd may hold messages in its output buffer; -1: until it is full; None: nsqd's default (0.25)",
         unit="seconds",
         span="-1 or 0.001 to 3600",
     )
     sample_rate: int = count(
-        0, 0, 99, "percent", "share of the messages to receive (nsqd sends one percent more); 0: all"
+        0, 0, 99, "percent", "share of the messages to receive (nsqd sends one percentage point more); 0: all"
     )
     msg_timeout: float | None = duration(
         None, 1.0, 86400.0, "how long nsqd waits for an answer to a message; None: nsqd's default (60)"
@@ -317,18 +315,18 @@ class ConnectionOptions:
     user_agent: str = documented(f"gnsq_lite/{__version__}", "name and version of this client in nsqd's stats")
     topology_region: str | None = documented(None, "region of this client, for topology-aware consumption")
     topology_zone: str | None = documented(None, "zone of this client, for topology-aware consumption")
-    connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of DNS and TCP")
+    connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of DNS and TCP together")
     handshake_timeout: float = duration(
         10.0, 0.01, 600.0, "time limit of IDENTIFY, TLS, compression, AUTH and SUB together"
     )
     write_timeout: float = duration(
-        30.0, 0.01, 3600.0, "how long nsqd may accept no bytes before the connection is closed"
+        30.0, 0.01, 3600.0, "how long nsqd may read nothing before the connection is closed"
     )
     max_frame_size: int = size(
-        DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame; a larger one closes the connection"
+        DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame accepted; a larger one closes the connection"
     )
     extra_identify: Mapping[str, object] = field(
-        default_factory=dict, metadata={"doc": "further keys for IDENTIFY, such as Youzan's extend_support"}
+        default_factory=dict, metadata={"doc": "more keys for IDENTIFY, such as Youzan's extend_support"}
     )
 
     def __post_init__(self) -> None:
@@ -350,11 +348,11 @@ class ConnectionOptions:
             if not isinstance(text, str) and (text is not None or name == "user_agent"):
                 raise OptionError(name, text, "must be str")
         if not isinstance(self.extra_identify, Mapping) or not all(isinstance(key, str) for key in self.extra_identify):
-            raise OptionError("extra_identify", self.extra_identify, "must be a dict with keys of str")
+            raise OptionError("extra_identify", self.extra_identify, "must be a dict whose keys are str")
 
 
 def shown_address(address: object) -> object:
-    """Return *address*, of whatever type, for an error: what may hold a password is hidden."""
+    """Return *address*, of any type, for use in an error; what may hold a password is hidden."""
     return "<hidden>" if "@" in repr(address) else address
 
 
@@ -368,7 +366,7 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
     else:
         host, port, why = "", 0, "must be 'host:port' or (host, port)"
     if not why and "," in host:
-        why = "is several addresses in one text; give a list"
+        why = "holds several addresses; give a list"
     if not why and (not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host)):
         why = "must name a host as 'host:port', without a scheme or spaces"
     if not why and not 1 <= port <= 65535:
@@ -379,7 +377,7 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 
 
 def _split(text: str, default_port: int) -> tuple[str, int, str]:
-    """Return host, port, and what is wrong with them, "" for nothing."""
+    """Return host, port, and what is wrong with them ("" if nothing is)."""
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):

@@ -127,11 +127,11 @@ def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Ans
     the same ``id`` and one attempt more.
 
     Raises:
-        AlreadyAnswered: The message was answered before, so *handler* was not called.
+        AlreadyAnswered: The message has already been answered; *handler* was not called.
     """
     if message.has_responded:
         raise AlreadyAnswered(
-            f"deliver: message {message.id!r} was answered before; nsqd sends it again as a new message: "
+            f"deliver: message {message.id!r} has already been answered; nsqd sends it again as a new message: "
             f"make_message(body, attempts={message.attempts + 1}, id=message.id)"
         )
     make_runner(handler, _Outcomes(), 0).run(message)

@@ -66,8 +66,8 @@ class Writer(Generic[Outcome]):
         publish_timeout: Seconds a publish may take, connecting, writing and nsqd's answer together.
         retries: How often a publish whose outcome is unknown is sent again (PUB-2): at least once, maybe twice.
             Attempts to connect are not counted: they go on until publish_timeout.
-        max_msg_size: Bytes of one body; as nsqd's --max-msg-size.  Larger ones are refused before anything is sent.
-        max_body_size: Bytes of one MPUB; as nsqd's --max-body-size.  Larger batches are split.
+        max_msg_size: Bytes of one body, as nsqd's --max-msg-size; larger ones are refused before anything is sent.
+        max_body_size: Bytes of one MPUB, as nsqd's --max-body-size; larger batches are split.
         max_pending: Bytes that publish_nowait may have unanswered.
         coalesce: Send publishes of one turn of the loop to one topic as one MPUB; each keeps its own outcome.
         dialect, trace: For Youzan's NSQ; see its page.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import io
 import re
 import sys
@@ -14,7 +15,7 @@ from types import ModuleType
 import click
 import pytest
 
-from gnsq_lite import errors
+from gnsq_lite import Message, Publication, Reader, Worker, Writer, errors
 from gnsq_lite.cli.app import main
 from tests import browse
 
@@ -54,6 +55,31 @@ def test_every_public_name_is_in_the_reference(module: str) -> None:
         return
     names = set(importlib.import_module(module).__all__) - {"__version__", "errors"}
     assert sorted(name for name in names if f".{name}\n" not in pages and f".{name}()\n" not in pages) == []
+
+
+#: Methods and properties of public classes that the library alone calls.
+INNER = {
+    "Reader": {"after_fork"},
+    "Writer": {"after_fork"},
+    "Worker": {"stages"},
+    "Publication": {"asked", "command", "expired", "is_ok", "mark_sent", "open_gate", "outcome", "settle", "stand_in"}
+    | {"wait_in"},
+}
+
+
+@pytest.mark.parametrize("kind", [Reader, Writer, Worker, Message, Publication], ids=lambda kind: kind.__name__)
+def test_every_public_method_is_in_the_reference(kind: type) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.rst"))
+    shown = re.search(rf"autoclass:: gnsq_lite\.{kind.__name__}(?:\(\))?\n   :members: (.+)", pages)
+    assert shown is not None
+    has = {
+        name
+        for each in kind.__mro__
+        if each.__module__.startswith("gnsq_lite")
+        for name, value in vars(each).items()
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, (property, classmethod)))
+    }
+    assert set(shown[1].split(", ")) == has - INNER.get(kind.__name__, set())
 
 
 def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:

@@ -110,7 +110,7 @@ def test_a_greenlet_that_waits_too_long_gets_the_error_where_it_waits(
         assert len(cleaned) == 4
         ((attempts, error),) = seen.failures
         assert attempts == 1
-        assert str(error) == "the handler has run for its time limit, 0.3 s"
+        assert str(error) == "the handler exceeded its time limit of 0.3 s"
         assert reader.stats().handlers_overdue == 0
         wait_for(lambda: reader.stats().finished == 3)
         assert (reader.stats().failures, reader.stats().handlers_running) == (1, 0)

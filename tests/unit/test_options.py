@@ -268,7 +268,7 @@ def test_the_file_of_a_client_certificate_that_is_at_fault_is_named(certs: Certi
         (missing, client.key, "cert_file", "No such file"),
         (client.cert, missing, "key_file", "No such file"),
         (client.cert, str(locked), "key_file", "the key is encrypted"),
-        (client.cert, None, "cert_file", "without key_file it must hold the key too"),
+        (client.cert, None, "cert_file", "without key_file it must also hold the key"),
         (client.cert, certs.server.key, "cert_file", "must hold its key"),
     ):
         with pytest.raises(OptionError, match=why) as caught:

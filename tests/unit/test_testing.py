@@ -78,7 +78,7 @@ def test_an_answered_message_is_not_delivered_again(answer: Callable[[RecordedMe
     message = make_message(b"x")
     answer(message)
     answers = list(message.answers)
-    with pytest.raises(errors.AlreadyAnswered, match=r"answered before; .*attempts=2"):
+    with pytest.raises(errors.AlreadyAnswered, match=r"already been answered; .*attempts=2"):
         deliver(seen.append, message)
     assert seen == []
     assert message.answers == answers
