@@ -303,8 +303,8 @@ static PyObject *
 refuse_unrun(PyObject *returned)
 {
     if (returned == Py_False) {
-        const char *text = "the handler returned False, and its message is finished all the same:"
-                           " raise Requeue() to have it again";
+        const char *text = "the handler returned False, but its message is finished anyway:"
+                           " raise Requeue() to requeue it";
         if (PyErr_WarnEx(PyExc_RuntimeWarning, text, 1) < 0) {
             Py_DECREF(returned);
             return NULL;

@@ -176,7 +176,7 @@ def _check_url(text: str, option: str) -> None:
         url = urlsplit(text)
         named = bool(url.hostname) and url.port != 0 and "@" not in url.path  # there: a "/" in a password
     except ValueError:
-        raise OptionError(option, shown, "is no URL") from None
+        raise OptionError(option, shown, "is not a URL") from None
     if not named or url.query or url.fragment or not text.isprintable() or " " in text:
         raise OptionError(
             option, shown, "must be a URL that names a host, without a query, a fragment, spaces or '@' behind it"

@@ -259,7 +259,7 @@ class Reader:
             core = run_in_loop(loop, Consumer, loop, self._settings)  # which opens nothing
         with self._lock:  # of those who start at once one does, and a close() meanwhile wins
             if self._core is not None or loop is None or core is None:
-                raise ClosedError("a Reader is started once; make a new one")
+                raise ClosedError("a Reader can be started only once; make a new one")
             self._core, self._loop = core, loop
         forget_on_fork(self)
         if self._handle_signals:
@@ -306,7 +306,7 @@ class Reader:
         if core is None:
             self.start(block=False)
         elif core is _NEVER or core.closing:
-            raise ClosedError("the Reader was closed, and a Reader is started once; make a new one")
+            raise ClosedError("the Reader was closed, and a Reader can be started only once; make a new one")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -84,7 +84,7 @@ def parse_grant(body: bytes, now: float) -> Grant:
         lines = tuple(_authorization(entry) for entry in data.get("authorizations") or ())
         identity, url = data.get("identity") or "", data.get("identity_url") or ""
         if not isinstance(identity, str) or not isinstance(url, str):
-            raise AuthServerError("identity is no string")
+            raise AuthServerError("identity is not a string")
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise AuthServerError(f"invalid answer: {error}") from None
     return Grant(identity, url, lines, now + ttl)
@@ -147,7 +147,7 @@ class Authorizer:
     def _get(self, address: str, query: str) -> bytes:
         url = urlsplit(address if "://" in address else f"http://{address}/auth")
         if url.hostname is None or url.scheme not in ("http", "https"):
-            raise AuthServerError(f"{address} is no HTTP address")
+            raise AuthServerError(f"{address} is not an HTTP address")
         port = url.port or (443 if url.scheme == "https" else 80)
         connection = _Connection(url.hostname, port, timeout=self.options.http_client_request_timeout)
         connection.connect_timeout = self.options.http_client_connect_timeout

@@ -167,7 +167,7 @@ class Broker:
         known = {spec.name for spec in dataclasses.fields(BrokerOptions)}
         for name in options:
             if name not in known:
-                raise OptionError(name, options[name], "is no option of the broker")
+                raise OptionError(name, options[name], "is not an option of the broker")
         self.host = host
         self.options = BrokerOptions(**{**(YOUZAN_DEFAULTS if youzan else {}), **options})
         count = lookupds if lookupd else 0
@@ -206,7 +206,7 @@ class Broker:
     def start(self) -> Broker:
         """Start it; return when every port listens.  Raises OSError, with nothing left listening."""
         if self.alive:
-            raise ClosedError("the broker runs already")
+            raise ClosedError("the broker is already running")
         self._thread = LoopThread()
         self._pid = os.getpid()
         self._thread.start()
@@ -269,7 +269,7 @@ class Broker:
     def youzan(self) -> YouzanControl:
         """The cluster of a broker made with ``youzan=True``.  Raises OptionError for another."""
         if self._youzan is None:
-            raise OptionError("youzan", False, "this broker is no cluster of Youzan's kind: Broker(youzan=True)")
+            raise OptionError("youzan", False, "this broker is not a Youzan cluster: make it with Broker(youzan=True)")
         return self._youzan
 
     @property

@@ -122,7 +122,7 @@ class BrokerOptions:
         for name in ("tls_cert", "tls_key", "tls_root_ca_file"):
             path = getattr(self, name)
             if path and not os.path.isfile(path):
-                raise OptionError(name, path, "is no file")
+                raise OptionError(name, path, "is not a file")
 
 
 def _check_range(spec: dataclasses.Field[Any], value: object) -> None:

@@ -53,7 +53,7 @@ class YouzanControl:
         """
         for kind in kinds:
             if kind not in ("ext", "ordered", "disable_channel_auto_create"):
-                raise OptionError(kind, kinds[kind], "is no kind of topic")
+                raise OptionError(kind, kinds[kind], "is not a kind of topic")
         self._call(lambda: self._cluster.create(name, partitions, replicas, **kinds))
 
     def create_channel(self, topic: str, channel: str) -> None:

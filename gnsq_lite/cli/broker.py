@@ -48,7 +48,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
         except ValueError:
             parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            self.fail(f"{text!r} is no duration such as 1m30s, 250ms or 1.5 (seconds)", param, ctx)
+            self.fail(f"{text!r} is not a duration such as 1m30s, 250ms or 1.5 (seconds)", param, ctx)
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 

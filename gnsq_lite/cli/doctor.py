@@ -44,7 +44,7 @@ def examine(source: str, name: str) -> list[Finding]:
             tree = ast.parse(_PRINT.sub(r"\1print(\2)", source), name)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
-            return [Finding(name, line, f"this is no Python 3: {getattr(error, 'msg', error)}")]
+            return [Finding(name, line, f"this is not Python 3: {getattr(error, 'msg', error)}")]
     found.update(Program(tree).findings())
     marked = ((line, text.removeprefix(rules.SILENT), rules.SILENT in text) for line, text in found)
     return sorted(Finding(name, line, text.replace(rules.SILENT, ""), silent) for line, text, silent in marked)
@@ -217,7 +217,7 @@ def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str
     if isinstance(value, ast.Constant) and value.value is False:
         yield node.lineno, rules.SILENT + "return False finishes the message here: raise Requeue()"
     elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
-        yield node.lineno, rules.SILENT + "what is returned does not count here: raise Requeue() where it is false"
+        yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() where it is false")
 
 
 def _said(name: str, text: str) -> str:

@@ -48,7 +48,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.is_revised and "<REV>" not in self.filename_format:
-            why = "must have <REV> with gzip, rotation or a work_dir of its own, or files could not be told apart"
+            why = "must have <REV> with gzip, rotation or a work_dir, to keep file names distinct"
             raise OptionError("filename_format", self.filename_format, why)
         if self.filename_format.endswith(".gz") and not self.gzip:
             raise OptionError("filename_format", self.filename_format, "must not end in .gz without gzip")
@@ -209,7 +209,7 @@ class TopicFile:
             if layout.is_revised:
                 return None
             raise BlockingIOError(
-                errno.EAGAIN, "another process writes to it; <PID> parts their names", str(self._path)
+                errno.EAGAIN, "another process is writing to it; add <PID> to --filename-format", str(self._path)
             )
         if 0 < layout.rotate_size < size:
             file.close()

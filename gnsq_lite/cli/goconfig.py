@@ -101,7 +101,7 @@ def keywords(given: Iterable[str], *, flag: str) -> tuple[dict[str, Any], list[s
                 key, read = table[name]
                 into[key] = read(value)
             else:
-                raise click.UsageError(f"{flag} {name!r} is no option that is known here")
+                raise click.UsageError(f"{flag} {name!r} is not an option of this program")
         except ValueError as error:
             shown = "its value cannot be understood" if name == "auth_secret" else str(error)
             raise click.UsageError(f"{flag} {name}: {shown}") from error

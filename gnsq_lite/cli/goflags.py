@@ -35,7 +35,7 @@ def seconds(text: str) -> float:
         total = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
         return -total if text.startswith("-") else total
     if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE):
-        raise ValueError(f"{text!r} is no duration: write 5m, 250ms, 1h30m or a number of seconds")
+        raise ValueError(f"{text!r} is not a duration: write 5m, 250ms, 1h30m or a number of seconds")
     return float(text)
 
 

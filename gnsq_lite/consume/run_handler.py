@@ -49,9 +49,7 @@ class Outcomes(Protocol):
 
 
 #: As in _speed_run.c.
-RETURNED_FALSE = (
-    "the handler returned False, and its message is finished all the same: raise Requeue() to have it again"
-)
+RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
 
 
 def refuse_unrun(returned: object, by: str = "the handler") -> None:

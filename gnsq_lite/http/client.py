@@ -122,7 +122,7 @@ class HTTPClient:
             url = urlsplit(address)
             port_given = url.port
         except ValueError:
-            raise OptionError("address", "<hidden>", "is no URL") from None
+            raise OptionError("address", "<hidden>", "is not a URL") from None
         # A "/", "?" or "#" in a password ends what urlsplit takes for the host, and the "@" comes behind it.
         cut = "@" in url.path + url.query + url.fragment
         safe = "<hidden>" if cut else f"{url.scheme}://{url.netloc.rpartition('@')[2]}"

@@ -158,6 +158,6 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     """Raise OptionError for what http.client would refuse at each call."""
     for name, value in headers.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise OptionError("header", name, "is no name of a header")
+            raise OptionError("header", name, "is not a valid header name")
         if any(letter > "\xff" or letter in "\r\n\0" for letter in value):
             raise OptionError("header", name, "its value must be one line of latin-1 text")

@@ -51,7 +51,7 @@ def decode_json(url: str, body: bytes, content_type: str = "") -> Any:
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def unwrap(url: str, document: Any) -> Any:

@@ -255,7 +255,7 @@ class Discovery:
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception:
-            self._tell("allowed_addresses failed on %s, which is left alone", format_address(address), failed=True)
+            self._tell("allowed_addresses failed on %s, which is ignored", format_address(address), failed=True)
             return False
         if not allowed:
             self._tell("%s, which allowed_addresses refuses", who)
@@ -267,7 +267,7 @@ class Discovery:
             try:
                 target = mapped(self._address_map, endpoint)
             except Exception:
-                self._tell("address_map failed on %s, which is left alone", str(endpoint), failed=True)
+                self._tell("address_map failed on %s, which is ignored", str(endpoint), failed=True)
                 continue
             if target is None or Endpoint(*target, endpoint.partition) not in self._direct:
                 yield endpoint

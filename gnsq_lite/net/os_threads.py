@@ -126,7 +126,7 @@ class Exit:
             nap = native_lock()
             nap.acquire()
             nap.acquire(True, self.GRACE)
-        return ClosedError("the interpreter is exiting: the library's thread has stopped, and no outcome will be known")
+        return ClosedError("the interpreter is exiting: its I/O thread has stopped, so no outcome can arrive")
 
 
 #: This interpreter's.

@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             if may_wait:
                 return self.shared.get(path, query)
         self._more = {**self._more, "Retry-After": "1"}
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients wait for this page: ask again in a second")
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients are waiting for this page: try again")
 
     def _act(self) -> _Answer:
         self._more = PRIVATE

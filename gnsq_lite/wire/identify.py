@@ -173,7 +173,7 @@ def load_object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise IdentifyError(f"the reply is neither OK nor JSON: {_shown(body)}") from None
     if not isinstance(values, dict):
-        raise IdentifyError(f"the reply is no JSON object: {_shown(body)}")
+        raise IdentifyError(f"the reply is not a JSON object: {_shown(body)}")
     return values
 
 

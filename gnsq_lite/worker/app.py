@@ -189,7 +189,7 @@ class Worker:
         """Raise what :meth:`start` would: OptionError where there is no handler, or options contradict each other."""
         if not self._handlers:
             raise OptionError(
-                "handlers", [], "the worker has none: decorate a function with @worker.handler(topic, channel)"
+                "handlers", [], "the worker has no handlers: decorate a function with @worker.handler(topic, channel)"
             )
         if self._sharing is not None:
             self._sharing.check(self._handlers, [handler.merged(self.defaults) for handler in self._handlers])

@@ -302,7 +302,7 @@ class YouzanDialect(Dialect):
         """Raise OptionError for a topic without headers: refusing MPUB_EXT, nsqd loses its place in the stream."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
-            raise OptionError("headers", request.batch_headers, f"{request.topic} is no ext topic: it takes none")
+            raise OptionError("headers", request.batch_headers, f"{request.topic} is not an ext topic: no headers")
 
     def _trace_id(self, request: PublishRequest) -> int | None:
         if request.trace_id is not None or request.batch_headers is not None or request.trace_ids is not None:

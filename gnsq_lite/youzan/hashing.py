@@ -66,5 +66,5 @@ def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go
         if mapping == "java":
             return abs(java_string_hash(key if isinstance(key, str) else key.decode())) % partition_num
     except UnicodeError:
-        raise OptionError("key", key, f"is no UTF-8 text, which the {mapping!r} mapping needs") from None
+        raise OptionError("key", key, f"is not UTF-8 text, which the {mapping!r} mapping needs") from None
     raise OptionError("key_mapping", mapping, "must be 'go' or 'java'")

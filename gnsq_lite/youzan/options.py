@@ -114,7 +114,7 @@ class YouzanOptions:
         if self.start_offset is not None and not isinstance(self.start_offset, StartOffset):
             raise OptionError("start_offset", self.start_offset, "must be a StartOffset")
         if self.start_offset is not None and self.ordered not in (False, None):
-            raise OptionError("start_offset", self.start_offset, "cannot be given with ordered: SUB_ORDERED has none")
+            raise OptionError("start_offset", self.start_offset, "cannot be combined with ordered")
         if self.desired_tag is not None:
             check_tag(self.desired_tag, "desired_tag")
         if self.ext_filter is not None and not isinstance(self.ext_filter, ExtFilter):

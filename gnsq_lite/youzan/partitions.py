@@ -56,7 +56,7 @@ class PartitionChooser:
         if key is None:
             return None
         if not layout.partition_num:
-            raise NotSent(f"{topic}: nsqlookupd does not say how many partitions it has, so a key has none")
+            raise NotSent(f"{topic}: nsqlookupd does not say how many partitions it has; a key needs that")
         return partition_of(key, layout.partition_num, self._mapping)
 
     def choose(
@@ -97,7 +97,7 @@ class PartitionChooser:
                 endpoint = Endpoint(*layout.producers[0].address, partition)
             else:
                 raise PartitionUnavailable(
-                    topic, partition, "nsqlookupd lists no leader of it that takes writes and may be connected to"
+                    topic, partition, "nsqlookupd lists no leader that accepts writes and may be connected to"
                 )
         # One that is known without partitions takes any of its own.
         if reachable is not None and endpoint not in reachable and Endpoint(*endpoint.address) not in reachable:

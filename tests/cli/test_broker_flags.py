@@ -24,7 +24,7 @@ def test_a_duration_is_gos_or_a_number_of_seconds(text: str, seconds: float) -> 
 
 @pytest.mark.parametrize("text", ["", "1x", "s", "1m30", "1 s", "-1s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no duration such as 1m30s"):
+    with pytest.raises(click.BadParameter, match="is not a duration such as 1m30s"):
         flags(f"--msg-timeout={text}")
 
 

@@ -248,7 +248,7 @@ def test_each_message_of_a_batch_has_its_own_headers_and_trace_id(cluster: Clust
 def test_a_batch_with_headers_is_refused_before_a_topic_without_loses_its_place(cluster: Cluster) -> None:
     topic = cluster.topic(1)
     with a_writer(cluster) as writer:
-        with pytest.raises(OptionError, match="no ext topic"):
+        with pytest.raises(OptionError, match="not an ext topic"):
             writer.multipublish(topic, [b"a"], headers=[{"n": 1}])
         receipt = writer.multipublish(topic, [b"a", b"b"], trace_ids=[5, 6])
     assert receipt is not None
