@@ -1,7 +1,7 @@
 """The publishes of one connection that nsqd has not answered, and what becomes of each (PUB-2).
 
-nsqd answers in the order it reads: an answer is for the oldest.  No I/O and no loop here: whoever has the connection
-says what came of it, and gets back what that means for the publishes.
+nsqd answers in the order it reads, so an answer belongs to the oldest publish.  No I/O and no loop here: the
+connection's owner passes in what it read, and gets back what that means for the publishes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
 
 
 def count_oks(data: bytes) -> int:
-    """Return how many OKs a read is; 0: it holds something else."""
+    """Return how many OKs a read consists of; 0: it holds something else."""
     if data == _OK_FRAME:
         return 1
     count = len(data) // len(_OK_FRAME)
@@ -42,16 +42,16 @@ class Unanswered(Protocol):
     in_doubt: bool
 
     def done(self) -> bool:
-        """Whether it has its outcome, as after its deadline."""
+        """Whether it has its outcome, if only that its deadline has passed."""
 
     def settle(self) -> bool:
-        """Give it its outcome: nsqd has it.  False: it had one."""
+        """Set its outcome: nsqd has it.  Return False if it already had one."""
 
     def is_ok(self) -> bool:
         """Whether nsqd has taken it."""
 
     def stand_in(self) -> Any:
-        """Return what takes its answer, should it come, when it is sent elsewhere."""
+        """Return what takes the answer that may still come, when the publish is sent elsewhere."""
 
 
 P = TypeVar("P", bound=Unanswered)
@@ -59,7 +59,7 @@ P = TypeVar("P", bound=Unanswered)
 
 @dataclass(slots=True)
 class Loss(Generic[P]):
-    """What the end of a connection means for what it owed, each in order."""
+    """What the end of a connection means for its unanswered publishes; each list is in order."""
 
     #: The one that nsqd closed the connection for.
     refused: P | None = None
@@ -75,9 +75,9 @@ class AnswerQueue(deque[P]):
     __slots__ = ()
 
     def receipt(self, body: bytes, read: Callable[[PublishRequest, bytes], Any]) -> Any:
-        """Return what the answer *body* tells the oldest; None for OK.  *read* reads any other.
+        """Return the receipt in the answer *body* to the oldest, None for OK; *read* parses any other answer.
 
-        Raises UnexpectedFrame, ProtocolError: nobody understands it, and the end of the connection settles the oldest.
+        Raises UnexpectedFrame, ProtocolError: it is not understood, and the end of the connection settles the oldest.
         """
         if not self:
             raise UnexpectedFrame(f"an answer without a publish: {body[:50]!r}")
@@ -89,11 +89,11 @@ class AnswerQueue(deque[P]):
         return read(request, body)
 
     def take_oks(self, data: bytes, took: Callable[[int, int], None]) -> bool:
-        """Settle the oldest where a read is that many OKs and nothing else; False: it is something else.
+        """Settle the oldest if a read is that many OKs and nothing else; return False otherwise.
 
-        *took* is told how many messages and how many pending bytes nsqd took.
+        *took* is called with how many messages, and how many pending bytes, nsqd took.
 
-        Where the thread is interrupted in here, each is settled and counted, or keeps its place; what was left of the
+        If the thread is interrupted in here, each is settled and counted, or keeps its place; the rest of the
         answers is lost, so the connection must end.
         """
         count = count_oks(data)
@@ -123,8 +123,8 @@ class AnswerQueue(deque[P]):
     def lose(self, error: NSQError) -> Loss[P]:
         """Empty the queue of a connection that ended with *error*.
 
-        An error frame answers the oldest, and nsqd has read nothing behind it.  After any other end nsqd may have read
-        everything: what has a try left is sent again, and the rest is of unknown outcome.
+        An error frame answers the oldest, and nsqd has read nothing after it.  After any other end nsqd may have read
+        everything: publishes with a retry left are sent again, and the others have an unknown outcome.
         """
         loss: Loss[P] = Loss()
         unread = isinstance(error, NsqdError)
@@ -145,7 +145,7 @@ class AnswerQueue(deque[P]):
         return loss
 
     def take_repeatable(self, may_move: Callable[[P], bool]) -> list[P]:
-        """Take away, in order, what has a try left and *may_move*; stand-ins keep the places of their answers."""
+        """Remove and return, in order, publishes with a retry left that *may_move*; stand-ins keep their places."""
         taken: list[P] = []
         for place, publication in enumerate(self):
             if publication.retries > 0 and not publication.done() and may_move(publication):

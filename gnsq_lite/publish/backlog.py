@@ -1,4 +1,4 @@
-"""How much may be on its way that nobody waits for."""
+"""How much may be unanswered of what nobody waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Backlog:
 
     @property
     def size(self) -> int:
-        """Bytes on their way."""
+        """Bytes without an outcome."""
         return self._reserved - self._released
 
     def reserve(self, publication: Publication, size: int) -> None:
@@ -29,5 +29,5 @@ class Backlog:
         publication.cost = size
 
     def release(self, size: int) -> None:
-        """So many bytes have their outcome."""
+        """Take off *size* bytes that have their outcome."""
         self._released += size

@@ -1,4 +1,4 @@
-"""The messages of one ``multipublish``: checked, with what goes beside each, and cut to what one MPUB may have."""
+"""The messages of one ``multipublish``: checked, each with its header or trace id, and split into MPUBs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Batch:
     extra: int = 0
 
     def parts(self, most: int) -> Iterator[Batch]:
-        """Yield it in parts whose MPUB has at most *most* bytes each; one message is one part, however long."""
+        """Yield it in parts whose MPUBs have at most *most* bytes each; a longer message is a part of its own."""
         start, size = 0, 4
         for at, body in enumerate(self.bodies):
             length = 4 + self.extra + len(body) + (0 if self.headers is None else len(self.headers[at]))
@@ -52,7 +52,7 @@ class Batch:
 def batch_of(dialect: Dialect, topic: str, bodies: Sequence[bytes], headers: Any, trace_ids: Any) -> Batch:
     """Return the batch of *bodies*, each with its own of *headers* and *trace_ids* where they are given.
 
-    Raises OptionError for as many of them as there are not bodies, and for what the dialect cannot send.
+    Raises OptionError if there are not as many as bodies, and for what the dialect cannot send.
     """
     _check_each("headers", headers, bodies)
     _check_each("trace_ids", trace_ids, bodies)

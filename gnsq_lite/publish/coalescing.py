@@ -1,6 +1,6 @@
 """Publishes of one turn of the loop to one topic, gathered into one MPUB; each keeps its own outcome.
 
-It is a queue in front of the way that every publish takes.  A greenlet of the loop's own thread that waits for its
+It is a queue in front of the path that every publish takes.  A greenlet of the loop's own thread that waits for its
 publish costs a body in a list and a switch: no object of its own, no callback, no timer.  All that wait for one MPUB
 are resumed in one callback of the loop.
 """
@@ -25,7 +25,7 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 
 
 class Gathering(Publication):
-    """An MPUB in the making: the publishes of one turn that have one topic and one timeout; a PUB if it is but one."""
+    """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
 
     __slots__ = ("_apart", "failed", "members", "room", "waiters")
 
@@ -44,7 +44,7 @@ class Gathering(Publication):
         self.room = most - 8
 
     def add(self, publication: Publication) -> None:
-        """Take a publish in that somebody holds."""
+        """Add a publish that somebody holds."""
         body = publication.bodies[0]
         self.members.append((len(self.bodies), publication))
         self.bodies.append(body)
@@ -52,7 +52,7 @@ class Gathering(Publication):
         self.cost += publication.cost
 
     def give_up(self, greenlet: Any) -> None:
-        """Do not resume *greenlet*, which was killed or is out of patience; its publish goes its way."""
+        """Do not resume *greenlet*, which was killed or timed out; its publish is sent all the same."""
         if greenlet in self.waiters:
             self.waiters[self.waiters.index(greenlet)] = None
 
@@ -64,7 +64,7 @@ class Gathering(Publication):
         raise error.with_traceback(None)  # the same for all: none is to see how it came to the others
 
     def finish(self) -> None:
-        """Nothing is added any more, and what was given up meanwhile is not sent."""
+        """Accept no more publishes, and drop those that were given up."""
         sent = [(place, member) for place, member in self.members if member.mark_sent()]
         if len(sent) < len(self.members):
             gone = sorted({place for place, _ in self.members}.difference(place for place, _ in sent))
@@ -155,11 +155,11 @@ class Gathered:
         return gathering.raise_in(greenlet) if gathering.failed else None
 
     def add(self, publication: Publication) -> None:
-        """Take in a plain publish of one message, that somebody holds."""
+        """Add a plain publish of one message that somebody holds."""
         self._gathering(publication.topic, publication.timeout, len(publication.bodies[0])).add(publication)
 
     def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
-        """Return the MPUB in the making that a body of *size* bytes goes into."""
+        """Return the MPUB being gathered that a body of *size* bytes goes into."""
         gathering = self._open.get(topic)
         if gathering is None or gathering.room < size or gathering.timeout != timeout:
             deadline = self._clock.now() + timeout
@@ -172,7 +172,7 @@ class Gathered:
         return gathering
 
     def send(self) -> None:
-        """Send what was gathered until now."""
+        """Send what has been gathered."""
         self._open = {}
         while self.batches:
             gathering = self.batches[0]

@@ -34,7 +34,7 @@ def settle_expired(
 class Alarm:
     """Calls *ring* once at ``at``, in seconds of *clock*, from the loop's hub: it must not block.
 
-    Who has a deadline before ``at`` sets it; the one called looks at all and sets the soonest that is left.
+    Whoever has a deadline before ``at`` sets it; *ring* checks all deadlines and sets the soonest that is left.
     """
 
     def __init__(self, loop: Loop, clock: Clock, ring: Callable[[], None]) -> None:
@@ -43,7 +43,7 @@ class Alarm:
         self._timer: Any = None
 
     def set(self, at: float) -> None:
-        """Ring then, and not when it was set before; infinity: not at all."""
+        """Ring at that time, in place of the one set before; infinity: never."""
         self.at = at
         self.stop()
         if at < NEVER:

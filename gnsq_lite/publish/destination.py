@@ -1,4 +1,4 @@
-"""One nsqd of a Writer: connected, kept, connected again (PUB-3, PUB-4, YZ-11)."""
+"""One nsqd of a Writer: connects to it and reconnects (PUB-3, PUB-4, YZ-11)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger("gnsq_lite.writer")
 
 
 class DestinationOwner(Protocol):
-    """Whose publishes go there; told in the loop's thread."""
+    """Its owner, called in the loop's thread."""
 
     loop: Loop
     settings: ProducerSettings
@@ -49,10 +49,10 @@ class DestinationOwner(Protocol):
         """Its handshake is done."""
 
     def on_disconnected(self, destination: Destination) -> None:
-        """It is gone, or could not be had."""
+        """The connection has ended, or could not be made."""
 
     def on_lost(self, destination: Destination, error: NSQError, unsent: Iterable[Publication]) -> None:
-        """It is to be connected again; *unsent*, in order, was not sent or may be sent again."""
+        """It will be reconnected; *unsent*, in order, was not sent or may be sent again."""
 
     def on_retry(self) -> None:
         """It is connected again."""
@@ -61,11 +61,11 @@ class DestinationOwner(Protocol):
         """nsqd refused it."""
 
     def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
-        """One that was silent answers."""
+        """It was silent, and has answered."""
 
 
 class Destination:
-    """An nsqd, or a partition on it: its connection while there is one, and what it has not answered, in order."""
+    """An nsqd or one of its partitions: its connection, if any, and its unanswered publishes, in order."""
 
     def __init__(self, owner: DestinationOwner, endpoint: Endpoint) -> None:
         self._owner, self.endpoint = owner, endpoint
@@ -137,7 +137,7 @@ class Destination:
         return publication
 
     def owes(self) -> list[Publication]:
-        """Return what it has not answered, what was not sent to it for now included; a copy, for threads go on."""
+        """Return its unanswered publishes, with those not sent yet; a copy, because threads go on."""
         return [*self.pending, *self._unsent(), *self.waiting]
 
     def _unsent(self, *, take: bool = False) -> list[Publication]:
@@ -145,7 +145,7 @@ class Destination:
         return connection.unsent_publishes(take=take) if isinstance(connection, SharedConnection) else []
 
     def fall_silent(self, owed: Publication) -> bool:
-        """Be silent, unless *owed* is answered: a thread may have just taken the answer."""
+        """Mark it as silent, unless *owed* is answered: a thread may have just read the answer."""
         with self._owner.threads.lock:
             before, self.silent = self.silent, True
         if self.oldest() is not owed:
@@ -153,11 +153,11 @@ class Destination:
         return self.oldest() is owed
 
     def oldest(self) -> Publication | None:
-        """Return the first of what it owes; None where it owes nothing."""
+        """Return its oldest unanswered publish, or None."""
         return next(iter(self.owes()), None)
 
     def take_movable(self, may_move: Callable[[Publication], bool]) -> list[Publication]:
-        """Take away, in order, what another may have instead: what was not sent, and what may be sent again."""
+        """Remove and return, in order, what another nsqd may get instead: what was not sent or may be sent again."""
         with self._owner.threads.lock:
             again = self.pending.take_repeatable(may_move)
         waiting, self.waiting = self.waiting, deque()
@@ -200,7 +200,7 @@ class Destination:
         self._owner.on_disconnected(self)
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Settle what it owed, or have it sent again, in its order."""
+        """Settle its unanswered publishes, or have them sent again in order."""
         again = str(reason) == str(self.error)  # an nsqd that stays away is told of once
         self.error = reason
         log_safely(log, logging.DEBUG if again else logging.WARNING, "%s", reason, extra={"nsqd": str(self.endpoint)})
@@ -217,7 +217,7 @@ class Destination:
         return Again.LATER
 
     def check(self, now: float) -> None:
-        """Close what is silent, and do what no thread does; called about once a second."""
+        """Close a silent connection, and do what no thread does; called about once a second."""
         if self.connection is not None:
             self.connection.check(now)
             if self.shared:
@@ -228,7 +228,7 @@ class Destination:
         self._owner.on_retry()
 
     def close(self) -> None:
-        """Disconnect; what was sent and not answered is of unknown outcome."""
+        """Disconnect; publishes sent and not answered have an unknown outcome."""
         if self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
         why = "the Writer was closed before the answer came"

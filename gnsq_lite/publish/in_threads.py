@@ -1,7 +1,7 @@
-"""Publishes that callers' threads carry out by themselves, in a process that is not monkey-patched.
+"""Publishes that callers' threads carry out themselves, in a process that is not monkey-patched.
 
-A thread that finds a connection uses it and waits for its own answer there; the loop carries out the rest.  A publish
-never overtakes what was handed to the loop before it.
+A thread that finds a connection sends on it and waits there for its answer; the loop carries out all other publishes.
+A publish never overtakes one that was handed to the loop before it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class InThreads:
         self._turn = 0
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message, whose body was checked, to whichever nsqd, and wait; in the caller's thread.
+        """Publish one message, whose body was checked, to any nsqd, and wait; in the caller's thread.
 
         Raises InvalidName before anything is sent, and the publish's own error.
         """
@@ -111,7 +111,7 @@ class InThreads:
         return True
 
     def _is_first(self) -> bool:
-        """Whether nothing would be overtaken."""
+        """Whether it would overtake nothing."""
         return not (self._entering or self._turns.waiting or self._gathered or self._loop.stopped)
 
     def _next(self) -> Any:
@@ -129,7 +129,7 @@ class InThreads:
     def enter(self) -> None:
         """Carry out what was handed over; in the loop.
 
-        All of it, and the ticker looks too: who hands one over may be interrupted before it has told the loop.
+        All of it; the ticker calls this too, because a thread may be interrupted before it has told the loop.
         """
         while self._entering:
             publication = self._entering[0]

@@ -1,4 +1,4 @@
-"""Gives publishes their outcomes, each once, counts them, and knows when all have theirs."""
+"""Sets the outcome of each publish once, counts them, and knows when all have one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outcomes:
         return self._published + self._published_in_threads
 
     def succeed(self, publication: Publication, receipt: Any) -> None:
-        """nsqd has it."""
+        """nsqd has the message."""
         if publication.settle(receipt):
             self._published += publication.count
             if publication.cost:

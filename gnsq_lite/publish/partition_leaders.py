@@ -1,8 +1,8 @@
 """Where publishes go in a dialect that gives each topic leaders (YZ-4, YZ-5, YZ-8, YZ-12).
 
-Publishes to one topic keep their order: while its route is looked up again they wait in one queue, those that a lost
-leader refused in front.  Those of a partition that has no leader are held apart, and the others go on.  None goes to
-another partition than its own.
+Publishes to one topic keep their order.  While its route is looked up again they wait in one queue, with those that a
+lost leader refused at its head.  Those of a partition without a leader wait separately, and the others go on.  A
+publish never goes to a partition other than its own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Routes:
             self._look_again(topic, _LOOK_AGAIN)
 
     def _agreed(self, topic: Topic, lookup: Lookup) -> Lookup | None:
-        """Return what an answer settles where nsqlookupds of two kinds may be asked; None: nothing (YZ-14)."""
+        """Return what an answer settles if nsqlookupds of both kinds are asked; None: nothing (YZ-14)."""
         if topic.discovery is None:
             return lookup
         said, health = topic.discovery.said, topic.discovery.health()
@@ -170,7 +170,7 @@ class Routes:
             self._look_again(topic, publication.again_at - self._clock.now())
 
     def _may_retry(self, topic: Topic, publication: Publication, error: NSQError) -> bool:
-        """Whether to follow the leader once more; where not, the publish is settled."""
+        """Whether to follow the leader once more; if not, the publish is settled."""
         now = self._clock.now()
         if now >= publication.again_at:
             moves = publication.moves = publication.moves + 1
@@ -183,9 +183,9 @@ class Routes:
         return True
 
     def put_back(self, publications: Iterable[Publication]) -> None:
-        """Queue what a lost connection had not taken, in its order, in front; look the topics up again.
+        """Queue what a lost connection had not sent at the head, in order, and look the topics up again.
 
-        What another leader can take goes there at once: nobody waits for a lookup that may have nothing new to say.
+        What another leader can take goes there at once, without waiting for a lookup that may bring nothing new.
         """
         for publication in publications:
             topic = self._topic(publication.topic)
@@ -198,7 +198,7 @@ class Routes:
             self._look_again(topic, _FIRST_PAUSE)
 
     def goes_elsewhere(self, publication: Publication, endpoint: Endpoint | None) -> bool:
-        """Whether it has, now, a leader that answers as far as is known, and that is not at *endpoint*."""
+        """Whether it now has a leader that is not silent and not at *endpoint*."""
         topic = self._topic(publication.topic)
         if publication.request is None or not (topic.lookup or topic.discovery is None):
             return False
@@ -209,13 +209,13 @@ class Routes:
         return chosen != endpoint and not self._shunned.has(chosen)
 
     def refresh(self, endpoint: Endpoint) -> None:
-        """Ask again for the topics that have a leader at *endpoint*, which is silent: it may have moved (YZ-18)."""
+        """Look up again the topics with a leader at *endpoint*, which is silent: the leader may have moved (YZ-18)."""
         for topic in self._topics.values():
             if topic.lookup is not None and endpoint in topic.lookup.endpoints:
                 self._look_again(topic, 0.0)
 
     def _choose(self, topic: Topic, request: PublishRequest) -> Endpoint:
-        """Return the leader; where any will do, one that is not shunned, if there is one (PUB-4, YZ-5)."""
+        """Return the leader; if any will do, one that is not shunned, if possible (PUB-4, YZ-5)."""
         endpoints = self._settings.endpoints if topic.lookup is None else topic.lookup.endpoints
         if not _is_bound(request):
             endpoints = self._shunned.best(endpoints)
@@ -288,12 +288,12 @@ def lightest(endpoints: Iterable[Endpoint], load: Callable[[Endpoint], int]) -> 
 
 
 def _is_bound(request: PublishRequest | None) -> bool:
-    """Whether one partition alone will do."""
+    """Whether it must go to one particular partition."""
     return request is not None and (request.key is not None or request.partition is not None)
 
 
 def _insert(queue: deque[Publication], publication: Publication) -> None:
-    """Put it behind all that was published before it, and in front of all that was published after."""
+    """Insert it after everything published before it and before everything published after it."""
     at = len(queue)
     while at and queue[at - 1].number > publication.number:
         at -= 1

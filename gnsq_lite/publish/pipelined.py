@@ -1,4 +1,4 @@
-"""A Writer's connection that its loop alone uses; many publishes may be on their way.
+"""A Writer's connection that only its loop uses; many publishes may be unanswered.
 
 Most reads hold nothing but OKs.  Those are taken in the hub, without a switch to the greenlet that reads.
 """

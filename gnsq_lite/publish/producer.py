@@ -1,8 +1,8 @@
 """A Writer's core in its loop: a connection per nsqd, publishes pipelined and answered in order.
 
-A publish is settled exactly once.  An error frame settles the publish it answers; when it ends the connection, nsqd has
-not read what came after, so those are sent again elsewhere and nobody else is hurt.  Where a connection is lost without
-a word, what was sent is of unknown outcome: sent again only where the caller asked for retries (PUB-2).
+A publish is settled exactly once.  An error frame settles the publish it answers.  If it also ends the connection, nsqd
+has not read the publishes after it, so they are sent again elsewhere.  If a connection is lost without an error frame,
+what was sent has an unknown outcome and is sent again only if the caller asked for retries (PUB-2).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Producer:
                 destination.close()
 
     def keep(self, greenlet: Any) -> None:
-        """Have *greenlet* killed at the end."""
+        """Have *greenlet* killed at close."""
         self._greenlets.append(greenlet)
 
     def _destination(self, endpoint: Endpoint) -> Destination:
@@ -206,7 +206,7 @@ class Producer:
             self._discovery.disconnected(destination.endpoint)
 
     def on_lost(self, destination: Destination, error: NSQError, unsent: Iterable[Publication]) -> None:
-        """Send *unsent* again, in its order; or fail what waits, where that mends nothing and no nsqd was ever had."""
+        """Send *unsent* again, in order; or fail what waits, if no nsqd was ever reached and waiting cannot help."""
         self.rotation.failed(destination, error)
         self._send_again(unsent)
         hopeless = self.rotation.hopeless()
@@ -219,7 +219,7 @@ class Producer:
         self.reconnects += 1
 
     def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
-        """Have it take its turn again, where it is silent no more."""
+        """Give it its turn again, now that it is no longer silent."""
         if self.rotation.answered(destination, in_time):
             self._flush(destination)
 
@@ -234,7 +234,7 @@ class Producer:
             self.outcomes.settle(publication, error=error)
 
     def _goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
-        """Whether another nsqd, that answers as far as is known, may take it in the place of *endpoint*."""
+        """Whether another nsqd that is not silent may take it instead of *endpoint*."""
         return self.routes.goes_elsewhere(publication, endpoint) if self.routed else self.rotation.any_answers()
 
     # -- publishing
@@ -346,7 +346,7 @@ class Producer:
             self._alarm.set(soonest)
 
     def _reasons(self) -> list[NSQError | str]:
-        """Return why no nsqd can be reached, as far as it is known."""
+        """Return the known reasons why no nsqd can be reached."""
         known: list[NSQError | str] = [
             destination.error for destination in self.destinations.values() if destination.error is not None
         ]
@@ -365,7 +365,7 @@ class Producer:
     # -- the end
 
     def close(self, timeout: float) -> None:
-        """Take nothing more, wait for outcomes, at most *timeout* seconds, and disconnect; what has none is unknown."""
+        """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect; the rest is unknown."""
         self.closing = True  # before the wait: callers that go on publishing would make it last
         self.outcomes.drain(timeout)
         if self.ended:

@@ -1,7 +1,8 @@
 """Which of a Writer's nsqds take their turn (PUB-4).
 
-One that leaves its oldest publish unanswered past its deadline, or for a second or two, is silent: it gets nothing that
-another can take until it answers again.  That is noticed by deadlines and by the ticker; a publish pays nothing.
+An nsqd that leaves its oldest publish unanswered past its deadline, or for a second or two, is *silent*: until it
+answers again, it gets nothing that another can take.  Deadlines and the ticker notice that, so it costs a publish
+nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Rotation:
     # -- publishes
 
     def at_turn(self, turn: int) -> Destination | None:
-        """Return the one whose turn that is, of those that are not silent; from any thread."""
+        """Return the next one that is not silent, in turn; from any thread."""
         connected = self.connected
         try:
             destination = connected[turn % len(connected)]
@@ -77,7 +78,7 @@ class Rotation:
                 return True
 
     def _send_anyhow(self, publication: Publication) -> bool:
-        """Send it to a silent one, which is better than nothing where no other may come."""
+        """Send it to a silent one, which is better than nothing if no other may come."""
         if len([each for each in self.connected if each.silent]) < len(self.destinations):
             return False
         silent = self._least_bad()
@@ -124,13 +125,13 @@ class Rotation:
         return True
 
     def failed(self, destination: Destination, error: NSQError) -> None:
-        """It cannot be reached, for now."""
+        """It cannot be reached for now."""
         self.shunned.add(destination.endpoint, whole_node=isinstance(error, NSQConnectionError))
 
     def hopeless(self) -> NSQError | None:
-        """Return the error where nothing that waiting mends keeps every nsqd away.
+        """Return the error if no nsqd can be reached for reasons that waiting does not mend.
 
-        Settings that have worked once are right: what goes wrong later may pass, and deadlines say how long to wait.
+        Settings that worked once are right: later faults may pass, and the deadlines limit the wait.
         """
         errors = [destination.error for destination in self.destinations.values()]
         if self.proven or not all(isinstance(error, self._misconfigured) for error in errors):
@@ -140,11 +141,11 @@ class Rotation:
     # -- who is silent
 
     def any_answers(self) -> bool:
-        """Whether there is one that is connected, and not silent as far as is known."""
+        """Whether one is connected and not known to be silent."""
         return any(not destination.silent for destination in self.connected)
 
     def look_again(self) -> None:
-        """Leave out whoever owes the same publish as at the last look; called about once a second."""
+        """Mark as silent each that has the same oldest unanswered publish as last time; called about once a second."""
         for destination in list(self.destinations.values()):
             owed = destination.oldest()
             if owed is not None and owed is destination.seen:
@@ -156,14 +157,14 @@ class Rotation:
         self._held = held
 
     def _release(self) -> None:
-        """Nobody came for what waits: a silent one is better than nothing."""
+        """Nothing took what waits: a silent one is better than nothing."""
         waiting = self.waiting
         while waiting and (silent := self._least_bad()) is not None:
             if waiting[0].done() or silent.send(waiting[0]):
                 waiting.popleft()
 
     def overdue(self) -> None:
-        """Leave out whoever has not answered its oldest publish by its deadline; called when deadlines have passed."""
+        """Mark as silent each that missed its oldest publish's deadline; called when deadlines have passed."""
         for destination in list(self.connected):
             owed = destination.oldest()
             known = destination.silent and self.shunned.has(destination.endpoint)  # a thread says the first alone
@@ -179,7 +180,7 @@ class Rotation:
         self._relieve(destination)
 
     def answered(self, destination: Destination, in_time: bool) -> bool:
-        """A silent one answers: it is back when that was not too late, or when it owes nothing more; return whether."""
+        """A silent one has answered; return whether it is back: it answered in time, or owes nothing more."""
         back = destination in self.connected and (in_time or not destination.pending)
         if back:
             destination.silent = False
@@ -187,7 +188,7 @@ class Rotation:
         return back
 
     def relieve(self) -> None:
-        """Have one that came take over what waits for those that are shunned."""
+        """Move what waits for shunned ones to one that has connected."""
         for destination in list(self.destinations.values()):
             if destination.waiting and self.shunned.has(destination.endpoint):
                 self._relieve(destination)

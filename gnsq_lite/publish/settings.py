@@ -1,4 +1,4 @@
-"""What the core of a Writer is told: everything checked, nothing looked up any more."""
+"""The settings of a Writer's core: all checked, nothing left to look up."""
 
 from __future__ import annotations
 

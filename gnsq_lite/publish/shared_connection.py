@@ -1,12 +1,12 @@
 """A Writer's connection on which callers' threads publish by themselves: leader and followers.
 
-Who finds nobody sending sends for all.  Who finds nobody reading reads for all until its own answer has come, and hands
-the reading on to the first that still waits.  The loop takes part as one more: it watches the socket while no thread
-reads, sends what no thread waits for, and is given every read that holds more than OKs, so that what an answer means is
-decided in one place.
+A thread that finds nobody sending sends for all.  A thread that finds nobody reading reads for all until its own answer
+has come, and hands the reading to the first that still waits.  The loop takes part too: it watches the socket while no
+thread reads, sends what no thread waits for, and gets every read that holds more than OKs, so that one place decides
+what an answer means.
 
-A thread may be interrupted anywhere.  Each role belongs to a publish, so it is known who left without giving it back;
-only where that may have torn a command or an answer does the connection end.
+A thread may be interrupted anywhere.  Each role belongs to a publish, so a role left behind is noticed; the connection
+ends only if a command or an answer may have been torn.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SharedConnection(Connection):
             super()._deliver(data)
 
     def send(self, data: bytes) -> None:
-        """Queue *data*, which is no publish."""
+        """Queue *data* that is not a publish."""
         self.put(None, data)
 
     def put(self, publication: Publication | None, command: bytes) -> None:
@@ -157,11 +157,11 @@ class SharedConnection(Connection):
             return self._reader is LOOP
 
     def is_idle(self) -> bool:
-        """Whether nothing is under way that would tell that the connection has ended."""
+        """Whether nothing is under way that would show the end of the connection."""
         return not (self._pending or self._queue)
 
     def unsent_publishes(self, *, take: bool = False) -> list[Publication]:
-        """Return what is queued and has no outcome, in order; with *take*, it is nobody's any more."""
+        """Return what is queued without an outcome, in order; with *take*, remove it too."""
         with self._lock:
             queue = self._queue
             if take:
@@ -169,7 +169,7 @@ class SharedConnection(Connection):
         return [publication for publication, _ in queue if publication is not None and not publication.done()]
 
     def look_after(self) -> None:
-        """Do what no thread does, and notice a role whose thread is gone; called about once a second."""
+        """Do what no thread does, and take back the role of a thread that is gone; called about once a second."""
         with self._lock:
             over = [role for role in (self._sender, self._reader) if isinstance(role, Publication) and role.done()]
             is_lost = any(role is old for role in over for old in self._overstayed)
@@ -230,7 +230,7 @@ class SharedConnection(Connection):
             self._wait_in_line(publication)
 
     def _join_alive(self, publication: Publication, command: bytes) -> bool:
-        """Look whether the connection is alive, having the reading, and queue it; False: something has come."""
+        """As the reader, check that the connection is alive, and queue it; False: something has arrived."""
         try:
             alive = not self._stream.something_came()  # type: ignore[union-attr]
         except OSError:
@@ -250,7 +250,7 @@ class SharedConnection(Connection):
         self._followers.append(publication)
 
     def _take_queue(self) -> bytes | None:
-        """Return what is to be written now, and expect its answers; None, and the sender is done: nothing is left."""
+        """Return what to write now and expect its answers; None: nothing is left, and the sender is done."""
         with self._lock:
             queue = self._queue
             if not queue or not (self._lent or self._sender is LOOP):
@@ -370,7 +370,7 @@ class SharedConnection(Connection):
         self._reader = None
 
     def _quit(self, mine: Publication) -> None:
-        """Give back what role it has; its thread goes, in peace or interrupted."""
+        """Give back its role; its thread leaves, normally or interrupted."""
         with self._lock:
             torn = False
             if not mine.decided and mine in self._followers:
