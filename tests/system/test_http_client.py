@@ -325,10 +325,10 @@ def test_a_kept_connection_has_the_time_of_the_new_call_not_what_the_old_one_lef
     def slow(connection: socket.socket) -> None:
         while request := read_request(connection):
             if b"/ping" not in request:
-                threading.Event().wait(0.8)
+                threading.Event().wait(1.5)
             connection.sendall(answer(b"OK"))
 
-    with scripted(slow) as address, NsqdClient(address, http_timeout=1.0) as client:
+    with scripted(slow) as address, NsqdClient(address, http_timeout=2.5) as client:
         client.create_topic("t")
         client.create_topic("t")
         assert client.ping() == "OK"
