@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.dialect import Dialect, PlainDialect
-from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_choice
 from gnsq_lite.youzan.auto import auto_dialect
 from gnsq_lite.youzan.dialect import YouzanDialect
 
@@ -17,7 +17,4 @@ def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
     """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
     if not isinstance(dialect, str):
         return dialect
-    make = _BY_NAME.get(dialect)
-    if make is None:
-        raise OptionError("dialect", dialect, f"must be one of {', '.join(sorted(_BY_NAME))}")
-    return make(**options)
+    return _BY_NAME[check_choice("dialect", dialect, *_BY_NAME)](**options)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol, cast
 
@@ -275,6 +275,18 @@ def unless_answered(answer: Callable[..., None], *args: Any) -> None:
         answer(*args)
     except AlreadyAnswered:
         pass
+
+
+def finish_all(messages: Iterable[Message]) -> None:
+    """Send FIN for those that are not answered."""
+    for message in messages:
+        unless_answered(message.finish)
+
+
+def send_back(messages: Iterable[Message]) -> None:
+    """Send REQ 0 for those that are not answered; no failure."""
+    for message in messages:
+        unless_answered(message.requeue, 0.0, False)
 
 
 know(Message, NEW)  # a change of Message.__init__ needs the same change in _speed.c

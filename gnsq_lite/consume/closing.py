@@ -13,7 +13,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.message import Message, unless_answered
+from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.waiting import Completion, run_in_loop
@@ -164,12 +164,6 @@ class Closing:
                 return
             self._news.clear()
             self._news.wait(min(left, 0.05))
-
-
-def send_back(messages: Iterable[Message]) -> None:
-    """Send REQ 0 for those that are not answered."""
-    for message in messages:
-        unless_answered(message.requeue, 0.0, False)
 
 
 #: What a signal drains, by id; a copy of the references is one step, which no other thread can come between.

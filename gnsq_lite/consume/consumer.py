@@ -13,7 +13,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder, latest
-from gnsq_lite.consume.closing import Closing, send_back
+from gnsq_lite.consume.closing import Closing
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.consume.pools import default_concurrency, make_pool
@@ -32,7 +32,7 @@ from gnsq_lite.errors import (
     NSQError,
     PartitionStopped,
 )
-from gnsq_lite.message import Message, is_expired
+from gnsq_lite.message import Message, is_expired, send_back
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop

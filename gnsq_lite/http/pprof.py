@@ -6,6 +6,7 @@ import math
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.http.client import HTTPClient
+from gnsq_lite.option_fields import check_choice
 
 #: What can be asked for; "" is the index.
 PROFILES = ("", "cmdline", "symbol", "profile", "heap", "goroutine", "block", "threadcreate")
@@ -13,8 +14,7 @@ PROFILES = ("", "cmdline", "symbol", "profile", "heap", "goroutine", "block", "t
 
 def get_profile(client: HTTPClient, name: str, seconds: float | None, debug: int | None) -> bytes:
     """Return a profile of nsqd or nsqlookupd.  Raises OptionError for one they do not have."""
-    if name not in PROFILES:
-        raise OptionError("name", name, f"must be one of {', '.join(filter(None, PROFILES))}")
+    check_choice("name", name, *PROFILES)
     if seconds is None and name == "profile":
         seconds = 30.0
     if seconds is not None and seconds >= client.options.http_timeout:

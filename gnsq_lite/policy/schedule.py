@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_number
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 #: Seconds after which what was missed is not made up for.
@@ -33,14 +34,11 @@ class Every:
 
 def parse_every(text: str | float) -> Every:
     """Return what ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or a number of seconds means.  Raises OptionError."""
-    seconds = 0.0
     try:
-        seconds = float(text[:-1]) * _UNITS[text[-1:]] if isinstance(text, str) else float(text)
-    except (KeyError, TypeError, ValueError):
-        pass
-    if isinstance(text, bool) or not 1.0 <= seconds <= 366 * 86400:
-        raise OptionError("every", text, "must be 1 s to 366 d: '30s', '5m', '2h', '1d' or seconds")
-    return Every(seconds)
+        seconds = float(text[:-1]) * _UNITS[text[-1:]] if isinstance(text, str) else text
+    except (KeyError, ValueError):
+        raise OptionError("every", text, "must be '30s', '5m', '2h', '1d' or a number of seconds") from None
+    return Every(float(check_number("every", seconds, 1.0, 366 * 86400.0)))
 
 
 def due(schedule: Schedule, last: float, now: float) -> tuple[float | None, int]:

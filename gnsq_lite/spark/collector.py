@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.errors import AlreadyAnswered, ConnectError
-from gnsq_lite.message import Message
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.message import Message, finish_all, send_back
 from gnsq_lite.spark import schema
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectspool import ObjectSpool
@@ -125,7 +125,7 @@ class Collector:
                 except Exception as error:
                     log.exception("the spool %s failed for good", self.spool.directory)
                     self._error = error
-                    self._send_back(messages)
+                    send_back(messages)
                     return
                 if self._has_backlog:
                     self._has_backlog, self.backlog_seen = False, self._clock.now()
@@ -144,7 +144,7 @@ class Collector:
     def _store(self, messages: list[Message]) -> None:
         if self._most is not None and self.stored + len(messages) > self._most:
             room = self._most - self.stored
-            self._send_back(messages[room:])
+            send_back(messages[room:])
             messages = messages[:room]
             if not messages:
                 return
@@ -163,7 +163,7 @@ class Collector:
                 if self._known.is_due:
                     self._index()
             self.stored += len(messages)
-        self.finish(messages)
+        finish_all(messages)
         if not self._paused and self.waiting_bytes() > self._options.max_spool_bytes:
             log.info(
                 "spool %s: %d bytes wait for a batch; receiving pauses", self.spool.directory, self.waiting_bytes()
@@ -200,19 +200,11 @@ class Collector:
         except IndexError:
             return False
 
-    def finish(self, messages: Sequence[Message]) -> None:
-        """Send FIN for messages that are stored."""
-        for message in messages:
-            try:
-                message.finish()
-            except AlreadyAnswered:
-                continue
-
     def _refused(self, error: OSError, messages: list[Message]) -> None:
         """The disk is full, or the like: nothing was stored, so nothing is finished; nsqd keeps the messages."""
         self._failures += 1
         log.warning("spool %s refuses writes (%d in a row): %s", self.spool.directory, self._failures, error)
-        self._send_back(messages)
+        send_back(messages)
         if self.spool.make_room():
             return
         if self._failures >= MOST_FAILURES:
@@ -223,13 +215,6 @@ class Collector:
         self._stopping.wait(0.1 * 2**self._failures)
         if not self._paused:
             self._receiver.resume()
-
-    def _send_back(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            try:
-                message.requeue(0.0, backoff=False)
-            except AlreadyAnswered:
-                continue
 
     # -- for the query
 

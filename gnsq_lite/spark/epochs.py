@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from gnsq_lite.errors import AlreadyAnswered, ConnectError, OptionError
-from gnsq_lite.message import Message
+from gnsq_lite.errors import ConnectError, OptionError
+from gnsq_lite.message import Message, finish_all, send_back
 from gnsq_lite.spark.compat import available_now_mixin
 from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_epoch, read_plan
 from gnsq_lite.spark.files import Files
@@ -229,7 +229,7 @@ class EpochTask:
                 yield from self._chunk(time.monotonic() + LINGER)
         finally:
             self._closing = True
-            self._send_back(list(self._queue))
+            send_back(self._queue)
             self._receiver.stop(5.0)
         yield from self._finish(connected)
 
@@ -251,7 +251,7 @@ class EpochTask:
 
     def _take(self, messages: list[Message]) -> None:
         if self._closing:
-            self._send_back(messages)
+            send_back(messages)
         else:
             self._queue.extend(messages)
 
@@ -266,17 +266,17 @@ class EpochTask:
             time.sleep(0.002)
         messages = [self._queue.popleft() for _ in range(min(len(self._queue), room))]
         if not messages or self._ended:
-            self._send_back(messages)
+            send_back(messages)
             return
         batch = to_batch(messages, self._options.include_youzan)
         if self._log.publish(self._number, [batch]):
-            self._finish_messages(messages)
+            finish_all(messages)
             self._number += 1
             self._rows += len(messages)
             self._backlog += sum(m.timestamp_ns <= self._partition.backlog_until_ns for m in messages)
             yield batch
             return
-        self._send_back(messages)  # another attempt was first: its chunk counts, these come again
+        send_back(messages)  # another attempt was first: its chunk counts, these come again
         for batches in self._published():
             yield from batches
 
@@ -286,17 +286,3 @@ class EpochTask:
                 return
             for batches in self._published():
                 yield from batches
-
-    def _finish_messages(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            try:
-                message.finish()
-            except AlreadyAnswered:
-                continue
-
-    def _send_back(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            try:
-                message.requeue(0.0, backoff=False)
-            except AlreadyAnswered:
-                continue

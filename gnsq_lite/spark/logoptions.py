@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import check_ranges
+from gnsq_lite.option_fields import check_number, check_ranges
 from gnsq_lite.options import parse_address
 from gnsq_lite.spark.options import camel, opt, seconds_of
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -117,6 +117,6 @@ class LogOptions:
             found = {int(partition): offset for partition, offset in given.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise OptionError(camel(name), text, f"must be JSON such as {shown}") from None
-        if any(isinstance(one, bool) or not isinstance(one, int) or not low <= one < 1 << 63 for one in found.values()):
-            raise OptionError(camel(name), text, f"must be JSON such as {shown}, of whole numbers from {low} on")
+        for number in found.values():
+            check_number(camel(name), number, low, (1 << 63) - 1, whole=True)
         return found

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import check_ranges
+from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
 from gnsq_lite.spark.location import is_object_store, local_directory, object_url
 
@@ -257,10 +257,7 @@ def _unknown(key: str, known: list[str]) -> OptionError:
 def convert(name: str, text: str, hint: Any, kind: str = "") -> Any:
     """Return *text* as the type *hint*; raise OptionError where it is none."""
     if get_origin(hint) is Literal:
-        for choice in get_args(hint):
-            if text.strip().lower() == choice:
-                return choice
-        raise OptionError(name, text, f"must be one of {', '.join(get_args(hint))}")
+        return check_choice(name, text.strip().lower(), *get_args(hint))
     members = [member for member in get_args(hint) if member is not type(None)]
     if get_origin(hint) is tuple:
         words = [word.strip() for word in text.split(",") if word.strip()]

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_choice
 from gnsq_lite.spark.compat import stream_arrow_writer
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.spark.sinktask import StreamCommits, publish
@@ -42,8 +43,8 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overw
     for name, kind in fields:
         if name not in WRITABLE:
             raise OptionError(name, kind, "the sink knows the columns body, topic and defer; select those")
-        if kind not in WRITABLE[name] and not kind.startswith("decimal"):
-            raise OptionError(name, kind, f"must be one of {', '.join(WRITABLE[name])}")
+        if not kind.startswith("decimal"):
+            check_choice(name, kind, *WRITABLE[name])
     if "topic" not in names and not options.topic:
         raise OptionError("topic", "", "set the option topic, or give the rows a column 'topic'")
     if options.topic:

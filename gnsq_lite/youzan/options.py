@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.option_fields import check_ranges, documented, size
+from gnsq_lite.option_fields import check_choice, check_ranges, documented, size
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.commands import StartOffset, check_partition
 from gnsq_lite.youzan.compression import NUMBERS, Codec
@@ -34,10 +34,8 @@ class ExtFilter:
     inverse: bool = documented(False, "receive what does not match, messages without headers included")
 
     def __post_init__(self) -> None:
-        if self.kind not in _FILTERS:
-            raise OptionError("kind", self.kind, f"must be one of {', '.join(_FILTERS)}")
-        if self.match not in ("any", "all"):
-            raise OptionError("match", self.match, "must be 'any' or 'all'")
+        check_choice("kind", self.kind, *_FILTERS)
+        check_choice("match", self.match, "any", "all")
         # What the server finds wrong with a filter it does not tell: it sends every message.
         if self.kind == "list":
             self._check_list()
@@ -109,8 +107,7 @@ class YouzanOptions:
                 check_partition(partition)
         if not (self.ordered is None or isinstance(self.ordered, (bool, Mapping))):
             raise OptionError("ordered", self.ordered, "must be True, False, None or a mapping of topics to them")
-        if self.give_up not in (None, "stop", "drop"):
-            raise OptionError("give_up", self.give_up, "must be None, 'stop' or 'drop'")
+        check_choice("give_up", self.give_up, None, "stop", "drop")
         if self.start_offset is not None and not isinstance(self.start_offset, StartOffset):
             raise OptionError("start_offset", self.start_offset, "must be a StartOffset")
         if self.start_offset is not None and self.ordered not in (False, None):
@@ -121,18 +118,15 @@ class YouzanOptions:
             raise OptionError("ext_filter", self.ext_filter, "must be an ExtFilter")
         check_ranges(self)
         self._check_compress()
-        if self.key_mapping not in ("go", "java"):
-            raise OptionError("key_mapping", self.key_mapping, "must be 'go' or 'java'")
-        if self.balance not in ("turn", "load"):
-            raise OptionError("balance", self.balance, "must be 'turn' or 'load'")
+        check_choice("key_mapping", self.key_mapping, "go", "java")
+        check_choice("balance", self.balance, "turn", "load")
 
     def _check_compress(self) -> None:
         if not (self.compress is None or isinstance(self.compress, Mapping)):
             raise OptionError("compress", self.compress, "must be None or a mapping of topics to codecs")
         for topic, codec in (self.compress or {}).items():
             check_topic(topic)
-            if codec not in NUMBERS:
-                raise OptionError("compress", codec, f"must be one of {', '.join(NUMBERS)}")
+            check_choice("compress", codec, *NUMBERS)
 
     def is_ordered(self, topic: str, says_meta: bool) -> bool:
         """Whether to consume *topic* in order; *says_meta* is what its metainfo says."""

@@ -215,7 +215,7 @@ def test_columns_the_sink_does_not_know_are_refused_before_anything_is_sent() ->
     for fields, why in [
         ([("value", "string")], "need a column 'body'"),
         ([("body", "binary"), ("key", "string")], "knows the columns"),
-        ([("body", "int")], "must be one of binary, string"),
+        ([("body", "int")], "must be 'binary' or 'string'"),
     ]:
         with pytest.raises(OptionError, match=why):
             check_columns(fields, options, False)

@@ -102,7 +102,7 @@ def test_sizes_take_a_suffix(text: str, size: int) -> None:
         ("maxInFlight", "0", "between 1 and"),
         ("maxOffsetsPerTrigger", "0", "at least 1"),
         ("dedup", "yes", "true or false"),
-        ("spoolTransfer", "copy", "shared, inline"),
+        ("spoolTransfer", "copy", "'shared' or 'inline'"),
         ("startingOffsets", "latest", "own position"),
         ("snapshot", "../x", "letters"),
         ("nsq.heartbeatIntervalMs", "soon", "a number"),
