@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
+from gnsq_lite.wire.frames import FrameDecoder
+
 
 class FakeClock:
     """A clock that stands still until it is told to move."""
@@ -18,3 +22,10 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         assert seconds >= 0
         self._now += seconds
+
+
+def decode_message(data: bytes) -> tuple[int, int, bytes, bytes]:
+    """Return (timestamp_ns, attempts, id, body) of a message frame's data, as the decoder gives them."""
+    decoder = FrameDecoder(1 << 20, lambda owner, *fields: fields)
+    ((fields,), _) = decoder.feed(struct.pack(">iI", len(data) + 4, 2) + data)
+    return fields

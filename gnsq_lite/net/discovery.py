@@ -323,13 +323,6 @@ class Discovery:
         return self._producers.listed
 
     @property
-    def lookups(self) -> Mapping[str, Lookup]:
-        """The last good answer of each nsqlookupd, by its address; of those that fail only where all do."""
-        health = self._producers.health()
-        good = {address: lookup for address, lookup in self._lookups.items() if health[address].ok}
-        return good or dict(self._lookups)
-
-    @property
     def said(self) -> Mapping[str, Lookup]:
         """The last good answer of each nsqlookupd, by its address, though it may fail now."""
         return self._lookups

@@ -80,8 +80,12 @@ class ReadyAllocator:
         self._mode = _Mode.FLOWING
         self._connections: dict[Key, Window] = {}
         self._round: list[Key] = []  # who waits in this round, the next one last
-        self._charged = 0  # sum of all charges
-        self._owed = self._hungry = False  # someone has less than its share; has nothing at all
+        #: The sum of all charges: the most messages that can be in flight now, as far as what nsqd was told goes.  At
+        #: most ``max_in_flight``; after that was lowered, what it was before, and falling.
+        self.charged = 0
+        #: Whether a connection has less than it should, because others still have messages out.
+        self.owed = False
+        self._hungry = False  # someone has nothing at all
         self._turns = False  # RDY goes round
         #: The clock's time at which :meth:`tick` has something to do; None: nothing, unless something happens.
         self.next_tick: float | None = None
@@ -96,7 +100,7 @@ class ReadyAllocator:
         connection = self._connections[key] = Window(key, max(0, max_rdy_count), counts_down=counts_down, now=now)
         grown: list[SetReady] = []
         flowing = self._mode is _Mode.FLOWING and self._max >= len(self._connections)
-        if flowing and connection.limit and self._charged < self._max and self.settle > 0:
+        if flowing and connection.limit and self.charged < self._max and self.settle > 0:
             self._grow(connection, 1, now, grown)
         return grown + self._reconsider(now)
 
@@ -105,7 +109,7 @@ class ReadyAllocator:
         connection = self._connections.pop(key, None)
         if connection is None:
             return []
-        self._charged -= connection.charge
+        self.charged -= connection.charge
         return self._reconsider(self._clock.now())
 
     def set_max_in_flight(self, count: int) -> list[SetReady]:
@@ -134,7 +138,7 @@ class ReadyAllocator:
         if resting and connection.size:
             connection.shrink(0, self._clock.now(), 0.0, changes)
         connection.resting = resting
-        self._charged += connection.recharge()
+        self.charged += connection.recharge()
         self._round = [k for k in self._round if k != key] + ([] if resting else [key])  # the next one
         changes += self._evaluate(self._clock.now())
         holders = [c for c in self._connections.values() if c.size]
@@ -152,14 +156,14 @@ class ReadyAllocator:
         connection.in_flight += count
         changes: list[SetReady] = []
         if connection.in_flight > connection.charge and not connection.resting:
-            self._charged += connection.recharge()
+            self.charged += connection.recharge()
         if connection.counts_down:
             connection.left = max(0, connection.left - count)
             connection.refresh(changes)
         return changes
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
-        """Take that *count* messages are out of flight: answered, or given up by nsqd.  O(1) unless :attr:`pending`."""
+        """Take that *count* messages are out of flight: answered, or given up by nsqd.  O(1) unless :attr:`owed`."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
@@ -169,13 +173,13 @@ class ReadyAllocator:
         # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
         connection.held = max(0, connection.held - count)
         if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
-            self._charged += connection.recharge()
+            self.charged += connection.recharge()
         changes: list[SetReady] = []
         if connection.counts_down:
             connection.refresh(changes)
-        if self._charged > self._max and connection.size > connection.in_flight:
+        if self.charged > self._max and connection.size > connection.in_flight:
             changes += self._evaluate(self._clock.now())  # too much is out: what was answered is not to come again
-        elif self._owed and self._charged < self._max:
+        elif self.owed and self.charged < self._max:
             now = self._clock.now()
             # Who has nothing is served at once; who has a part gets the rest in few commands, not one per answer.
             changes += self._evaluate(now) if self._hungry else self._reconsider(now)
@@ -215,11 +219,6 @@ class ReadyAllocator:
     # -- what is so -------------------------------------------------------------------------------------------------
 
     @property
-    def pending(self) -> bool:
-        """Whether a connection has less than it should, because others still have messages out."""
-        return self._owed
-
-    @property
     def keys(self) -> tuple[Key, ...]:
         """The connections, in the order they were added."""
         return tuple(self._connections)
@@ -228,19 +227,6 @@ class ReadyAllocator:
     def total_ready(self) -> int:
         """The sum of RDY over all connections."""
         return sum(connection.size for connection in self._connections.values())
-
-    @property
-    def total_in_flight(self) -> int:
-        """The messages in flight over all connections."""
-        return sum(connection.in_flight for connection in self._connections.values())
-
-    @property
-    def total_charge(self) -> int:
-        """The most messages that can be in flight now, as far as what nsqd was told goes.
-
-        At most ``max_in_flight``; after that was lowered, what it was before, and falling.
-        """
-        return self._charged
 
     def ready(self, key: Key) -> int:
         """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then."""
@@ -270,7 +256,7 @@ class ReadyAllocator:
         for connection in self._connections.values():
             if connection.held and now >= connection.held_until:
                 connection.held = 0
-                self._charged += connection.recharge()
+                self.charged += connection.recharge()
             if connection.limit and not connection.resting:
                 eligible.append(connection)
         self.next_tick = None
@@ -284,9 +270,9 @@ class ReadyAllocator:
                     connection.since = now
             budget = {_Mode.FLOWING: self._max, _Mode.PAUSED: 0, _Mode.PROBING: min(1, self._max)}[self._mode]
             changes = self._take_turns(now, eligible, budget)
-        if self._owed or self._charged > self._max:
+        if self.owed or self.charged > self._max:
             self._wake_by(c.held_until for c in self._connections.values() if c.held)
-        if self._owed and not self._turns and self._charged < self._max:
+        if self.owed and not self._turns and self.charged < self._max:
             self._wake_by([now + self.settle])  # a server that counts down has its RDY 1, and gets the rest
         return changes
 
@@ -296,12 +282,12 @@ class ReadyAllocator:
         changes = self._cut(now, share_of)
         wanting = sorted((c for c, share in share_of.items() if c.size < share), key=lambda c: c.size)
         for position, connection in enumerate(wanting):
-            free = self._max - self._charged
+            free = self._max - self.charged
             if free < 0:
                 break
             part = -(-free // (len(wanting) - position))
             self._grow(connection, min(share_of[connection], connection.charge + part), now, changes)
-        self._owed = any(c.size < share_of[c] for c in wanting)
+        self.owed = any(c.size < share_of[c] for c in wanting)
         self._hungry = any(c.size == 0 for c in wanting)
         return changes
 
@@ -314,11 +300,11 @@ class ReadyAllocator:
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
         probed = self._mode is _Mode.PROBING and any(c.held for c in self._connections.values())
-        while len(holders) < budget and waiting and self._charged < self._max and not probed:
+        while len(holders) < budget and waiting and self.charged < self._max and not probed:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
             holders.append(connection)
-        self._owed = self._hungry = len(holders) < budget and len(holders) < len(eligible)
+        self.owed = self._hungry = len(holders) < budget and len(holders) < len(eligible)
         if spare > 0:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
         return changes
@@ -340,13 +326,13 @@ class ReadyAllocator:
         for connection, size in keep.items():
             if size < connection.size:
                 connection.shrink(size, now, self.settle, changes)
-                self._charged += connection.recharge()
+                self.charged += connection.recharge()
         return changes
 
     def _grow(self, connection: Window, size: int, now: float, changes: list[SetReady]) -> None:
         if size > connection.size:
             connection.grow(size, now, changes)
-            self._charged += connection.recharge()
+            self.charged += connection.recharge()
 
     def _yielding(self, holders: list[Window], wanted: int, now: float) -> list[Window]:
         """Return at most *wanted* connections whose turn is over: idle ones first, then those that had it longest."""

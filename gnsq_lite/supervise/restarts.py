@@ -20,11 +20,6 @@ class Restarts:
         #: How often it was started.
         self.starts = 0
 
-    @property
-    def early_ends(self) -> int:
-        """Consecutive ends soon after a start."""
-        return self._early
-
     def started(self) -> None:
         """Note that the process was started."""
         self._started = self._clock.now()

@@ -16,7 +16,6 @@ MAGIC_V2: Final = b"  V2"
 FRAME_RESPONSE: Final = 0
 FRAME_ERROR: Final = 1
 FRAME_MESSAGE: Final = 2
-FRAME_TYPES: Final = (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE)
 #: Bytes of a frame's size field; the size counts what follows it.
 SIZE_LENGTH: Final = 4
 #: Bytes of a frame's type field, and so the smallest size (WIRE-4).

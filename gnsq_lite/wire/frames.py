@@ -4,7 +4,12 @@
 
     4 bytes  int32  size of what follows
     4 bytes  int32  type: 0 response, 1 error, 2 message
-    the rest        data
+    the rest        data: of a message (nsqd/message.go:43 @v1.3.0)
+
+    8 bytes  int64    when it was published, nanoseconds since 1970
+    2 bytes  uint16   attempts, this one included
+    16 bytes          id (hexadecimal ASCII from nsqd; any bytes from Youzan's)
+    the rest          body
 
 The decoder is total: any bytes give frames, "more", or :class:`~gnsq_lite.errors.FrameError`; and the split into reads
 does not change what they give.  A size is judged as soon as its four bytes are there, so that nothing above the limit
@@ -20,7 +25,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from gnsq_lite.errors import FrameError, ProtocolError, WrongPortError
 from gnsq_lite.speed import scan
-from gnsq_lite.wire import messages
 from gnsq_lite.wire.constants import (
     FRAME_ERROR,
     FRAME_HEAD_LENGTH,
@@ -38,7 +42,7 @@ MessageT = TypeVar("MessageT")
 
 
 class Frame(NamedTuple):
-    """A response or an error (in the handshake: any frame): ``kind`` is one of constants.FRAME_TYPES."""
+    """A response or an error (in the handshake: any frame): ``kind`` is one of the constants FRAME_*."""
 
     kind: int
     body: bytes
@@ -93,7 +97,7 @@ class FrameDecoder(Generic[MessageT]):
 
         Bytes that are no frame raise FrameError, as does whatever ProtocolError ``make_message`` raises.  Where good
         frames came before them in the same read, those are returned first: the error is then in :attr:`error` and
-        the next call (:meth:`check`, or another feed) raises it.
+        the next call raises it.
         """
         if self.error is not None:
             raise self.error
@@ -136,11 +140,6 @@ class FrameDecoder(Generic[MessageT]):
         """Return the bytes that are held and forget them: they belong to TLS or to a compression codec."""
         self._is_buffering = False
         return self._buffer.take()
-
-    def check(self) -> None:
-        """Raise the error that an earlier feed has met, if any."""
-        if self.error is not None:
-            raise self.error
 
     def _fail(self, error: ProtocolError) -> None:
         self.error = error
@@ -189,7 +188,7 @@ class FrameDecoder(Generic[MessageT]):
         if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
             return _end_of_http(data, at, f"unknown frame type {kind}")
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
-            raise FrameError(messages.too_short(size - TYPE_LENGTH))
+            raise FrameError(f"a message of {size - TYPE_LENGTH} bytes; its head alone has {MESSAGE_HEAD_LENGTH}")
         return at + SIZE_LENGTH + size
 
 

@@ -30,16 +30,6 @@ def check_channel(name: str) -> bytes:
     raise InvalidName("channel", name, _reason(name))
 
 
-def is_valid_topic(name: object) -> bool:
-    """Whether nsqd takes *name* for a topic."""
-    return isinstance(name, str) and len(name) <= MAX_NAME and _VALID(name) is not None
-
-
-def is_valid_channel(name: object) -> bool:
-    """Whether nsqd takes *name* for a channel."""
-    return is_valid_topic(name)
-
-
 def _reason(name: object) -> str:
     if isinstance(name, (bytes, bytearray)):
         return "it is bytes and must be str; call .decode() on it"

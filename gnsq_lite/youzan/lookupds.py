@@ -14,16 +14,6 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class LookupdHealth:
-    """How a nsqlookupd did: failures since its last success, and the seconds it still rests."""
-
-    address: str
-    seed: bool
-    failures: int
-    rests_for: float
-
-
 @dataclass(slots=True)
 class _Entry:
     seed: bool
@@ -108,13 +98,3 @@ class LookupSet:
         entry.rounds += 1
         entry.rests_until = self._clock.now() + pause
         return Verdict.RESTS
-
-    def health(self) -> tuple[LookupdHealth, ...]:
-        """Return how each did, best first."""
-        now = self._clock.now()
-        return tuple(
-            LookupdHealth(
-                a, self._entries[a].seed, self._entries[a].failures, max(0.0, self._entries[a].rests_until - now)
-            )
-            for a in self.addresses()
-        )

@@ -255,7 +255,6 @@ def test_health_says_how_each_nsqlookupd_does(found: Found) -> None:
     health = discovery.health()
     assert (health["one"].ok, health["one"].error, health["one"].last_nodes) == (True, None, (A,))
     assert (health["two"].ok, health["two"].error, health["two"].failures_in_a_row) == (False, "two: refused", 2)
-    assert list(discovery.lookups) == ["one"]
 
 
 def listed(*addresses: str) -> dict[str, Any]:
@@ -323,7 +322,6 @@ def test_what_is_refused_is_in_no_lookup_nor_in_its_partitions(found: Found, rol
     assert tuple(lookup.meta.partitions.values()) == leaders_left
     assert lookup.meta.producers == (A,)
     assert lookup.meta.missing() == (1, 3)
-    assert discovery.lookups == {"one": lookup}
     assert sorted(asked) == [e.address for e in (A, B, C)]  # of one answer, each is asked about once
 
 

@@ -136,13 +136,13 @@ def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(c
     allocator.add("b", 2500)
     clock.advance(SETTLE)
     assert pairs(allocator.tick()) == [("a", 5)]
-    assert allocator.total_charge == 10
+    assert allocator.charged == 10
     clock.advance(SETTLE - 0.001)
     assert allocator.tick() == []
     assert allocator.received("a", 9) == []  # they were on their way
     clock.advance(0.001)
     assert pairs(allocator.tick()) == [("b", 1)]
-    assert (allocator.total_charge, allocator.pending) == (10, True)
+    assert (allocator.charged, allocator.owed) == (10, True)
 
 
 @pytest.mark.rule("RDY-4")
@@ -153,13 +153,13 @@ def test_what_others_have_in_flight_is_waited_for_and_one_without_rdy_comes_firs
     allocator.received("a", 10)
     allocator.add("b", 2500)
     assert settled(clock, allocator) == [("a", 5)]
-    assert allocator.pending
+    assert allocator.owed
     assert pairs(allocator.answered("a", 1)) == [("b", 1)]  # at once
     assert [allocator.answered("a", 1) for _ in range(3)] == [[], [], []]  # gathered
     assert settled(clock, allocator) == [("b", 4)]
     allocator.answered("a", 6)
     assert settled(clock, allocator) == [("b", 5)]
-    assert not allocator.pending
+    assert not allocator.owed
 
 
 @pytest.mark.rule("RDY-5")
@@ -222,7 +222,7 @@ def test_after_a_lowering_with_messages_out_nothing_grows_until_they_are_answere
     allocator.received("busy", 5)
     assert pairs(allocator.set_max_in_flight(4)) == [("busy", 2), ("idle", 0)]
     assert settled(clock, allocator) == []
-    assert allocator.total_charge == 5
+    assert allocator.charged == 5
     assert allocator.answered("busy", 1) == []  # 4 are out, 4 are allowed
     assert pairs(allocator.answered("busy", 1)) == [("idle", 1)]
 
@@ -389,7 +389,7 @@ def test_what_is_told_about_a_connection_that_is_gone_is_ignored(clock: FakeCloc
     allocator.remove("a")
     assert allocator.answered("a", 3) == []
     assert allocator.received("a", 3) == []
-    assert (allocator.total_charge, allocator.total_in_flight, allocator.keys) == (0, 0, ())
+    assert (allocator.charged, allocator.keys) == (0, ())
 
 
 def test_a_key_in_use_is_refused(clock: FakeClock) -> None:

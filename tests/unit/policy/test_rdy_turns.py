@@ -323,6 +323,6 @@ def test_where_there_is_rdy_for_all_one_that_goes_on_has_it_at_once(clock: FakeC
     allocator.tick()
     allocator.received("a", 1)
     assert [(c.key, c.count) for c in allocator.rest("a", True)] == [("a", 0)]
-    assert allocator.total_charge == 1
+    assert allocator.charged == 1
     assert [(c.key, c.count) for c in allocator.rest("a", False)] == [("a", 1)]
     assert allocator.rest("gone", True) == []

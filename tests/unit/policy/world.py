@@ -240,7 +240,7 @@ class World:
 
     def _check_charge(self, ready: dict[object, int], now: float) -> None:
         """RDY and in flight together stay below max_in_flight; above it, after it was lowered, they never grow."""
-        charge = self.allocator.total_charge
+        charge = self.allocator.charged
         assert charge <= max(self.max_in_flight, self._charge) or self._may_cross, "RDY + in flight grew"
         self._charge = charge
         assert sum(max(ready[key], len(server.handling)) for key, server in self.servers.items()) <= charge
@@ -253,7 +253,7 @@ class World:
     def _check_shares(self, ready: dict[object, int]) -> None:
         """When nothing is left to do, the budget is used, evenly; with enough for all nobody is at 0."""
         eligible = {key: server.limit for key, server in self.servers.items() if server.limit > 0}
-        if not self.flowing or self.allocator.next_tick is not None or self.allocator.pending:
+        if not self.flowing or self.allocator.next_tick is not None or self.allocator.owed:
             return
         if len(eligible) > self.max_in_flight:
             assert sum(ready.values()) == self.max_in_flight

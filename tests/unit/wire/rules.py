@@ -31,8 +31,8 @@ RULES: Final = (
     Rule(
         "Data Format: message",
         "WIRE-3",
-        "messages",
-        "MESSAGE_HEAD",
+        "frames",
+        "FrameDecoder",
         "test_messages::test_a_messages_fields_stand_where_the_specification_says",
     ),
     Rule(

@@ -20,13 +20,12 @@ from gnsq_lite.errors import (
     SubOrderIsMustError,
     TopicNotExistError,
 )
-from gnsq_lite.wire.messages import decode_message
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.messages import PublishReceipt, YouzanMessage
 from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, decode_message
 from tests.golden.youzan import answer, conversation
 
 OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite.errors import FrameError, ProtocolError
-from gnsq_lite.wire.messages import decode_message
 from gnsq_lite.youzan.messages import (
     Content,
     Layout,
@@ -23,6 +22,7 @@ from gnsq_lite.youzan.messages import (
     partition_of_id,
     split_id,
 )
+from tests.fakes import decode_message
 from tests.golden.youzan import conversation
 
 TRACE = 0x1122334455667788
