@@ -11,7 +11,7 @@ from gnsq_lite.cli.goflags import Duration, go_command
 from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_for_a_change
 from gnsq_lite.errors import NSQError
 from gnsq_lite.supervise import logs
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.place import Place, take_place
 
 
@@ -67,9 +67,9 @@ def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
     except NSQError as error:
         click.echo(f"gnsq-lite: {error}", err=True)
         if not flags["reload"]:
-            return Exit.USAGE
+            return ExitCode.USAGE
         wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
-        return Exit.RELOAD
+        return ExitCode.RELOAD
     status = _status(flags)
     wear = {name: flags[name] for name in ("max_messages", "max_memory", "processes")}
     return run_worker(worker, place, reload=flags["reload"], status=status, **wear)

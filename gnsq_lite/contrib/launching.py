@@ -96,8 +96,8 @@ def run_worker(
     from gnsq_lite.worker import running
     from gnsq_lite.worker.depths import Depths
     from gnsq_lite.worker.live import LastErrors, Live
-    from gnsq_lite.worker.pages import WorkerPages
     from gnsq_lite.worker.reports import Reports, Wear
+    from gnsq_lite.worker.status_pages import WorkerPages
 
     status = status or StatusAt()
     if place is not None:

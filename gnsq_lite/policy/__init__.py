@@ -8,7 +8,9 @@ policies know connections and nodes by hashable keys only.
 module                decides                                                rules
 ====================  =====================================================  ===============================
 ``rdy``               the RDY of each connection                             RDY-1 to RDY-8, BACK-2 (probe)
-``shares``            an even split of a budget, with upper limits           RDY-3, RDY-5
+``ready_state``       what one connection costs the budget, and its RDYs     RDY-1, RDY-2
+``even_split``        an even split of a budget, with upper limits           RDY-3, RDY-5
+``delivery``          how much of its RDY a connection uses at low rates
 ``backoff``           when failures stop the flow, and when to try again     BACK-1 to BACK-5
 ``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
 ``pace``              how much RDY goes where handlers do not keep up        MSG-5
@@ -17,6 +19,12 @@ module                decides                                                rul
 ``producers``         which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,
                                                                              DISC-6, CFG-3
 ``batch``             when a batch of messages is handed on                  RDY-7
+``rate``              how many messages may come so as to keep a rate
+``handler_times``     which handlers are slow, or have outlasted their limit
+``weights``           how several Readers share handlers
+``sequence``          what a dialect decides for messages in order           YZ-6
+``schedule``          when a scheduled message is due
+``shunned``           which nsqds get nothing that another could take        PUB-4
 ``chance``            the randomness a policy may ask for
 ====================  =====================================================  ===============================
 """

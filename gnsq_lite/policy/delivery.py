@@ -77,13 +77,13 @@ class Delivery:
     __slots__ = (
         "_age",
         "_allowed",
+        "_before_flush",
         "_clock",
         "_coarse",
         "_cut_at",
         "_every",
         "_full_since",
         "_full_until",
-        "_held",
         "_in_flight",
         "_is_quick",
         "_kept_since",
@@ -122,7 +122,7 @@ class Delivery:
         self._trip = Least()
         self._age = Least()
         self._oldest = Least(ends=True)  # of ages, negative: of those that came just before
-        self._held: int | None = None  # the window before nsqd was made to flush
+        self._before_flush: int | None = None  # the window before nsqd was made to flush
         self._coarse = 0.0  # seconds by which the last read before that may be earlier than it seems
         self._is_quick = True  # handlers answer before the next tick
         self._kept_since: float | None = None  # when the first answer began to wait
@@ -171,9 +171,9 @@ class Delivery:
         opened_at, lag, longest = self._used_up(now), 0.0, 0.0
         if self.limit <= 1:
             return None
-        if opened_at is not None or self._held is not None:
+        if opened_at is not None or self._before_flush is not None:
             lag, longest = self._lags(now, timestamp_ns)
-        if self._held is not None:
+        if self._before_flush is not None:
             self._flushed(count, now, lag > gap + 2.0 * self._coarse)
         elif opened_at is not None and now - opened_at < 2.0 * self._span and longest > 0.5 * self._span:
             self._fit(4 * self._window)
@@ -190,7 +190,7 @@ class Delivery:
 
     def _flushed(self, count: int, now: float, has_backlog: bool) -> None:
         """Take the first read since nsqd was made to flush: it was busy, or held these back, or they came later."""
-        before, self._held = self._held or 1, None
+        before, self._before_flush = self._before_flush or 1, None
         if has_backlog:  # its newest message was there when the one before was read
             self._fit(before)
         else:
@@ -264,7 +264,7 @@ class Delivery:
                 self._read_at = now
             self._seen = self._received = received
         elif now - self._read_at >= 2.0 * self._span and now >= self._full_until and self.ready - in_flight > 1:
-            self._held, self._coarse = self._window, max(_SLOW_TICK, self._pause())
+            self._before_flush, self._coarse = self._window, max(_SLOW_TICK, self._pause())
             self._fit(1)
             return self._send(in_flight + 1)
         return None

@@ -35,8 +35,8 @@ from enum import Enum
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.policy.chance import Rng, pick, shuffled
-from gnsq_lite.policy.shares import even_shares
-from gnsq_lite.policy.window import Key, SetReady, Window
+from gnsq_lite.policy.even_split import even_split
+from gnsq_lite.policy.ready_state import Key, ReadyState, SetReady
 
 __all__ = ["Key", "ReadyAllocator", "SetReady"]
 
@@ -78,7 +78,7 @@ class ReadyAllocator:
         self._idle, self._low, self.settle = idle_timeout, low_ready_timeout, settle
         self._max = max(0, max_in_flight)
         self._mode = _Mode.FLOWING
-        self._connections: dict[Key, Window] = {}
+        self._connections: dict[Key, ReadyState] = {}
         self._round: list[Key] = []  # who waits in this round, the next one last
         #: The sum of all charges: the most messages that can be in flight now, as far as what nsqd was told goes.  At
         #: most ``max_in_flight``; after that was lowered, what it was before, and falling.
@@ -97,7 +97,7 @@ class ReadyAllocator:
         if key in self._connections:
             raise ValueError(f"connection {key!r} was added before")
         now = self._clock.now()
-        connection = self._connections[key] = Window(key, max(0, max_rdy_count), counts_down=counts_down, now=now)
+        connection = self._connections[key] = ReadyState(key, max(0, max_rdy_count), counts_down=counts_down, now=now)
         grown: list[SetReady] = []
         flowing = self._mode is _Mode.FLOWING and self._max >= len(self._connections)
         if flowing and connection.limit and self.charged < self._max and self.settle > 0:
@@ -171,7 +171,7 @@ class ReadyAllocator:
             connection.active = self._clock.now()  # it could not receive until now: that was not idleness
         connection.in_flight = max(0, connection.in_flight - count)
         # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
-        connection.held = max(0, connection.held - count)
+        connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
             self.charged += connection.recharge()
         changes: list[SetReady] = []
@@ -254,8 +254,8 @@ class ReadyAllocator:
         """Give everybody what it should have, as far as the budget is free, and plan the next tick."""
         eligible = []
         for connection in self._connections.values():
-            if connection.held and now >= connection.held_until:
-                connection.held = 0
+            if connection.reserved and now >= connection.reserved_until:
+                connection.reserved = 0
                 self.charged += connection.recharge()
             if connection.limit and not connection.resting:
                 eligible.append(connection)
@@ -271,13 +271,13 @@ class ReadyAllocator:
             budget = {_Mode.FLOWING: self._max, _Mode.PAUSED: 0, _Mode.PROBING: min(1, self._max)}[self._mode]
             changes = self._take_turns(now, eligible, budget)
         if self.owed or self.charged > self._max:
-            self._wake_by(c.held_until for c in self._connections.values() if c.held)
+            self._wake_by(c.reserved_until for c in self._connections.values() if c.reserved)
         if self.owed and not self._turns and self.charged < self._max:
             self._wake_by([now + self.settle])  # a server that counts down has its RDY 1, and gets the rest
         return changes
 
-    def _share(self, now: float, eligible: list[Window]) -> list[SetReady]:
-        shares = even_shares(self._max, [c.limit for c in eligible], [c.size for c in eligible])
+    def _share(self, now: float, eligible: list[ReadyState]) -> list[SetReady]:
+        shares = even_split(self._max, [c.limit for c in eligible], [c.size for c in eligible])
         share_of = dict(zip(eligible, shares, strict=True))
         changes = self._cut(now, share_of)
         wanting = sorted((c for c, share in share_of.items() if c.size < share), key=lambda c: c.size)
@@ -291,7 +291,7 @@ class ReadyAllocator:
         self._hungry = any(c.size == 0 for c in wanting)
         return changes
 
-    def _take_turns(self, now: float, eligible: list[Window], budget: int) -> list[SetReady]:
+    def _take_turns(self, now: float, eligible: list[ReadyState], budget: int) -> list[SetReady]:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
         self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
@@ -299,7 +299,7 @@ class ReadyAllocator:
         yielding = self._yielding(holders, spare, now)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
-        probed = self._mode is _Mode.PROBING and any(c.held for c in self._connections.values())
+        probed = self._mode is _Mode.PROBING and any(c.reserved for c in self._connections.values())
         while len(holders) < budget and waiting and self.charged < self._max and not probed:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
@@ -309,7 +309,7 @@ class ReadyAllocator:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
         return changes
 
-    def _cut(self, now: float, sizes: Mapping[Window, int]) -> list[SetReady]:
+    def _cut(self, now: float, sizes: Mapping[ReadyState, int]) -> list[SetReady]:
         """Take back what is above *sizes*, 0 for those not named, and then what in flight does not leave free.
 
         The second is for a budget that was lowered with messages out: RDY that is not used is taken from all, so that
@@ -329,29 +329,29 @@ class ReadyAllocator:
                 self.charged += connection.recharge()
         return changes
 
-    def _grow(self, connection: Window, size: int, now: float, changes: list[SetReady]) -> None:
+    def _grow(self, connection: ReadyState, size: int, now: float, changes: list[SetReady]) -> None:
         if size > connection.size:
             connection.grow(size, now, changes)
             self.charged += connection.recharge()
 
-    def _yielding(self, holders: list[Window], wanted: int, now: float) -> list[Window]:
+    def _yielding(self, holders: list[ReadyState], wanted: int, now: float) -> list[ReadyState]:
         """Return at most *wanted* connections whose turn is over: idle ones first, then those that had it longest."""
         over = [c for c in holders if now >= self._turn_ends(c, now)]
         over.sort(key=lambda c: (now < self._idle_ends(c, now), c.since))
         return over[: max(0, wanted)]
 
-    def _turn_ends(self, connection: Window, now: float) -> float:
+    def _turn_ends(self, connection: ReadyState, now: float) -> float:
         idle_ends = self._idle_ends(connection, now)
         if self._mode is _Mode.PROBING:  # the message that is out decides, however long it takes
             return idle_ends
         return min(idle_ends, connection.since + self._low)
 
-    def _idle_ends(self, connection: Window, now: float) -> float:
+    def _idle_ends(self, connection: ReadyState, now: float) -> float:
         if connection.in_flight >= connection.size:  # it cannot receive; asked again later
             return now + self._idle
         return connection.active + self._idle
 
-    def _next_in_round(self, waiting: dict[Key, Window]) -> Window:
+    def _next_in_round(self, waiting: dict[Key, ReadyState]) -> ReadyState:
         """Take whose turn it is out of *waiting*.  A probe prefers one with nothing in flight: nsqd can send to it."""
         if not self._round:
             self._round = shuffled(self._rng, waiting)

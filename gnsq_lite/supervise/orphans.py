@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.place import Place
 
 
@@ -36,4 +36,4 @@ class LastResort:
         if self._since is None:
             self._since = now
         elif now - self._since >= self._limit:
-            self._end(Exit.NOT_DRAINED)
+            self._end(ExitCode.NOT_DRAINED)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.supervise.children import NEVER, Child
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.folders import folder_for_sockets
 from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.place import tell_paused
@@ -66,7 +66,7 @@ class Supervisor:
         self._rolling = Rolling(self.ready_timeout)
 
     def run(self) -> int:
-        """Run to the end, in the main thread, and return the exit code (:class:`Exit`)."""
+        """Run to the end, in the main thread, and return the exit code (:class:`ExitCode`)."""
         with folder_for_sockets() as self._folder:
             try:
                 self.children = [Child(number, Restarts(self.clock)) for number in range(self.count)]
@@ -265,16 +265,16 @@ class Supervisor:
     def _newcomer_ended(self, child: Child, code: int) -> None:
         if self._stages:
             self._note_code(code)
-        elif code == Exit.RELOAD:
+        elif code == ExitCode.RELOAD:
             child.start_at = self.clock.now()
         else:
             self._give_up(f"ended ({code}) before it was ready")
 
     def _start_again(self, child: Child, code: int, extra: dict[str, Any]) -> None:
-        if code == Exit.USAGE and not self._is_up:
+        if code == ExitCode.USAGE and not self._is_up:
             self._codes.append(code)
             self._stop()  # it has said why; a restart would not help
-        elif code == Exit.RELOAD or child.replaced:
+        elif code == ExitCode.RELOAD or child.replaced:
             log.info("process %d ended and is started again", child.number, extra=extra)
             child.start_at = self.clock.now()
         else:
@@ -284,13 +284,13 @@ class Supervisor:
 
     def _note_code(self, code: int) -> None:
         # Once a process has run, sources that no longer load do not matter: its own exit code counts.
-        if self._stages and not (self._is_up and code == Exit.USAGE):
+        if self._stages and not (self._is_up and code == ExitCode.USAGE):
             self._codes.append(code)
 
     def _code(self) -> int:
         # SIGTERM itself ends a process that is still loading, or that has drained and is about to exit.
-        codes = set(self._codes) - {Exit.OK, Exit.RELOAD, -signal.SIGTERM}
-        for code in (Exit.USAGE, Exit.FAILED):
+        codes = set(self._codes) - {ExitCode.OK, ExitCode.RELOAD, -signal.SIGTERM}
+        for code in (ExitCode.USAGE, ExitCode.FAILED):
             if code in codes:
                 return code
-        return Exit.NOT_DRAINED if codes else Exit.OK
+        return ExitCode.NOT_DRAINED if codes else ExitCode.OK

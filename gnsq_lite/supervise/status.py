@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
 from gnsq_lite.supervise.access import Access, Refused, asked, body_length
-from gnsq_lite.supervise.page import PRIVATE, live_page
+from gnsq_lite.supervise.live_page import PRIVATE, live_page
 from gnsq_lite.supervise.shared_page import SharedPage
 
 log = logging.getLogger("gnsq_lite.supervise")

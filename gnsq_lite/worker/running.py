@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from gnsq_lite.net.signals import Stages, in_main_thread
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.reader import Reader
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -60,7 +60,7 @@ def run(worker: Runnable, drain_timeout: float, *, supervised: bool = False, tic
     log.info("worker ends, %s", "drained" if drained else "not drained", extra={"pid": os.getpid(), "drained": drained})
     if error is not None:
         raise error
-    return Exit.OK if drained else Exit.NOT_DRAINED
+    return ExitCode.OK if drained else ExitCode.NOT_DRAINED
 
 
 def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> BaseException | None:

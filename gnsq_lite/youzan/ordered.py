@@ -24,7 +24,7 @@ from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack
 GiveUp = Literal["stop", "drop"]
 
 
-class Delivery(Protocol):
+class OrderedMessage(Protocol):
     """What the policy needs of a message."""
 
     id: bytes
@@ -43,9 +43,9 @@ class OrderedPartition:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._current: Delivery | None = None
-        self._again: Delivery | None = None  # a newer delivery of the current one
-        self._queue: deque[Delivery] = deque()
+        self._current: OrderedMessage | None = None
+        self._again: OrderedMessage | None = None  # a newer delivery of the current one
+        self._queue: deque[OrderedMessage] = deque()
         self._held = self._closes = False
         self._returned = False  # the handler ended without an answer
 
@@ -54,7 +54,7 @@ class OrderedPartition:
         """Whether no message is here."""
         return self._current is None and not self._queue
 
-    def arrived(self, message: Delivery) -> list[Decision]:
+    def arrived(self, message: OrderedMessage) -> list[Decision]:
         """Take a message from the server."""
         current = self._current
         if current is None or message.id != current.id:
@@ -66,11 +66,11 @@ class OrderedPartition:
             return self._hand_out_again()
         return []
 
-    def finished(self, message: Delivery) -> list[Decision]:
+    def finished(self, message: OrderedMessage) -> list[Decision]:
         """The message was answered with FIN; the caller sends it."""
         return self._end(message)
 
-    def failed(self, message: Delivery, delay: float) -> list[Decision]:
+    def failed(self, message: OrderedMessage, delay: float) -> list[Decision]:
         """The message is to be sent again after *delay* seconds."""
         current = self._current
         if current is None or current.id != message.id or self._held:
@@ -85,21 +85,21 @@ class OrderedPartition:
         self._current, self._held = newest, True
         return [Hold(newest, seconds)]
 
-    def release(self, message: Delivery) -> list[Decision]:
+    def release(self, message: OrderedMessage) -> list[Decision]:
         """The pause of a held message is over, or the consumer closes."""
         if not self._held or self._current is None or self._current.id != message.id:
             return []
         newest = self._again or self._current
         return [SendBack(newest), *self._end(message, back=True)]
 
-    def handler_returned(self, message: Delivery) -> list[Decision]:
+    def handler_returned(self, message: OrderedMessage) -> list[Decision]:
         """The handler ended, maybe without an answer: it answers later, or the message had timed out."""
         if self._current is not message or self._held:
             return []
         self._returned = True
         return self._hand_out_again() if self._again is not None else []
 
-    def expired(self, message: Delivery) -> list[Decision]:
+    def expired(self, message: OrderedMessage) -> list[Decision]:
         """The message's time had passed before its handler began: nobody will answer it."""
         if self._current is not message or self._held:
             return []
@@ -117,7 +117,7 @@ class OrderedPartition:
         self._queue.clear()
         return decisions
 
-    def cut(self) -> list[Delivery]:
+    def cut(self) -> list[OrderedMessage]:
         """The connection is gone, and what came over it the server's again; return what no handler had begun."""
         waiting = [*([self._again] if self._again is not None else []), *self._queue]
         self._again = None
@@ -131,7 +131,7 @@ class OrderedPartition:
         self._current, self._returned = newest, False
         return [] if newest is None else [Handle(newest)]
 
-    def _end(self, message: Delivery, *, back: bool = False) -> list[Decision]:
+    def _end(self, message: OrderedMessage, *, back: bool = False) -> list[Decision]:
         current = self._current
         if current is None or current.id != message.id:
             return []

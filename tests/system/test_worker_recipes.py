@@ -15,7 +15,7 @@ import click
 import pytest
 
 from gnsq_lite.cli.worker import command
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.exit_codes import ExitCode
 from tests.docblocks import blocks
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -80,7 +80,7 @@ def test_the_unit_is_valid_for_systemd(tmp_path: Path) -> None:
     unit.write_text(recipe("Service"), encoding="utf-8")
     service = parsed(unit.read_text(encoding="utf-8"))["Service"]
     assert int(service["TimeoutStopSec"]) >= 30 + 10 + 1  # the drain limit, what the supervisor adds, and a little
-    assert service["RestartPreventExitStatus"] == str(int(Exit.USAGE))
+    assert service["RestartPreventExitStatus"] == str(int(ExitCode.USAGE))
     if shutil.which("systemd-analyze") is None:
         return
     done = subprocess.run(
@@ -103,8 +103,8 @@ def test_a_fault_in_a_unit_is_found_where_systemd_is(tmp_path: Path) -> None:
 
 def test_the_page_and_the_help_tell_every_exit_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for code in Exit:
-        if code is not Exit.RELOAD:
+    for code in ExitCode:
+        if code is not ExitCode.RELOAD:
             assert re.search(rf"^{int(code)}     \w", page, re.M), code
     help_text = " ".join(command.get_help(click.Context(command)).split())
     assert "0 drained; 1 an error" in help_text

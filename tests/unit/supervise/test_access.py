@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.supervise.access import LONGEST, Refused, access, asked, body_length
-from gnsq_lite.supervise.page import live_page
+from gnsq_lite.supervise.live_page import live_page
 
 HOSTS = ["127.0.0.1:9100", "10.1.2.3", "[::1]:9100", "localhost:9100", "LocalHost.", "worker1:9100", "worker1.:9100"]
 GOOD = {"Host": "127.0.0.1:1", "Authorization": "Bearer sesame", "Content-Type": "application/json; charset=utf-8"}

@@ -13,7 +13,7 @@ from gnsq_lite.contrib.django.registry import make_worker
 from gnsq_lite.contrib.launching import TOKEN, StatusAt, run_worker, supervise, wait_for_a_change
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.supervise import logs
-from gnsq_lite.supervise.exits import Exit
+from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.place import Place, take_place
 from gnsq_lite.worker import Worker
 from gnsq_lite.worker.loading import LoadError, explained
@@ -50,7 +50,7 @@ class Command(BaseCommand):
         for name in ("reload", "max_messages", "max_memory", "pidfile"):
             if options[name] and options["no_supervise"]:
                 flag = "--" + name.replace("_", "-")
-                raise CommandError(f"{flag} needs the supervisor; leave --no-supervise out", returncode=Exit.USAGE)
+                raise CommandError(f"{flag} needs the supervisor; leave --no-supervise out", returncode=ExitCode.USAGE)
         place = take_place()
         if options["log_format"]:
             logs.configure(options["log_format"], "info", str(place.number) if place else "main")
@@ -63,7 +63,7 @@ class Command(BaseCommand):
             else:
                 code = self._work(place, options, status)
         except NSQError as error:
-            code = Exit.USAGE if isinstance(error, OptionError) else Exit.FAILED
+            code = ExitCode.USAGE if isinstance(error, OptionError) else ExitCode.FAILED
             raise CommandError(str(error), returncode=code) from error
         sys.exit(code)
 
@@ -79,9 +79,9 @@ class Command(BaseCommand):
             return run_worker(worker, place, reload=options["reload"], status=status, **wear)
         self.stderr.write(f"nsq_worker: {why}")
         if not options["reload"]:
-            return Exit.USAGE
+            return ExitCode.USAGE
         wait_for_a_change(place, why.files)
-        return Exit.RELOAD
+        return ExitCode.RELOAD
 
 
 def _worker(options: dict[str, Any]) -> Worker:

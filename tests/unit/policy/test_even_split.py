@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite.policy.chance import pick, shuffled
-from gnsq_lite.policy.shares import even_shares
+from gnsq_lite.policy.even_split import even_split
 from tests.profiles import repeats
 
 TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
@@ -22,7 +22,7 @@ TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12
 @given(st.integers(0, 200), TAKERS)
 def test_a_split_is_even_complete_and_within_the_limits(budget: int, takers: list[tuple[int, int]]) -> None:
     limits, current = [limit for limit, _ in takers], [now for _, now in takers]
-    shares = even_shares(budget, limits, current)
+    shares = even_split(budget, limits, current)
     assert sum(shares) == min(budget, sum(limits))
     assert all(0 <= share <= limit for share, limit in zip(shares, limits, strict=True))
     below = [share for share, limit in zip(shares, limits, strict=True) if share < limit]
@@ -34,8 +34,8 @@ def test_a_split_is_even_complete_and_within_the_limits(budget: int, takers: lis
 
 @pytest.mark.rule("RDY-3")
 def test_what_cannot_be_divided_goes_to_those_who_have_most() -> None:
-    assert even_shares(5, [9, 9, 9], [1, 3, 2]) == [1, 2, 2]
-    assert even_shares(4, [9, 9, 9], [0, 0, 0]) == [2, 1, 1]
+    assert even_split(5, [9, 9, 9], [1, 3, 2]) == [1, 2, 2]
+    assert even_split(4, [9, 9, 9], [0, 0, 0]) == [2, 1, 1]
 
 
 def test_a_shuffle_gives_each_order_the_same_chance() -> None:

@@ -1,4 +1,4 @@
-"""The window of one connection: how many messages it may have in flight, and what that costs the budget."""
+"""The RDY of one connection: how many messages it may have in flight, and what that costs the budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SetReady:
     count: int
 
 
-class Window:
+class ReadyState:
     """What the allocator knows of one connection.  The methods that take *out* append the RDY to send to it."""
 
     __slots__ = (
@@ -24,12 +24,12 @@ class Window:
         "charge",
         "counts_down",
         "greeted",
-        "held",
-        "held_until",
         "in_flight",
         "key",
         "left",
         "limit",
+        "reserved",
+        "reserved_until",
         "resting",
         "sent",
         "since",
@@ -42,7 +42,7 @@ class Window:
         self.sent = 0  # the last RDY
         self.left = 0  # what is left of it at a server that counts down
         self.in_flight = 0
-        self.held, self.held_until = 0, now  # messages that may still come under a RDY that was taken back
+        self.reserved, self.reserved_until = 0, now  # messages that may still come under a RDY that was taken back
         self.charge = 0  # what it costs the budget
         self.resting = False  # its message waits for a pause to end: it gets no RDY, and costs nothing
         self.greeted = False  # a RDY was sent, and RDY 1 first (RDY-1)
@@ -50,7 +50,7 @@ class Window:
 
     def recharge(self) -> int:
         """Bring the charge up to date; return by how much it changed."""
-        charge = 0 if self.resting else max(self.size, self.in_flight, self.held)
+        charge = 0 if self.resting else max(self.size, self.in_flight, self.reserved)
         change = charge - self.charge
         self.charge = charge
         return change
@@ -58,7 +58,7 @@ class Window:
     def shrink(self, size: int, now: float, settle: float, out: list[SetReady]) -> None:
         """Take RDY back; what it was stays charged for *settle* seconds."""
         if settle > 0:
-            self.held, self.held_until = max(self.held, self.size), now + settle
+            self.reserved, self.reserved_until = max(self.reserved, self.size), now + settle
         self.size = size
         self._send(out)
 

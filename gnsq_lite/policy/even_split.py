@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def even_shares(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
+def even_split(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
     """Split *budget* evenly; no share exceeds its limit, and what a limit leaves over goes to the others.
 
     No two shares below their limits differ by more than one.  What cannot be divided goes, one each, to those who
