@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gnsq_lite.dialect import Endpoint
     from gnsq_lite.policy.producers import Health
+    from gnsq_lite.wire.handshake import AuthReply
     from gnsq_lite.wire.identify import Negotiated
-    from gnsq_lite.wire.session import AuthReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from gnsq_lite.speed import Runner
 log = logging.getLogger("gnsq_lite.reader")
 
 
-class Outcomes(Protocol):
+class HandlerEvents(Protocol):
     """What is done with a handler's outcome other than "finish it"."""
 
     def on_exception(self, job: Any, error: BaseException) -> None:
@@ -65,7 +65,7 @@ def refuse_unrun(returned: object, by: str = "the handler") -> None:
         raise TypeError(f"{by} returned a {type(returned).__name__}, which is never run")
 
 
-def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
+def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_attempts: int) -> Runner:
     """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
     An exception of any kind is the message's failure; what is no Exception (KeyboardInterrupt, SystemExit,
@@ -110,7 +110,7 @@ def make_runner(handler: Callable[[Message], Any], outcomes: Outcomes, max_attem
     return Runner(handler, most, run, failed, settled)
 
 
-def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Outcomes, max_attempts: int) -> Runner:
+def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: HandlerEvents, max_attempts: int) -> Runner:
     """Return what handles lists of messages; those the handler did not answer are finished, or all fail."""
     most = max_attempts or 65536
 

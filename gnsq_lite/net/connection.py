@@ -34,8 +34,8 @@ from gnsq_lite.wire import commands
 from gnsq_lite.wire.compress import make_codec
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
 from gnsq_lite.wire.frames import Frame, FrameDecoder
+from gnsq_lite.wire.handshake import Done, Handshake, Send, StartCompression, StartTLS
 from gnsq_lite.wire.identify import Negotiated, build_identify
-from gnsq_lite.wire.session import Done, Send, Session, StartCompression, StartTLS
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -112,13 +112,13 @@ class Connection:
         if self.target.identify_extra:
             options = replace(options, extra_identify={**options.extra_identify, **self.target.identify_extra})
         identify = build_identify(options, hostname_default=socket.gethostname())
-        session = Session(options, self.address, identify=identify, subscribe=self.target.subscribe)
+        handshake = Handshake(options, self.address, identify=identify, subscribe=self.target.subscribe)
         began = self.clock.now()
-        stream.write(session.start())
+        stream.write(handshake.start())
         for _ in range(_HANDSHAKE_FRAMES):
             frame = self._one_frame(stream)
             self.identified_in = self.identified_in or self.clock.now() - began
-            step = session.receive(frame)
+            step = handshake.receive(frame)
             if isinstance(step, Send):
                 self._emit(step.data)
             elif isinstance(step, StartTLS):
@@ -131,10 +131,10 @@ class Connection:
                 break
         else:
             raise UnexpectedFrame(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
-        for warning in session.warnings:
+        for warning in handshake.warnings:
             log.warning("%s: %s", self.address, warning)
-        self.auth_reply = session.auth_reply
-        return session.negotiated
+        self.auth_reply = handshake.auth_reply
+        return handshake.negotiated
 
     def _one_frame(self, stream: Stream) -> Frame:
         """Return the next frame and read no meaning into the bytes after it: they may be encrypted (SEC-3)."""

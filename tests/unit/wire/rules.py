@@ -20,7 +20,13 @@ class Rule(NamedTuple):
 
 
 RULES: Final = (
-    Rule("Introduction: magic", "WIRE-1", "session", "Session.start", "test_session::test_the_handshake_goes_in_order"),
+    Rule(
+        "Introduction: magic",
+        "WIRE-1",
+        "handshake",
+        "Handshake.start",
+        "test_handshake::test_the_handshake_goes_in_order",
+    ),
     Rule(
         "Data Format: frame",
         "WIRE-2",
@@ -113,16 +119,16 @@ RULES: Final = (
     Rule(
         "IDENTIFY: what is not granted",
         "NEG-4",
-        "session",
+        "handshake",
         "not_granted",
-        "test_session::test_other_things_that_are_not_granted_are_a_warning",
+        "test_handshake::test_other_things_that_are_not_granted_are_a_warning",
     ),
     Rule(
         "IDENTIFY: tls_v1",
         "NEG-4",
-        "session",
-        "Session.receive",
-        "test_session::test_tls_that_is_not_granted_ends_it_before_anything_else_is_sent",
+        "handshake",
+        "Handshake.receive",
+        "test_handshake::test_tls_that_is_not_granted_ends_it_before_anything_else_is_sent",
     ),
     Rule(
         "IDENTIFY: snappy",
@@ -148,9 +154,9 @@ RULES: Final = (
     Rule(
         "AUTH: auth_required",
         "SEC-4",
-        "session",
-        "Session.auth_reply",
-        "test_session::test_auth_that_is_required_and_not_configured_is_typed_before_sub",
+        "handshake",
+        "Handshake.auth_reply",
+        "test_handshake::test_auth_that_is_required_and_not_configured_is_typed_before_sub",
     ),
     Rule(
         "IDENTIFY: sample_rate",
@@ -162,8 +168,8 @@ RULES: Final = (
     Rule(
         "Building Client Libraries: connection handling",
         "CONN-1",
-        "session",
+        "handshake",
         "TRANSITIONS",
-        "test_session::test_each_event_in_each_state_leads_where_it_should_or_nowhere",
+        "test_handshake::test_each_event_in_each_state_leads_where_it_should_or_nowhere",
     ),
 )

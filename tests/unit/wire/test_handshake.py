@@ -8,9 +8,9 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.options import ConnectionOptions, TLSOptions
-from gnsq_lite.wire import commands, session
+from gnsq_lite.wire import commands, handshake
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame
-from gnsq_lite.wire.session import TRANSITIONS, Done, Event, Send, Session, StartCompression, StartTLS, State
+from gnsq_lite.wire.handshake import TRANSITIONS, Done, Event, Handshake, Send, StartCompression, StartTLS, State
 from tests.unit.wire.golden import golden
 
 ADDRESS = "node7:4150"
@@ -23,11 +23,11 @@ def options(**values: Any) -> ConnectionOptions:
     return ConnectionOptions(output_buffer_timeout=None, **values)
 
 
-def make(opts: ConnectionOptions | None = None, subscribe: bytes | None = SUB) -> Session:
-    return Session(opts or options(), ADDRESS, identify=b"{}", subscribe=subscribe)
+def make(opts: ConnectionOptions | None = None, subscribe: bytes | None = SUB) -> Handshake:
+    return Handshake(opts or options(), ADDRESS, identify=b"{}", subscribe=subscribe)
 
 
-def started(opts: ConnectionOptions | None = None, subscribe: bytes | None = SUB) -> Session:
+def started(opts: ConnectionOptions | None = None, subscribe: bytes | None = SUB) -> Handshake:
     under_test = make(opts, subscribe)
     under_test.start()
     return under_test
@@ -37,8 +37,8 @@ def reply(**values: Any) -> Frame:
     return Frame(0, json.dumps(values).encode())
 
 
-def at(state: State) -> Session:
-    """A session that has come to *state* by the frames that lead there."""
+def at(state: State) -> Handshake:
+    """A handshake that has come to *state* by the frames that lead there."""
     opts = options(tls=TLSOptions(), compression="snappy", auth_secret="hush")
     subscribe = None if state is State.READY else SUB
     under_test = make(opts, subscribe)
@@ -106,7 +106,7 @@ def test_start_is_allowed_once(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in State if state not in HANDSHAKE])
-def test_frames_outside_the_handshake_are_not_for_the_session(state: State) -> None:
+def test_frames_outside_the_handshake_are_not_for_it(state: State) -> None:
     with pytest.raises(errors.StateError, match="receive"):
         at(state).receive(OK_FRAME)
 
@@ -152,7 +152,7 @@ def test_the_handshake_goes_in_order(
         steps.append(under_test.receive(frame))
         if steps[-1] == Done():
             break
-    expected: list[session.Step] = []
+    expected: list[handshake.Step] = []
     if tls:
         expected.append(StartTLS())
     if codec:
@@ -259,7 +259,7 @@ def test_auth_is_not_sent_where_it_is_not_required() -> None:
 def test_the_reply_to_auth_is_kept() -> None:
     under_test = at(State.AUTHENTICATING)
     under_test.receive(AUTH_REPLY)
-    assert under_test.auth_reply == session.AuthReply(identity="me", identity_url="http://x", permission_count=2)
+    assert under_test.auth_reply == handshake.AuthReply(identity="me", identity_url="http://x", permission_count=2)
 
 
 @pytest.mark.rule("SEC-4")
@@ -279,7 +279,7 @@ def test_the_reply_of_a_real_nsqd_to_auth_is_kept() -> None:
 def test_an_odd_reply_to_auth_does_no_harm(body: bytes) -> None:
     under_test = at(State.AUTHENTICATING)
     under_test.receive(Frame(0, body))
-    assert under_test.auth_reply == session.AuthReply()
+    assert under_test.auth_reply == handshake.AuthReply()
 
 
 @pytest.mark.parametrize("body", [b"OK", b"", b"[]", b"nope"])

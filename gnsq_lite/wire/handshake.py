@@ -5,7 +5,7 @@
     NEW -> IDENTIFYING [-> SECURING] [-> COMPRESSING] [-> AUTHENTICATING] -> READY                  (to publish)
                                                                           -> SUBSCRIBING -> SUBSCRIBED
 
-A :class:`Session` does no I/O.  It is given each frame of the handshake and says what to do next: send, start TLS,
+A :class:`Handshake` does no I/O.  It is given each frame of the handshake and says what to do next: send, start TLS,
 start a codec, or nothing more.  What comes after the handshake, its end included, is the connection's.
 """
 
@@ -131,8 +131,8 @@ class AuthReply:
     permission_count: int = 0
 
 
-class Session:
-    """One connection's state and handshake.
+class Handshake:
+    """The handshake of one connection, and how far it is.
 
     Args:
         options: What was asked for; must be what *identify* was built from.
@@ -153,7 +153,7 @@ class Session:
         self.warnings: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<Session {self.address} {self.state.name}>"
+        return f"<Handshake {self.address} {self.state.name}>"
 
     def start(self) -> bytes:
         """Return the first bytes to send: magic and IDENTIFY (WIRE-1).  Raises StateError when called again."""
