@@ -79,7 +79,7 @@ def line_of(source: str, part: str) -> int:
         (PYNSQ, "message.timestamp", "[silent] message.timestamp"),
         (PYNSQ, "return False", "[silent] return False"),
         (PYNSQ, "time_ms", "[silent] requeue"),
-        (PYNSQ, "return age", "[silent] what is returned"),
+        (PYNSQ, "return age", "[silent] the return value is ignored"),
         (PYNSQ, "async def", "plain function"),
         (PYNSQ, "reader = ", "[silent] handlers run"),
         (PYNSQ, "reader = ", "max_attempts="),
