@@ -125,7 +125,7 @@ def _at_exit() -> None:
 def _stop(loop: Loop | None) -> None:
     if loop is None:
         return
-    park(loop.call_soon)
+    park((loop.call_soon, 1.0))
     loop.stopped = True
     interpreter_exit.begin()
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 from gevent import get_hub, monkey
+from gevent.hub import Hub
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError
 
 _start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
@@ -35,8 +42,7 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
 
 
-#: The hubs of threads that :func:`start_hub_thread` has started, and a lock for each that has none yet.
-_hubs: set[Any] = set()
+#: A lock for each thread of :func:`start_hub_thread` that has no hub yet.
 _beginning: set[Any] = set()
 
 
@@ -57,43 +63,77 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
     def run_beside_hub() -> None:
         hub = get_hub()
-        _hubs.add(hub)
         _beginning.discard(begun)
         begun.release()
         try:
             run()
         finally:
-            _hubs.discard(hub)
             hub.destroy(destroy_loop=True)
 
     start_native_thread(name, run_beside_hub)
 
 
-def park(call_soon: Callable[[Callable[[], None]], object]) -> None:
-    """Have a thread sleep, without the GIL, until the process is gone; *call_soon* runs a function in its hub.
+#: Seconds for a thread to be parked: one that waits in its hub, and one that does not.
+_IN_HUB, _ELSEWHERE = 1.0, 0.05
+#: Seconds until a parked thread goes on: the process is gone by then, or waits for what that thread holds.
+_PARKED = 10.0
+#: The idents of those that are parked.
+_asleep: set[int] = set()
+
+
+def park(*ways: tuple[Callable[[Callable[[], None]], object], float]) -> None:
+    """Have threads sleep, without the GIL, until the process is gone; for ten seconds at most.
+
+    Each is given by what runs a function in its hub, and by the seconds that are waited for it at most.
 
     A daemonic thread that asks for the GIL of an interpreter that has ended is ended where it stands.  Where that is
-    within a greenlet, such as a hub, the process crashes.  Waits for a second at most.
+    within a greenlet, such as a hub, the process crashes.
     """
-    parked = native_lock()
-    parked.acquire()
+    asked = []
+    for call_soon, patience in ways:
+        parked = native_lock()
+        parked.acquire()
+        with contextlib.suppress(AttributeError, ValueError):  # its thread has just destroyed the hub
+            call_soon(partial(_sleep, parked))
+            asked.append((parked, patience))
+    began = SYSTEM_CLOCK.now()
+    for parked, patience in asked:
+        parked.acquire(True, max(0.0, began + patience - SYSTEM_CLOCK.now()))
 
-    def sleep() -> None:
-        parked.release()
-        night = native_lock()
-        night.acquire()
-        night.acquire()
 
-    call_soon(sleep)
-    parked.acquire(True, 1.0)
+def _sleep(parked: Any) -> None:
+    _asleep.add(native_ident())
+    parked.release()
+    night = native_lock()
+    night.acquire()
+    night.acquire(True, _PARKED)
 
 
 @atexit.register
 def _park_hub_threads() -> None:
+    """Park all other threads with a hub: the library's, and those of users and their handlers, who wait in gevent."""
     for begun in _beginning.copy():
-        begun.acquire(True, 1.0)
-    for hub in _hubs.copy():
-        park(hub.loop.run_callback_threadsafe)
+        begun.acquire(True, _IN_HUB)
+    frames = {ident: frame for ident, frame in sys._current_frames().items() if ident not in _asleep}
+    del frames[native_ident()]
+    if not frames:
+        return
+    hubs = [thing for thing in gc.get_objects() if issubclass(type(thing), Hub)]  # no list of them is kept anywhere
+    living = [hub for hub in hubs if hub.thread_ident in frames and hub.loop is not None]
+    park(
+        *(
+            (hub.loop.run_callback_threadsafe, _IN_HUB if _is_hub(frames[hub.thread_ident]) else _ELSEWHERE)
+            for hub in living
+        )
+    )
+
+
+def _is_hub(frame: FrameType) -> bool:
+    """Whether *frame*, where a thread is, was called by its hub."""
+    below: FrameType | None = frame
+    while below is not None:
+        frame, below = below, below.f_back
+    return frame.f_code is Hub.run.__code__
 
 
 class Exit:

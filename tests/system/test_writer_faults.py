@@ -38,7 +38,7 @@ def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
 @pytest.mark.rule("DISC-6")
 def test_when_no_nsqlookupd_answers_the_error_says_so() -> None:
     refused = pytest.raises(errors.NotSent, match=r"127\.0\.0\.1:1/\S+ no connection: Connection refused")
-    with Writer(lookupd_http_addresses="127.0.0.1:1", publish_timeout=1.0) as writer, refused:
+    with Writer(lookupd_http_addresses="127.0.0.1:1", publish_timeout=3.0) as writer, refused:
         writer.publish("t", b"x")
 
 
