@@ -226,7 +226,7 @@ def _commands(group: Any, context: Any, under: str) -> Iterator[str]:
         sections: dict[str, list[list[str]]] = {}
         for parameter in command.get_params(inner):
             record = parameter.get_help_record(inner)
-            if record is not None and record[0].startswith("-") and parameter.name != "help":
+            if record is not None and record[0].startswith("-") and "--help" not in parameter.opts:
                 rows = sections.setdefault(getattr(parameter, "section", "Options"), [])
                 rows.append([f"``{record[0]}``", _escaped(record[1])])
         for section, rows in sections.items():

@@ -24,7 +24,7 @@ from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
 
-#: Where a nsqlookupd says what it is.
+#: Where an nsqlookupd says what it is.
 INFO = "/info"
 
 #: Makes of (topic, body, headers) the body and the headers that are sent.
@@ -61,7 +61,7 @@ class LookupMeta(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What one answer of a nsqlookupd says about a topic.
+    """What one answer of an nsqlookupd says about a topic.
 
     ``meta`` is the dialect's own.  ``left_out`` says, printable, which of its entries were of no use; the first
     :data:`MAX_LEFT_OUT` of them.
@@ -95,7 +95,7 @@ class PublishRequest:
 
 
 class Verdict(Enum):
-    """What to do after a nsqlookupd failed."""
+    """What to do after an nsqlookupd failed."""
 
     RETRY = "ask it again at once"
     RESTS = "go on to the next; it rests"
@@ -109,7 +109,7 @@ class Members(Protocol):
         """Return those to ask now."""
 
     def found(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Take what a nsqlookupd says about which there are; return the new ones."""
+        """Take what an nsqlookupd says about which there are; return the new ones."""
 
     def succeeded(self, address: str) -> None:
         """Take a good answer."""
@@ -131,7 +131,7 @@ class Dialect(Protocol):
         """Return what the decoded JSON says, its ``data`` wrapper removed.  Raises HTTPResponseError."""
 
     def fuller_path(self, topic: str, role: Role, data: Any) -> str | None:
-        """Return what a nsqlookupd that answered *data* is to be asked for instead; None: it told all it can."""
+        """Return what an nsqlookupd that answered *data* is to be asked for instead; None: it told all it can."""
         return None
 
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
@@ -143,7 +143,7 @@ class Dialect(Protocol):
         return None
 
     def lookupds_path(self) -> str:
-        """Return what to GET from a nsqlookupd for the others; only where there are :meth:`lookupd_members`."""
+        """Return what to GET from an nsqlookupd for the others; only where there are :meth:`lookupd_members`."""
         return ""
 
     def parse_lookupds(self, data: Any) -> tuple[Address, ...]:

@@ -118,7 +118,7 @@ def topic() -> str:
 
 @pytest.fixture
 def make_cluster(server_kind: str, tmp_path: Path) -> Iterator[MakeCluster]:
-    """Start a nsqlookupd with nsqds: ``make_cluster(nodes=2, tombstone_lifetime=1.0, ...)``."""
+    """Start an nsqlookupd with nsqds: ``make_cluster(nodes=2, tombstone_lifetime=1.0, ...)``."""
     if server_kind == "nsqd":
         _need_real(lookupd=True)
     with ExitStack() as stack:
@@ -135,7 +135,7 @@ def make_cluster(server_kind: str, tmp_path: Path) -> Iterator[MakeCluster]:
 
 @pytest.fixture
 def cluster(make_cluster: MakeCluster) -> servers.Cluster:
-    """A nsqlookupd and one nsqd."""
+    """An nsqlookupd and one nsqd."""
     return make_cluster()
 
 

@@ -86,7 +86,7 @@ class Servers(NamedTuple):
 
 @contextmanager
 def servers_of(kind: str) -> Iterator[Servers]:
-    """Run an nsqd and a nsqlookupd in processes of their own."""
+    """Run an nsqd and an nsqlookupd in processes of their own."""
     if kind == "nsqd":
         with TemporaryDirectory(prefix="load-") as folder, servers.real_cluster(Path(folder)) as cluster:
             cluster.nodes[0].prepare(TOPIC, "ch")
@@ -108,7 +108,7 @@ def servers_of(kind: str) -> Iterator[Servers]:
 
 @contextmanager
 def registered(lookupd: str, nsqd: str, topics: int) -> Iterator[None]:
-    """Register so many topics more at a nsqlookupd in the name of *nsqd*."""
+    """Register so many topics more at an nsqlookupd in the name of *nsqd*."""
     host, _, port = lookupd.rpartition(":")
     name, _, nsqd_port = nsqd.rpartition(":")
     about = {"broadcast_address": name, "hostname": name, "tcp_port": int(nsqd_port), "http_port": 1, "version": "1"}

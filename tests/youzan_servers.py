@@ -1,4 +1,4 @@
-"""A cluster of Youzan's servers for tests: an etcd, a nsqlookupd and nsqds, on ports of 127.0.0.1, ended with the test.
+"""A cluster of Youzan's servers for tests: etcd, an nsqlookupd and nsqds, on ports of 127.0.0.1, ended with the test.
 
 The programs come from ``GNSQ_YOUZAN_NSQD`` and ``GNSQ_YOUZAN_NSQLOOKUPD``; etcd, which must speak its API v2 (3.4 and
 3.5 do), from PATH or ``GNSQ_ETCD``.
@@ -147,7 +147,7 @@ class RealCluster:
             node.signal(signal.SIGCONT)
             if not node.is_running():
                 node.start()
-        until(lambda: len(self.ask("/nodes")["producers"] or ()) == len(self.nsqds), "a nsqd is not known again")
+        until(lambda: len(self.ask("/nodes")["producers"] or ()) == len(self.nsqds), "an nsqd is not known again")
         until(self.is_stable, "the cluster is not stable again")
 
 

@@ -44,7 +44,7 @@ class YouzanApp(App):
 
 
 def lookupd_app(cluster: Cluster, directory: Directory) -> YouzanApp:
-    """Return the application of a nsqlookupd."""
+    """Return the application of an nsqlookupd."""
     api = _LookupdApi(cluster, directory)
     app = YouzanApp("gnsq_lite broker (in memory)")
     app.add("GET", "/ping", lambda request: "OK", plain=True)

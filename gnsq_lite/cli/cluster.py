@@ -87,7 +87,7 @@ class Cluster:
         return list(places)
 
     def check_known(self, topic: str) -> None:
-        """Raise click.ClickException where neither a nsqlookupd nor an nsqd that was named knows the topic."""
+        """Raise click.ClickException where neither an nsqlookupd nor an nsqd that was named knows the topic."""
         if not self._nsqds and not any(self._ask(lambda client: [client.lookup(topic).found])):
             raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
 

@@ -26,7 +26,7 @@ lookupds = option(
     multiple=True,
     metavar="HOST:PORT",
     section=CONNECTION,
-    help="A nsqlookupd; repeatable.",
+    help="An nsqlookupd; repeatable.",
 )
 nsqd_http = option(
     "--nsqd-http-address",

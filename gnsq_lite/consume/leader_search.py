@@ -31,7 +31,7 @@ class LeaderSearch:
     def lost(self, endpoint: Endpoint, after: float) -> None:
         """Look for the leader of its partition, first after so many seconds."""
         partition = endpoint.partition
-        # A nsqlookupd may list for a minute a leader that says it is none.
+        # An nsqlookupd may list for a minute a leader that says it is none.
         misses = self._misses[partition] = self._misses.get(partition, 0) + 1
         before = self._searches.pop(partition, None)
         if before is not None:
@@ -48,7 +48,7 @@ class LeaderSearch:
         return self._searches.values()
 
     def _look_up(self, lost: Endpoint, pause: float) -> None:
-        """Ask until a nsqlookupd lists a leader: there may be none for many seconds."""
+        """Ask until an nsqlookupd lists a leader: there may be none for many seconds."""
         while True:
             gevent.sleep(pause)
             if self._is_read(lost) or not self._ask(lost):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsq_broker() -> Iterator[Broker]:
-    """An nsqd and a nsqlookupd of its own for the test, in memory: :class:`gnsq_lite.broker.Broker`."""
+    """An nsqd and an nsqlookupd of its own for the test, in memory: :class:`gnsq_lite.broker.Broker`."""
     from gnsq_lite.broker import Broker
 
     with Broker() as broker:

@@ -17,7 +17,7 @@ _USUAL = (":4150", ":4151")
 
 
 def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict[str, str]:
-    """Return the HTTP address of each nsqd that a nsqlookupd names for *topic*, by its other one.
+    """Return the HTTP address of each nsqd that an nsqlookupd names for *topic*, by its other one.
 
     *settings* are :class:`LookupdClient`'s; one that does not answer is passed over.
     """

@@ -82,7 +82,7 @@ class LookupResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupdNode:
-    """A nsqlookupd of Youzan's cluster."""
+    """An nsqlookupd of Youzan's cluster."""
 
     id: str
     host: str
@@ -160,5 +160,5 @@ _LOOKUPD_KEYS = {"id": "ID", "host": "NodeIP", "tcp_port": "TcpPort", "http_port
 
 def _lookupd(url: str, data: Any) -> LookupdNode:
     if not isinstance(data, Mapping):
-        raise HTTPResponseError(url, "a nsqlookupd is not a JSON object")
+        raise HTTPResponseError(url, "an nsqlookupd is not a JSON object")
     return fill(url, LookupdNode, {ours: data.get(theirs) for ours, theirs in _LOOKUPD_KEYS.items()})

@@ -90,7 +90,7 @@ class YouzanLookupdEndpoints(HTTPClient):
         self.post("/cluster/upgrade/done")
 
     def tombstone_lookupd(self, node_id: str, *, restore: bool | None = None) -> None:
-        """Leave a nsqlookupd out of :meth:`list_lookupds`, or take that back."""
+        """Leave an nsqlookupd out of :meth:`list_lookupds`, or take that back."""
         self.post("/cluster/lookupd/tombstone", {"node": node_id, "restore": restore})
 
     def balance_top_topics(self, enable: bool) -> None:

@@ -1,6 +1,6 @@
 """All nsqlookupds of a Reader or Writer, asked side by side: none waits for another, no greenlet for any (DISC-1).
 
-Each question runs in a greenlet of its own, with a time limit for the whole answer; a nsqlookupd that has not answered
+Each question runs in a greenlet of its own, with a time limit for the whole answer; an nsqlookupd that has not answered
 the last question yet is not asked again.
 
 Where the dialect has a policy of its own (:class:`~gnsq_lite.dialect.Members`), nsqlookupds name each other, and those
@@ -75,7 +75,7 @@ class Lookupds:
         return self._same.get(_server(address), address) in self._busy
 
     def add(self, addresses: Iterable[str]) -> bool:
-        """Take what a nsqlookupd says of which there are; return whether there are new ones to ask (YZ-1)."""
+        """Take what an nsqlookupd says of which there are; return whether there are new ones to ask (YZ-1)."""
         if self._members is None or not self.may_grow:
             return False
         named = dict.fromkeys(self._same.get(_server(address), address) for address in addresses)
@@ -210,7 +210,7 @@ class Lookupds:
 def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
     """Return the client for *address*, ``host:port`` or a URL, whose scheme alone says whether it is TLS.
 
-    One that was *found*, and not configured, gets no token: whoever answers for a nsqlookupd must not collect it.
+    One that was *found*, and not configured, gets no token: whoever answers for an nsqlookupd must not collect it.
     """
     from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
 

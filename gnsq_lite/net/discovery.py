@@ -2,7 +2,7 @@
 
 A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so a slow one delays no other;
 :class:`~gnsq_lite.policy.producers.Producers` decides what an answer changes.  What fails leaves all as it was and is
-logged when a nsqlookupd begins to fail, not each time.
+logged when an nsqlookupd begins to fail, not each time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Discovery:
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
         on_round: Called when each nsqlookupd that was asked has answered or failed.
-        allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of a nsqlookupd that was
+        allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of an nsqlookupd that was
             named by another (YZ-1); what it refuses is in no Lookup, and a refusal is logged once.
         address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
         dialect: Asked for what else it knows of nsqlookupds: Youzan's name each other (YZ-1).
@@ -204,7 +204,7 @@ class Discovery:
     def _may_ask(self, named: Address) -> bool:
         """Whether the nsqlookupd at *named* is known, or may be connected to."""
         name = format_address(named)
-        return self._lookupds.knows(name) or self._may(named, f"a nsqlookupd names the nsqlookupd {name}")
+        return self._lookupds.knows(name) or self._may(named, f"an nsqlookupd names the nsqlookupd {name}")
 
     def _finish(self) -> None:
         self._due.clear()
@@ -237,7 +237,7 @@ class Discovery:
     def _narrowed(self, lookup: Lookup) -> Lookup:
         """Return the answer without what may not be connected to; log that, and unusable entries."""
         for reason in lookup.left_out:
-            self._tell("a nsqlookupd lists %s; it is left out", reason)
+            self._tell("an nsqlookupd lists %s; it is left out", reason)
         if self._allowed is None:
             return lookup
         verdicts: dict[Address, bool] = {}
@@ -245,7 +245,7 @@ class Discovery:
         def may(endpoint: Endpoint) -> bool:
             verdict = verdicts.get(endpoint.address)
             if verdict is None:
-                verdict = self._may(endpoint.address, f"a nsqlookupd lists {format_address(endpoint.address)}")
+                verdict = self._may(endpoint.address, f"an nsqlookupd lists {format_address(endpoint.address)}")
                 verdicts[endpoint.address] = verdict
             return verdict
 
@@ -273,7 +273,7 @@ class Discovery:
                 yield endpoint
 
     def _tell(self, form: str, what: str, *, failed: bool = False) -> None:
-        """Log it once; the answers of a nsqlookupd that makes up ever new ones fill neither the log nor the memory."""
+        """Log it once; the answers of an nsqlookupd that makes up ever new ones fill neither the log nor the memory."""
         if what in self._told or len(self._told) > _MOST_TOLD:
             return
         self._told.add(what)

@@ -34,7 +34,7 @@ def check_connection(options: ConnectionOptions) -> None:
 
 
 def check_lookup(options: LookupOptions) -> None:
-    """Raise OptionError, at construction, for what no client of a nsqlookupd takes."""
+    """Raise OptionError, at construction, for what no client of an nsqlookupd takes."""
     tls = options.lookupd_tls
     try:
         HTTPOptions(tls=tls, auth_token=options.lookupd_token)

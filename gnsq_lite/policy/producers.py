@@ -13,7 +13,7 @@ found, and connected   tried again when a later poll   stays connected: nsqd kno
 found, disconnected    --                              forgotten
 =====================  ==============================  ==========================================================
 
-A nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6).  That answer is no news, so
+An nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6).  That answer is no news, so
 nothing is connected to because of it, but in a round in which *all* fail: then the last good answers are the best
 there is, and what they list and is disconnected is tried once.  Without that, an nsqd that restarts during an outage
 of nsqlookupd would stay without consumers until its end.
@@ -50,7 +50,7 @@ class Forget(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A nsqlookupd began to answer or to fail: worth one line in the log."""
+    """An nsqlookupd began to answer or to fail: worth one line in the log."""
 
     lookupd: str
     ok: bool
@@ -125,7 +125,7 @@ class Producers(Generic[K]):
         self._known: dict[K, None] = {}  # found ones that were connected to, in that order
         self._up: set[K] = set()  # connected, or being connected to
         self._tried: set[K] = set()  # in this round
-        self._good = False  # a nsqlookupd has answered in this round
+        self._good = False  # an nsqlookupd has answered in this round
         self._changes: list[Change] = []
 
     # -- connections

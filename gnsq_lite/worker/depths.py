@@ -82,7 +82,7 @@ class Depths:
             yield handler.topic, handler.merged(self._worker.defaults)
 
     def _http_addresses(self, topic: str, options: dict[str, Any]) -> dict[str, str]:
-        """Return the HTTP address of each nsqd that a nsqlookupd lists for *topic*, by its TCP address."""
+        """Return the HTTP address of each nsqd that an nsqlookupd lists for *topic*, by its TCP address."""
         _, lookupds = with_environment(options.get("nsqd_tcp_addresses"), options.get("lookupd_http_addresses"))
         settings = {"tls": options.get("lookupd_tls"), "auth_token": options.get("lookupd_token")}
         return http_addresses(topic, url_list(lookupds), http_timeout=TIMEOUT, http_retries=0, **settings)

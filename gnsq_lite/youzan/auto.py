@@ -1,12 +1,12 @@
 """``dialect="auto"``: plain NSQ or Youzan's, told by what each server says of itself (YZ-14).
 
-A nsqlookupd of Youzan's kind has a mark in the version that ``/info`` tells, and lists partitions; nsqd has the mark in
-its reply to IDENTIFY.  What a nsqlookupd says of those who registered decides nothing: anybody may register.  Each
+An nsqlookupd of Youzan's has a mark in the version that ``/info`` tells, and lists partitions; nsqd has the mark in
+its reply to IDENTIFY.  What an nsqlookupd says of those who registered decides nothing: anybody may register.  Each
 answer, topic and connection is dealt with on its own, so both kinds may stand beside each other.
 
 A Writer publishes nothing before each nsqlookupd has said what it is, or failed.  Where one is Youzan's, each topic is
 looked up: one that Youzan's know goes to its leaders and nowhere else; one that they do not know goes to those that a
-plain nsqlookupd lists for it.  Where nsqds are given without a nsqlookupd, nobody tells of partitions: Youzan's nsqd
+plain nsqlookupd lists for it.  Where nsqds are given without an nsqlookupd, nobody tells of partitions: Youzan's nsqd
 then chooses one that it leads, and its ids are read as such.
 """
 
@@ -42,7 +42,7 @@ def auto_dialect(**options: Any) -> Dialect:
 
 
 class _Itself:
-    """What a nsqlookupd of Youzan's kind says instead of its nsqds: those are looked up by topic."""
+    """What an nsqlookupd of Youzan's kind says instead of its nsqds: those are looked up by topic."""
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> _Itself:
         return self
@@ -73,7 +73,7 @@ class AutoDialect(Dialect):
         return self._plain.lookup_path(topic, role)
 
     def fuller_path(self, topic: str, role: Role, data: Any) -> str | None:
-        """Return what to ask a nsqlookupd for that answered so; None: no more."""
+        """Return what to ask an nsqlookupd for that answered so; None: no more."""
         if not topic:  # a Writer's: it said what it is
             return None if is_youzan_info(data) or _lists(data) else self._plain.lookup_path("", "write")
         return self._youzan.lookup_path(topic, role) if role == "read" and is_youzan_answer(data) else None
@@ -129,7 +129,7 @@ class AutoDialect(Dialect):
         self._lookupds = frozenset(address for address, lookup in said.items() if isinstance(lookup.meta, _Itself))
 
     def needs_route(self, topic: str) -> bool:
-        """Whether a nsqlookupd is Youzan's."""
+        """Whether an nsqlookupd is Youzan's."""
         return bool(self._lookupds)
 
     def agreed(

@@ -127,7 +127,7 @@ def parse_lookupds(document: Any) -> tuple[Address, ...]:
 
 def _lookupd(node: Any) -> Address:
     if not isinstance(node, Mapping):
-        raise _bad("a nsqlookupd is not an object")
+        raise _bad("an nsqlookupd is not an object")
     endpoint = node_endpoint({"broadcast_address": node.get("NodeIP"), "tcp_port": node.get("HttpPort")})
     return endpoint.address
 

@@ -61,7 +61,7 @@ def test_a_topic_and_its_channel_live_and_die_on_all_nodes(cluster: Cluster, top
         with NsqdClient(node.http_address) as nsqd:
             nsqd.create_topic(topic)
     cluster.wait_registered(topic, 2)
-    assert len(act(where, "channel", "create", topic, "c")) == 3  # a nsqlookupd and two nsqds
+    assert len(act(where, "channel", "create", topic, "c")) == 3  # an nsqlookupd and two nsqds
     assert state(cluster, topic) == [(False, 0, {"c": (False, 0)})] * 2
     act(where, "topic", "pause", topic)
     act(where, "channel", "pause", topic, "c")

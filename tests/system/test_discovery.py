@@ -293,7 +293,7 @@ def test_allowed_addresses_decides_and_a_refusal_is_logged_once(found: Found, ca
     poll(discovery)
     assert found.take() == [A]
     refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
-    assert refusals == ["a nsqlookupd lists 10.0.0.2:4150, which allowed_addresses refuses"]
+    assert refusals == ["an nsqlookupd lists 10.0.0.2:4150, which allowed_addresses refuses"]
 
 
 @pytest.mark.rule("DISC-6")
@@ -339,7 +339,7 @@ def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
     assert found.take() == [A, B]
     assert discovery.health()["one"].ok is True
     assert [record.getMessage() for record in caplog.records] == [
-        f"a nsqlookupd lists a producer without a usable address: {shown}; it is left out"
+        f"an nsqlookupd lists a producer without a usable address: {shown}; it is left out"
         for shown in (r"'x\x1b[2J', port 70000", "'y', port None", "None")
     ]
 

@@ -146,7 +146,7 @@ def test_a_nsqlookupd_that_is_named_by_another_must_be_allowed_as_well(
     assert set(asked) == {("10.0.1.2", 4161), ("10.0.1.3", 4161)}  # not about the one that was configured
     assert {address for address, _ in cluster.asked} == {f"http://{ONE}", THREE}
     refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
-    assert refusals == [f"a nsqlookupd names the nsqlookupd {TWO}, which allowed_addresses refuses"]
+    assert refusals == [f"an nsqlookupd names the nsqlookupd {TWO}, which allowed_addresses refuses"]
 
 
 @pytest.mark.rule("DISC-6")

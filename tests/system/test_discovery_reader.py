@@ -131,7 +131,7 @@ def test_a_writer_publishes_to_what_nsqlookupd_lists_beside_a_silent_one(broker:
 
 @pytest.mark.rule("DISC-6")
 def test_nothing_is_remembered_of_nsqds_that_nobody_lists_any_more(broker: ServerHandle, topic: str) -> None:
-    """A nsqlookupd that makes up ever new ones must not fill the memory."""
+    """An nsqlookupd that makes up ever new ones must not fill the memory."""
     with stub() as server:
         lists(server, "127.0.0.1", 1)
         options: dict[str, Any] = {"lookupd_http_addresses": server.address, "lookupd_poll_interval": 0.05}

@@ -1,4 +1,4 @@
-"""A nsqlookupd that means harm sends a Reader or Writer nowhere it may not go, and cannot fill or stop it.
+"""An nsqlookupd that means harm sends a Reader or Writer nowhere it may not go, and cannot fill or stop it.
 
 What any HTTP server can do is in test_http_hostile.py; here is what the answers themselves say.
 """
