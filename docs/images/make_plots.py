@@ -34,6 +34,15 @@ def table(text: str, title: str) -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
+def measured(text: str, title: str) -> str:
+    """Return when and where a table was measured: its caption says it, or else the whole run does."""
+    said = re.search(rf"^\.\. table:: {re.escape(title)} \(.* rounds; (.+)\)$", text, re.M)
+    if said is not None:
+        return said[1]
+    when, cpu_name, cores = re.findall(r"Run of ([\d-]+): ([^,]+), (\d+) cores", text)[0]
+    return f"{when}, {cpu_name}, {cores} cores"
+
+
 def number(cell: str) -> float:
     """Return a cell's number."""
     return float(cell.replace(",", ""))
@@ -99,27 +108,30 @@ def latency_at(rate: int) -> tuple[str, list[Bar]]:
 def plots() -> dict[str, Drawing]:
     """Return file name -> plot."""
     text = TABLES.read_text(encoding="utf-8")
-    when, cpu_name, cores = re.findall(r"Run of ([\d-]+): ([^,]+), (\d+) cores", text)[0]
     machine, at_500 = latency_at(500)
-    run = f"Medians of the run of {when} ({cpu_name}, {cores} cores, nsqd 1.3.0 on loopback, 100-byte bodies)."
+    consuming, publishing = "consume, max_in_flight 200, 100 bytes", "publish one at a time, 100 bytes"
+    one_in_flight = "latency at 500 messages/s, max_in_flight 1"
     return {
         "plot-cpu.svg": picture(
             "Messages per CPU-second of the client (longer is better)",
-            (run, "Publishing: 2026-11-22, Intel Xeon, beside other work.  Default options but for max_in_flight."),
+            (
+                f"Medians.  Left: {measured(text, consuming)}.  Right: {measured(text, publishing)}.",
+                "nsqd 1.3.0 on loopback, 100-byte bodies, default options but for max_in_flight.",
+            ),
             [
-                ("Consuming, max_in_flight 200", cpu(text, "consume, max_in_flight 200, 100 bytes")),
-                ("Publishing, one at a time", cpu(text, "publish one at a time, 100 bytes")),
+                ("Consuming, max_in_flight 200", cpu(text, consuming)),
+                ("Publishing, one at a time", cpu(text, publishing)),
             ],
         ),
         "plot-latency.svg": picture(
             "From publish to handler at 500 messages a second: median, and 99 % in brackets (shorter is better)",
             (
                 f"Left, {machine}: gnsq_lite keeps RDY so that nsqd sends at once; others wait for nsqd's buffer.",
-                f"Right, the run of {when} ({cpu_name}).  nsqd 1.3.0 on loopback, 100-byte bodies.",
+                f"Right: {measured(text, one_in_flight)}.  nsqd 1.3.0 on loopback, 100-byte bodies.",
             ),
             [
                 ("max_in_flight 200", at_500),
-                ("max_in_flight 1: nothing is buffered", latency(text, "latency at 500 messages/s, max_in_flight 1")),
+                ("max_in_flight 1: nothing is buffered", latency(text, one_in_flight)),
             ],
         ),
     }

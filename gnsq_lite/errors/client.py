@@ -6,7 +6,7 @@ from __future__ import annotations
 class NSQError(Exception):
     """Root of all errors raised by this library.
 
-    Where a batch was published in several parts: nsqd said OK to ``taken`` of its ``total`` messages; None of all else.
+    If a batch was published in parts, nsqd confirmed ``taken`` of its ``total`` messages; otherwise both are None.
     """
 
     taken: int | None = None

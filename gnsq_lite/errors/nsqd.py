@@ -165,7 +165,7 @@ class ExtNotSupportedError(NonFatalError):
 
 
 class InvalidJsonHeaderError(NonFatalError):
-    """E_INVALID_JSON_HEADER (Youzan): the ext header is no JSON object; the message was not taken."""
+    """E_INVALID_JSON_HEADER (Youzan): the ext header is not a JSON object; the message was not taken."""
 
 
 class InvalidTraceIdError(NonFatalError):
