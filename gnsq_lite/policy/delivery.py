@@ -126,7 +126,8 @@ class Delivery:
         self._coarse = 0.0  # seconds by which the last read before that may be earlier than it seems
         self._is_quick = True  # handlers answer before the next tick
         self._kept_since: float | None = None  # when the first answer began to wait
-        self._full_since, self._full_until = 0.0, float("-inf")
+        self._full_since: float | None = None  # also while nsqd is made to flush in between
+        self._full_until = float("-inf")
 
     @property
     def window(self) -> int:
@@ -148,7 +149,7 @@ class Delivery:
         return self._pause()
 
     def _pause(self) -> float:
-        full_for = self._read_at - self._full_since if self.is_full else 0.0
+        full_for = self._read_at - self._full_since if self.is_full and self._full_since is not None else 0.0
         return TICK if full_for < _LONG_FULL else min(max(_SLOW_TICK, full_for / 100.0), _SLOWEST_TICK)
 
     def set_limit(self, limit: int, in_flight: int) -> int | None:
@@ -178,6 +179,7 @@ class Delivery:
         elif opened_at is not None and now - opened_at < 2.0 * self._span and longest > 0.5 * self._span:
             self._fit(4 * self._window)
         elif opened_at is not None:
+            self._full_since = None
             self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
         return None if self._is_quick else self._adjusted()
 
@@ -194,6 +196,7 @@ class Delivery:
         if has_backlog:  # its newest message was there when the one before was read
             self._fit(before)
         else:
+            self._full_since = None
             self._fit(min(before // 2, 2 * count) if now - self._cut_at < 2.0 * self._span else 1)
 
     def _used_up(self, now: float) -> float | None:
@@ -283,7 +286,7 @@ class Delivery:
     def _fit(self, window: int) -> None:
         self._window = max(1, min(window, self.limit))
         is_full = 1 < self.limit == self._window
-        if is_full and not self.is_full:
+        if is_full and self._full_since is None:
             self._full_since = self._read_at
         self.is_full = is_full and self.ready == self.limit
 

@@ -208,6 +208,22 @@ def test_at_full_speed_it_is_looked_at_ever_more_rarely_and_the_end_is_still_fou
     assert delivery.tick(received, 0) == 1
 
 
+def test_an_nsqd_that_was_only_slow_does_not_have_it_looked_at_more_often_again() -> None:
+    clock = FakeClock()
+    delivery, received, published = full(clock), 40, int(clock.wall() * 1e9)
+    delivery.answered(0)
+    for _ in range(10):
+        clock.advance(0.1)
+        received += 10_000
+        delivery.tick(received, 0)
+    clock.advance(0.02)
+    assert delivery.tick(received, 0) == 1
+    assert delivery.received(1, 1, published) == 40  # it had waited all the while
+    assert delivery.is_full
+    delivery.answered(0)
+    assert delivery.tick_after == pytest.approx(0.0102, abs=1e-3)
+
+
 def test_after_messages_expired_nothing_is_looked_at_until_nsqd_counts_them_no_more() -> None:
     clock = FakeClock()
     delivery = Delivery(clock, 0.0002)
