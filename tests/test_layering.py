@@ -68,6 +68,7 @@ OWNERS: dict[str, set[str]] = {
     "pyspark": {"spark"},
     "pyarrow": {"spark"},
     "obstore": {"spark"},
+    "hdfs_native": {"spark"},
     "click": {"cli"},
     "rich": {"cli"},
     "django": {"contrib"},

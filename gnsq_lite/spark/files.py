@@ -90,6 +90,27 @@ class Blobs(Protocol):
         """Remove *name*; one that is gone already is no error."""
 
 
+class Store(Blobs, Protocol):
+    """What a spool stands on where it is not on a disk: an object store, or HDFS."""
+
+    url: str
+
+    def check(self) -> None:
+        """Raise MissingExtra or OptionError where the settings are of no use; asks nothing of the store."""
+
+    def below(self, prefix: str) -> Store:
+        """Return what is there under names that begin with *prefix*, which ends with a slash."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return name -> bytes of what is there, sorted by name."""
+
+    def remove(self, *names: str) -> None:
+        """Remove *names*; one that is gone already is no error."""
+
+
 class Folder:
     """Blobs as files of a directory, which is made where it does not exist."""
 

@@ -23,16 +23,22 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def is_object_store(text: str) -> bool:
-    """Whether *text* is the URL of an object store."""
-    return is_url(text) and urlsplit(text).scheme.lower() in OBJECT_STORES
+def is_remote(text: str) -> bool:
+    """Whether *text* is the URL of an object store, or of HDFS."""
+    return is_url(text) and urlsplit(text).scheme.lower() in {"hdfs", *OBJECT_STORES}
 
 
-def object_url(text: str, option: str) -> str:
-    """Return the URL of an object store as it is used.  Raises OptionError."""
+def is_hdfs(text: str) -> bool:
+    """Whether *text*, which is remote, is on HDFS."""
+    return urlsplit(text).scheme.lower() == "hdfs"
+
+
+def remote_url(text: str, option: str) -> str:
+    """Return the URL of an object store, or of HDFS, as it is used.  Raises OptionError."""
     parts = urlsplit(text)
-    if not parts.netloc or parts.query or parts.fragment:
-        raise OptionError(option, "<hidden>", f"must be {parts.scheme}://BUCKET/PATH, without ? or #")
+    there, form = (parts.path.strip("/"), "HOST:PORT") if is_hdfs(text) else (parts.netloc, "BUCKET")
+    if not there or parts.query or parts.fragment:
+        raise OptionError(option, "<hidden>", f"must be {parts.scheme}://{form}/PATH, without ? or #")
     return text.rstrip("/")
 
 
@@ -47,7 +53,7 @@ def local_directory(text: str, option: str) -> Path:
     if parts.scheme.lower() != "file":
         why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
         if option == "spoolDir":
-            why += "; or an object store: " + ", ".join(sorted(OBJECT_STORES))
+            why += "; or hdfs:, or an object store: " + ", ".join(sorted(OBJECT_STORES))
         raise OptionError(option, text, why)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise OptionError(option, text, "must be file:///PATH: a file of this machine, without a host, ? or #")

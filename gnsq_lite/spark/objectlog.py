@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.spark.objectstore import ObjectStore
+from gnsq_lite.spark.files import Store
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolInUse, parse_meta
 
@@ -87,9 +87,7 @@ def key(number: int) -> str:
 class ObjectLog:
     """The log of one spool.  Opened by its writer; :meth:`payload` and :meth:`meta` also serve those who only read."""
 
-    def __init__(
-        self, store: ObjectStore, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
         self.store, self._clock, self._sleep = store, clock, sleep
         self._log, self._leases = store.below("log/"), store.below("lease/")
         self._committed = store.below("committed/")

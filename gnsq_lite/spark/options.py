@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
-from gnsq_lite.spark.location import is_object_store, local_directory, object_url
+from gnsq_lite.spark.location import is_remote, local_directory, remote_url
 
 _T = TypeVar("_T")
 
@@ -94,7 +94,9 @@ class SourceOptions(CommonOptions):
     channel: str = opt("", "channel to read; required; one query per channel and spool")
     spool_dir: str = opt("", "path or URL for received messages; required; seen by the executors unless inline")
     storage: Mapping[str, str] = field(
-        default_factory=dict, repr=False, metadata={"doc": "an object store's, given as nsq.storage.NAME", "kind": ""}
+        default_factory=dict,
+        repr=False,
+        metadata={"doc": "a store's, given as nsq.storage.NAME", "kind": ""},
     )
     spool_transfer: Literal["shared", "inline"] = opt(
         "shared", "shared: tasks read spoolDir; inline: the driver sends the rows with the tasks"
@@ -151,7 +153,7 @@ class SourceOptions(CommonOptions):
                 raise OptionError(camel(name), "", "is required")
         # A relative path means another directory in each process; this is the driver's.
         if self.is_remote:
-            object.__setattr__(self, "spool_dir", object_url(self.spool_dir, "spoolDir"))
+            object.__setattr__(self, "spool_dir", remote_url(self.spool_dir, "spoolDir"))
         else:
             object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
         self.check_addresses()
@@ -166,8 +168,8 @@ class SourceOptions(CommonOptions):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the spool is on an object store."""
-        return is_object_store(self.spool_dir)
+        """Whether the spool is on an object store, or on HDFS."""
+        return is_remote(self.spool_dir)
 
     def _check_start(self) -> None:
         """'earliest' is an older name of 'channel', and never was true of Youzan's, whose channels begin at the end."""

@@ -1,4 +1,4 @@
-"""Where segments are, for the driver that writes them and for the tasks that read them: a disk, or an object store."""
+"""Where segments are, for the driver that writes them and the tasks that read them: a disk, an object store, HDFS."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.spark import objectstore, segments
-from gnsq_lite.spark.files import Files
+from gnsq_lite.spark import hdfs, objectstore, segments
+from gnsq_lite.spark.files import Files, Store
+from gnsq_lite.spark.location import is_hdfs
 from gnsq_lite.spark.objectlog import ObjectLog
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.options import SourceOptions
@@ -112,8 +113,12 @@ def open_epoch_spool(options: SourceOptions, files: Files) -> EpochSpool:
 
 
 def object_log(options: SourceOptions) -> ObjectLog:
-    """Return the log of a spool on an object store; opens nothing.  Raises OptionError, MissingExtra."""
-    store = objectstore.ObjectStore(options.spool_dir, objectstore.settings(options.storage))
+    """Return the log of a spool that is on no disk; opens nothing.  Raises OptionError, MissingExtra."""
+    store: Store
+    if is_hdfs(options.spool_dir):
+        store = hdfs.HdfsStore(options.spool_dir, hdfs.settings(options.storage))
+    else:
+        store = objectstore.ObjectStore(options.spool_dir, objectstore.settings(options.storage))
     store.check()
     return ObjectLog(store)
 

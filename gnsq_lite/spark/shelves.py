@@ -1,6 +1,6 @@
 """Where receivers on executors publish: named contents that are created once, by whoever is first.
 
-On a disk a name is taken by a hard link; on an object store by a put that creates only.
+On a disk a name is taken by a hard link; elsewhere by a store's call that only creates.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from gnsq_lite.spark.files import Files
+from gnsq_lite.spark.files import Files, Store
 from gnsq_lite.spark.objectlog import ObjectLog
-from gnsq_lite.spark.objectstore import ObjectStore
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolNotVisible, check_visible, lock_directory, read_meta
 
 
@@ -86,7 +85,7 @@ class DirectoryShelf:
 class ObjectShelf:
     """Objects below a prefix."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def read(self, name: str) -> pa.Buffer | None:

@@ -17,6 +17,12 @@ HADOOP_AWS = os.environ.get("GNSQ_HADOOP_AWS", "")
 class Gateway:
     """One server with the bucket ``bucket``, on a port of its own that it keeps when it is killed and restarted."""
 
+    #: What may be killed apart.
+    PARTS: tuple[tuple[str, ...], ...] = ((), ())
+
+    #: As Spark names it.
+    url = "s3a://bucket"
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         (folder / "data" / "bucket").mkdir(parents=True)
@@ -41,7 +47,10 @@ class Gateway:
                 assert self._process.poll() is None, (self._folder / "gateway.log").read_text()
                 time.sleep(0.05)
 
-    def kill(self) -> None:
+    def until_it_writes(self) -> None:
+        """It does as soon as it has started."""
+
+    def kill(self, *parts: str) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(30)

@@ -1,10 +1,12 @@
 """The spool on an object store: one writer, a fence for the one before, and no object that is taken for another.
 
-Run against a folder, and against a real S3 server where GNSQ_VERSITYGW names one.
+Run against a folder, against a real S3 server where GNSQ_VERSITYGW names one, and against a real HDFS where
+GNSQ_HADOOP_HDFS does.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from gnsq_lite.spark import objectlog as module
+from gnsq_lite.spark.files import Store
+from gnsq_lite.spark.hdfs import HdfsStore
 from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, SpoolFenced
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.objectstore import ObjectStore, settings
@@ -24,8 +28,9 @@ from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolInUse, Sp
 from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage
 from tests.spark.gateway import PROGRAM, Gateway
+from tests.spark.hadoop import JARS, Hdfs
 
-Make = Callable[[], ObjectStore]
+Make = Callable[[], Store]
 
 
 class FolderStore(ObjectStore):
@@ -39,11 +44,22 @@ class FolderStore(ObjectStore):
         return self._store
 
 
-@pytest.fixture(params=["folder", *(["s3"] if PROGRAM else [])])
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    made = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    yield made
+    made.kill()
+
+
+@pytest.fixture(params=["folder", *(["s3"] if PROGRAM else []), *(["hdfs"] if JARS else [])])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """How a process gets at the store."""
     if request.param == "folder":
         yield lambda: FolderStore(str(tmp_path / "objects"), {})
+        return
+    if request.param == "hdfs":
+        url = request.getfixturevalue("hdfs").options(uuid.uuid4().hex)["spoolDir"]
+        yield lambda: HdfsStore(url, {})
         return
     gateway = Gateway(tmp_path)
     options = gateway.options("spool")
@@ -52,7 +68,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     gateway.kill()
 
 
-def spool(store: ObjectStore, wait: float = 0.0, clock: FakeClock | None = None) -> ObjectSpool:
+def spool(store: Store, wait: float = 0.0, clock: FakeClock | None = None) -> ObjectSpool:
     """Return an opened spool; with *clock*, the waits for a lease pass by it."""
     log = ObjectLog(store) if clock is None else ObjectLog(store, clock, clock.advance)
     writes = FakeClock()
@@ -169,9 +185,10 @@ def test_an_answer_that_is_lost_stores_the_rows_once(
     place: Make, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
     made = spool(place())
-    create, failures = ObjectStore.create, [1, 2, 3]
+    store = type(place())
+    create, failures = store.create, [1, 2, 3]
 
-    def lossy(self: ObjectStore, name: str, data: bytes) -> None:
+    def lossy(self: Any, name: str, data: bytes) -> None:
         if failures:
             failures.pop()
             if arrives and len(failures) == 2:
@@ -179,7 +196,7 @@ def test_an_answer_that_is_lost_stores_the_rows_once(
             raise OSError("connection reset")
         create(self, name, data)
 
-    monkeypatch.setattr(ObjectStore, "create", lossy)
+    monkeypatch.setattr(store, "create", lossy)
     made.append(rows(0, 2))
     made.append(rows(2, 1))
     assert read(made, 0, made.roll()) == [0, 1, 2]
@@ -189,10 +206,10 @@ def test_an_answer_that_is_lost_stores_the_rows_once(
 def test_a_store_that_stays_away_ends_the_query_with_the_reason(place: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = spool(place())
 
-    def away(self: ObjectStore, name: str, data: bytes) -> None:
+    def away(self: Store, name: str, data: bytes) -> None:
         raise OSError("connection refused")
 
-    monkeypatch.setattr(ObjectStore, "create", away)
+    monkeypatch.setattr(type(place()), "create", away)
     with pytest.raises(SpoolError, match=r"takes no writes: connection refused.*nothing is lost"):
         made.append(rows(0, 1))
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""The source with its spool on a real S3 server: it moves to another machine, and is killed, and so is the server."""
+"""The source with its spool on a real S3 server and a real HDFS: it moves, and is killed, and so are they."""
 
 from __future__ import annotations
 
@@ -17,35 +17,43 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.spark import objectspool
 from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.spoolmeta import SpoolError
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
 from tests.spark.gateway import PROGRAM, Gateway
+from tests.spark.hadoop import JARS, Hdfs
 from tests.spark.test_again import Query, publish, server, settled
 
 __all__ = ["server"]  # the fixture
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 BASE = {"topic": "t", "channel": "c", "nsqdTCPAddresses": "n:4150"}
+STORES = [*(["s3"] if PROGRAM else []), *([pytest.param("hdfs", marks=pytest.mark.slow)] if JARS else [])]
+Store = Gateway | Hdfs
 
 
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    gateway = Gateway(tmp_path / "gateway")
-    yield gateway
-    gateway.kill()
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = (Gateway if request.param == "s3" else Hdfs)(tmp_path / "store")
+    yield made
+    made.kill()
 
 
-def options(server: ServerHandle, gateway: Gateway, **more: str) -> SourceOptions:
-    where = {**gateway.options("spool"), "nsqdTCPAddresses": server.tcp_address}
+def options(server: ServerHandle, store: Store, **more: str) -> SourceOptions:
+    where = {**store.options("spool"), "nsqdTCPAddresses": server.tcp_address}
     return parse(SourceOptions, {**BASE, **where, **more})
 
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("s3://", "BUCKET"), ("s3://b/x?y", "BUCKET"), ("gs:///x", "BUCKET"), ("hdfs://n/x", "not supported")],
+    [
+        *[(url, "BUCKET") for url in ("s3://", "s3://b/x?y", "gs:///x")],
+        *[(url, "HOST:PORT/PATH") for url in ("hdfs://n", "hdfs://n:1/x#y")],
+        ("dbfs:/x", "not supported"),
+    ],
 )
 def test_a_url_that_names_no_place_is_refused(url: str, why: str) -> None:
     with pytest.raises(OptionError, match=why):
@@ -67,15 +75,15 @@ def test_settings_are_no_secret_told() -> None:
     assert parse(SourceOptions, given).spool_dir == "s3a://bucket/x"
 
 
-if PROGRAM:
+if STORES:
 
     @pytest.mark.rule("PIPE-3")
-    def test_a_driver_that_moves_finds_all_of_it_there(server: ServerHandle, gateway: Gateway) -> None:
+    def test_a_driver_that_moves_finds_all_of_it_there(server: ServerHandle, store: Store) -> None:
         publish(server, 2000)
-        first = Query(NsqStreamReader(options(server, gateway, maxInFlight="100", maxOffsetsPerTrigger="500")))
+        first = Query(NsqStreamReader(options(server, store, maxInFlight="100", maxOffsetsPerTrigger="500")))
         first.run(lambda: len(first.rows) >= 500)
         first.reader.stop()
-        again = NsqStreamReader(options(server, gateway, maxOffsetsPerTrigger="500"))  # with the checkpoint's offsets
+        again = NsqStreamReader(options(server, store, maxOffsetsPerTrigger="500"))  # with the checkpoint's offsets
         replayed = [batch for p in again.partitions(first.start, first.end) for batch in again.read(p)]
         tail = [int(body) for batch in replayed for body in batch.column("body").to_pylist()]
         assert first.rows[len(first.rows) - len(tail) :] == tail, "the batch that was not committed is the same"
@@ -87,10 +95,10 @@ if PROGRAM:
 
     @pytest.mark.rule("PIPE-3")
     def test_receivers_in_tasks_publish_to_the_store_and_another_driver_goes_on(
-        server: ServerHandle, gateway: Gateway
+        server: ServerHandle, store: Store
     ) -> None:
         publish(server, 2000)
-        given = options(server, gateway, receiver="executors", epochMs="500", lockWaitMs="0")
+        given = options(server, store, receiver="executors", epochMs="500", lockWaitMs="0")
         first = NsqEpochReader(given)
         offset = first.initialOffset()
         with pytest.raises(SpoolError, match="in use by another query"):
@@ -119,17 +127,18 @@ if PROGRAM:
         return rows
 
     def test_a_second_driver_is_refused_and_a_server_that_is_away_for_a_while_costs_nothing(
-        server: ServerHandle, gateway: Gateway
+        server: ServerHandle, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(objectspool, "PATIENCE", 300.0)  # two Javas may need so long to start
         publish(server, 1000)
-        query = Query(NsqStreamReader(options(server, gateway)))
+        query = Query(NsqStreamReader(options(server, store)))
         with pytest.raises(Exception, match="in use by another query"):
-            NsqStreamReader(options(server, gateway, lockWaitMs="0")).initialOffset()
+            NsqStreamReader(options(server, store, lockWaitMs="0")).initialOffset()
         query.run(lambda: len(query.rows) >= 1000)
-        gateway.kill()
+        store.kill()
         publish(server, 500)
         time.sleep(1.0)
-        gateway.start()
+        store.start()
         query.run(lambda: len(query.rows) >= 1500)
         query.run(settled(server))
         query.reader.stop()
@@ -138,11 +147,11 @@ if PROGRAM:
     @pytest.mark.rule("PIPE-2")
     @pytest.mark.rule("PIPE-3")
     def test_driver_and_server_killed_at_any_moment_lose_nothing(
-        server: ServerHandle, gateway: Gateway, tmp_path: Path
+        server: ServerHandle, store: Store, tmp_path: Path
     ) -> None:
         messages, kills, rng = 12_000, 5, random.Random(11)
         publish(server, messages)
-        given = options(server, gateway, maxInFlight="500", maxOffsetsPerTrigger="1500")
+        given = options(server, store, maxInFlight="500", maxOffsetsPerTrigger="1500")
         context = multiprocessing.get_context("spawn")
         for number in range(kills):
             child = context.Process(target=run_as_spark, args=(given, tmp_path))
@@ -150,13 +159,14 @@ if PROGRAM:
             until_batches(tmp_path, 1 + number, child)
             time.sleep(rng.random())
             if number % 2:
-                gateway.kill()
+                store.kill(*store.PARTS[number // 2])
                 time.sleep(rng.random())
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
             child.join(30)
             if number % 2:
-                gateway.start()
+                store.start()
+                store.until_it_writes()
         child = context.Process(target=run_as_spark, args=(given, tmp_path))
         child.start()
         deadline = time.monotonic() + 120

@@ -175,7 +175,7 @@ def test_the_sink_needs_no_topic_option() -> None:
 
 @pytest.mark.rule("PIPE-2")
 @pytest.mark.parametrize(
-    "url", ["hdfs://n/x", "dbfs:/x", "ftp://h/x", "file://host/x", "file:///x?y", "s3x://b/x", "s3://", "gs:///x"]
+    "url", ["hdfs://n", "dbfs:/x", "ftp://h/x", "file://host/x", "file:///x?y", "s3x://b/x", "s3://", "gs:///x"]
 )
 def test_a_place_nobody_here_can_write_to_is_refused(url: str) -> None:
     with pytest.raises(OptionError, match="spoolDir"):
@@ -190,6 +190,7 @@ def test_markers_need_a_directory() -> None:
 
 
 def test_settings_of_an_object_store_are_the_sources_and_kept_apart() -> None:
+    assert source(spoolDir="hdfs:///x").is_remote
     given = source(spoolDir="S3A://b/x/", **{"nsq.storage.secretAccessKey": "hunter2", "nsq.clientId": "me"})
     assert given.is_remote
     assert (given.storage, given.nsq) == ({"secretAccessKey": "hunter2"}, {"client_id": "me"})

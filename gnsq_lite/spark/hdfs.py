@@ -1,0 +1,195 @@
+"""HDFS behind the calls of a spool's store.
+
+The library is hdfs-native: it speaks to NameNode and DataNodes by itself, as Hadoop's own client does, without a Java.
+A file there is not whole until it is closed, so one is written aside and then renamed: the NameNode does that at once,
+and refuses a name that is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from gnsq_lite.errors import MissingExtra, OptionError
+
+log = logging.getLogger("gnsq_lite.spark")
+
+_T = TypeVar("_T")
+#: Seconds a call may take: the library itself waits for good for a NameNode that took a call and does not answer.
+LIMIT = 60.0
+#: What the library is told unless the options say otherwise.  Its own would try to connect for three minutes.
+_DEFAULTS = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.max.millis": "2000",
+    "dfs.client.socket-timeout": "15000",
+}
+#: Milliseconds, by the NameNode's clock, after which a file that lies aside is nobody's any more.
+_ABANDONED = 3_600_000
+
+
+def settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options ``nsq.storage.*``, without their prefix: Hadoop's own names.  Raises OptionError."""
+    for name in given:
+        if not name.lower().startswith(("dfs.", "fs.", "hadoop.")):
+            why = "is no setting of HDFS: they have Hadoop's names, such as dfs.client.use.datanode.hostname"
+            raise OptionError(f"nsq.storage.{name}", "<hidden>", why)
+    return {**_DEFAULTS, **given}
+
+
+class HdfsStore:
+    """The files below a URL.  Every method raises OSError where they cannot be had, FileExistsError among them."""
+
+    def __init__(self, url: str, given: Mapping[str, str], prefix: str = "", limit: float = LIMIT) -> None:
+        self.url, self._given, self._prefix, self._limit = url, dict(given), prefix, limit
+        self._root = urlsplit(url).path.rstrip("/")
+        self._client: Any = None
+        self._swept = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def below(self, prefix: str) -> HdfsStore:
+        """Return the files in the directory *prefix*, which ends with a slash."""
+        found = HdfsStore(self.url, self._given, self._prefix + prefix, self._limit)
+        found._client = self._opened()
+        return found
+
+    def check(self) -> None:
+        """Raise MissingExtra or OptionError where the settings are of no use; asks nothing of HDFS."""
+        self._opened()
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
+        self._put(name, data, replace=False)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Set the content of *name*: after a crash it is the old one or the new one."""
+        self._put(name, data, replace=True)
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
+
+        def fetched(client: Any) -> bytes:
+            file = client.read(self._path(name))
+            end = len(file) if size is None else min(len(file), at + size)
+            return bytes(file.read_range(at, end - at)) if at < end else b""
+
+        return self._call(name, fetched)
+
+    def sizes(self) -> dict[str, int]:
+        """Return name -> bytes of what is there, sorted by name."""
+
+        def listed(client: Any) -> list[tuple[str, int]]:
+            try:
+                found = list(client.list_status(self._path("").rstrip("/") or "/", False))
+            except FileNotFoundError:
+                return []
+            return [(one.path.rpartition("/")[2], int(one.length)) for one in found if not one.isdir]
+
+        return dict(sorted(self._call("", listed)))
+
+    def names(self) -> list[str]:
+        """Return the names that are there, sorted."""
+        return list(self.sizes())
+
+    def remove(self, *names: str) -> None:
+        """Remove *names*; one that is gone already is no error."""
+
+        def remove(client: Any) -> None:
+            for name in names:
+                client.delete(self._path(name), False)
+
+        self._call("", remove)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{self._prefix}{name}"
+
+    def _put(self, name: str, data: bytes, *, replace: bool) -> None:
+        from hdfs_native import WriteOptions
+
+        path = self._path(name)
+        aside = f"{self._root}/aside/{uuid.uuid4().hex}"
+
+        def put(client: Any) -> None:
+            try:
+                file = client.create(aside, WriteOptions(create_parent=True))
+                file.write(data)
+                file.hsync()
+                file.close()
+                client.mkdirs(path.rpartition("/")[0], create_parent=True)
+                if client is not self._client:
+                    raise TimeoutError("it took too long")
+                self._rename(client, aside, path, data, replace)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    client.delete(aside, False)
+                raise
+            self._sweep(client, path)
+
+        self._call(name, put)
+
+    def _rename(self, client: Any, aside: str, path: str, data: bytes, replace: bool) -> None:
+        """Give *aside* its name.  A call whose answer was lost is sent again by the library, and finds nothing."""
+        try:
+            client.rename(aside, path, replace)
+        except FileNotFoundError as error:
+            if client.read(path).read() != data:
+                raise OSError(str(error)) from error
+
+    def _sweep(self, client: Any, newest: str) -> None:
+        """Remove, once, what processes that were killed left aside; *newest* was written now."""
+        if self._swept:
+            return
+        self._swept = True
+        try:
+            now = client.get_file_info(newest).modification_time
+            for one in client.list_status(f"{self._root}/aside", False):
+                if one.modification_time < now - _ABANDONED:
+                    client.delete(one.path, False)
+        except Exception as error:  # what is left there does no harm
+            log.warning("%s/aside cannot be swept: %s", self.url, error)
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            try:
+                from hdfs_native import Client
+            except ImportError as error:
+                raise MissingExtra("a spoolDir on HDFS", "spark-hdfs", "hdfs-native") from error
+            try:
+                self._client = Client(f"hdfs://{urlsplit(self.url).netloc}", self._given)
+            except Exception as error:
+                raise OptionError("spoolDir", self.url, f"HDFS refuses its settings: {error}") from error
+        return self._client
+
+    def _call(self, name: str, do: Callable[[Any], _T]) -> _T:
+        """Return what *do* makes of the client, within the limit; in a thread, for nothing else can end the wait."""
+        where = f"{self.url}/{self._prefix}{name}"
+        found: list[_T] = []
+        failed: list[BaseException] = []
+        client = self._opened()
+
+        def run() -> None:
+            try:
+                found.append(do(client))
+            except BaseException as error:  # the library's own defects are no Exceptions
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="gnsq_lite-hdfs", daemon=True)
+        thread.start()
+        thread.join(self._limit)
+        if found:
+            return found[0]
+        if not failed:
+            self._client = None
+            raise TimeoutError(f"{where}: no answer within {self._limit:g} s")
+        (error,) = failed
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(f"{where} is not there") from error
+        if isinstance(error, FileExistsError):
+            raise FileExistsError(f"{where} exists") from error
+        raise OSError(f"{where}: {str(error).partition(chr(10))[0]}") from error
