@@ -109,10 +109,12 @@ class Known:
             newest = self._newest.get(origin)
             if newest is None:
                 continue
-            suspects = pc.less_equal(times, newest)
+            if pc.min_max(times)["min"].as_py() > newest:
+                continue
+            suspects = pc.less_equal(times, pa.scalar(newest, pa.int64()))
             if mask is not None:
                 suspects = pc.and_(suspects, mask)
-            if pc.any(suspects).as_py():
+            if suspects.true_count:
                 again |= self._found(origin, ids.filter(suspects), times.filter(suspects))
         if not again and pc.count_distinct(ids).as_py() == len(ids):
             return batch
@@ -128,12 +130,13 @@ class Known:
         span = pc.min_max(times)
         low, high = span["min"].as_py(), span["max"].as_py()
         found: set[tuple[str, str, int]] = set()
+        least, most = pa.scalar(low, pa.int64()), pa.scalar(high, pa.int64())
         for chunk in self._chunks():
             if chunk.origin != origin or chunk.high < low or chunk.low > high:
                 continue
             keys = self._loaded(chunk)
             times_here = keys.column("time")
-            near = keys.filter(pc.and_(pc.greater_equal(times_here, low), pc.less_equal(times_here, high)))
+            near = keys.filter(pc.and_(pc.greater_equal(times_here, least), pc.less_equal(times_here, most)))
             hits = near.filter(pc.is_in(near.column("id"), value_set=ids))
             found.update((origin, *key) for key in zip(*(column.to_pylist() for column in hits.columns), strict=True))
         return found
@@ -242,7 +245,7 @@ def _detached(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    return batch.column("id"), batch.column("timestamp").cast(pa.int64())
+    return batch.column("id"), batch.column("timestamp").view(pa.int64())
 
 
 def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:

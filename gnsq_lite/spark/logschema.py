@@ -36,7 +36,7 @@ def to_log_batch(topic: str, partition: int, messages: Sequence[Any]) -> pa.Reco
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.array([message.queue_offset for message in messages], pa.int64()),
-        pc.divide(nanoseconds, 1000).view(LOG_SCHEMA.field("timestamp").type),
+        pc.divide(nanoseconds, pa.scalar(1000, pa.int64())).view(LOG_SCHEMA.field("timestamp").type),
         pa.array([message.id.hex() for message in messages], pa.string()),
         pa.array([signed(message.internal_id) for message in messages], pa.int64()),
         pa.array([signed(message.trace_id) for message in messages], pa.int64()),
