@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from gnsq_lite.errors import ConnectError, OptionError
 from gnsq_lite.message import Message, finish_all, send_back
 from gnsq_lite.spark.compat import available_now_mixin
+from gnsq_lite.spark.depth import ChannelDepth
 from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_epoch, read_plan
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import Offset, parse_offset
@@ -65,13 +66,14 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         self._options = options
         self._spool: EpochSpool | None = None
         self._meta: Meta | None = None
+        self._depth: ChannelDepth | None = None
         self._backlog_until_ns = 0
         self._first: int | None = None
         self._begun = 0.0
         self._last: Offset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_spool": None, "_meta": None}
+        return {**self.__dict__, "_spool": None, "_meta": None, "_depth": None}
 
     def _started(self) -> Meta:
         if self._meta is None:
@@ -84,6 +86,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
                     f"spool {options.spool_dir} belongs to {meta.topic}/{meta.channel}: each query needs its own"
                 )
             self._meta = meta
+            self._depth = ChannelDepth(options)
         return self._meta
 
     def _opened(self) -> EpochSpool:
@@ -117,6 +120,12 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
                 f" {meta.uuid}); set failOnDataLoss=false to go on without what it held"
             )
         return Offset(meta.uuid, max(meta.committed, start.number), "epoch")
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the newest epoch and the channel's depth, for the query's progress alone; None before the first."""
+        if self._last is None or self._depth is None:
+            return None
+        return {**self._last.as_dict(), "depth": self._depth.look()}
 
     def _is_read(self, epoch: int) -> bool:
         """Whether the last epoch found nothing of the backlog any more."""
