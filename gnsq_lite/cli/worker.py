@@ -12,7 +12,7 @@ from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_fo
 from gnsq_lite.errors import NSQError
 from gnsq_lite.supervise import logs
 from gnsq_lite.supervise.exit_codes import ExitCode
-from gnsq_lite.supervise.place import Place, take_place
+from gnsq_lite.supervise.report_files import Slot, take_slot
 
 
 @go_command("worker", example="worker shop.tasks --processes 4")
@@ -50,15 +50,15 @@ def command(target: str, **flags: Any) -> int:
         if flags[name] and flags["no_supervise"]:
             flag = "--" + name.replace("_", "-")
             raise click.UsageError(f"{flag} needs the supervisor; leave --no-supervise out")
-    place = take_place()
-    logs.configure(flags["log_format"], flags["log_level"], str(place.number) if place else "main")
-    if place is None and not flags["no_supervise"]:
+    slot = take_slot()
+    logs.configure(flags["log_format"], flags["log_level"], str(slot.number) if slot else "main")
+    if slot is None and not flags["no_supervise"]:
         status = _status(flags)
         return supervise(flags["processes"], status, reload=flags["reload"], pid_path=flags["pidfile"])
-    return _work(target, place, flags)
+    return _work(target, slot, flags)
 
 
-def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
+def _work(target: str, slot: Slot | None, flags: dict[str, Any]) -> int:
     from gnsq_lite.worker.loading import LoadError, load
 
     try:
@@ -68,11 +68,11 @@ def _work(target: str, place: Place | None, flags: dict[str, Any]) -> int:
         click.echo(f"gnsq-lite: {error}", err=True)
         if not flags["reload"]:
             return ExitCode.USAGE
-        wait_for_a_change(place, error.files if isinstance(error, LoadError) else ())
+        wait_for_a_change(slot, error.files if isinstance(error, LoadError) else ())
         return ExitCode.RELOAD
     status = _status(flags)
     wear = {name: flags[name] for name in ("max_messages", "max_memory", "processes")}
-    return run_worker(worker, place, reload=flags["reload"], status=status, **wear)
+    return run_worker(worker, slot, reload=flags["reload"], status=status, **wear)
 
 
 def _status(flags: dict[str, Any]) -> StatusAt:

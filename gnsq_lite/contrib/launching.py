@@ -17,8 +17,8 @@ from gnsq_lite.supervise.folders import pidfile
 from gnsq_lite.supervise.group import GroupPages, Merge
 from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.orphans import LastResort
-from gnsq_lite.supervise.place import Place, Word
 from gnsq_lite.supervise.processes import GRACE, READY_TIMEOUT, Supervisor
+from gnsq_lite.supervise.report_files import Report, Slot
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
@@ -79,7 +79,7 @@ def supervise(processes: int, status: StatusAt, *, reload: bool = False, pid_pat
 
 def run_worker(
     worker: Any,
-    place: Place | None,
+    slot: Slot | None,
     *,
     reload: bool = False,
     status: StatusAt | None = None,
@@ -87,7 +87,7 @@ def run_worker(
     max_memory: int | None = None,
     processes: int = 1,
 ) -> int:
-    """Run *worker* in this process, at its *place* under a supervisor of *processes*, and return the exit code.
+    """Run *worker* in this process, at its *slot* under a supervisor of *processes*, and return the exit code.
 
     The supervisor replaces it after about *max_messages*, and when it uses *max_memory* MiB.  Raises what
     :meth:`gnsq_lite.Worker.run` raises, and NSQConnectionError where the status port is taken.
@@ -100,48 +100,48 @@ def run_worker(
     from gnsq_lite.worker.status_pages import WorkerPages
 
     status = status or StatusAt()
-    if place is not None:
-        worker.paused = place.paused()
+    if slot is not None:
+        worker.paused = slot.paused()
     errors = LastErrors()
     live = Live(worker, errors, Depths(worker).look)
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker), live)
     ticks: list[Callable[[], bool]] = []
     if status.port is not None:
         worker.middleware.insert(0, errors)
-        if place is not None:
-            ticks.append(_pausing(place, live))  # first: the others may wait for the I/O loop
+        if slot is not None:
+            ticks.append(_pausing(slot, live))  # first: the others may wait for the I/O loop
         ticks.append(live.look)
-    if place is not None:
+    if slot is not None:
         worker.processes = processes
-        worker.election = ByLock(os.path.join(os.path.dirname(place.socket), "schedules"))
-        place.tell(Word.LIMIT, repr(float(worker.drain_timeout)))
-        last_resort = LastResort(place, worker.drain_timeout + GRACE)
-        StatusServer(pages, place.socket, start_hub_thread, last_resort.look).start()
-        ticks += [place.is_orphaned, Reports(worker, place, Wear(max_messages, max_memory)).look]
-        ticks += [_telling(place)] if reload else []
+        worker.election = ByLock(os.path.join(os.path.dirname(slot.socket), "schedules"))
+        slot.report(Report.LIMIT, repr(float(worker.drain_timeout)))
+        last_resort = LastResort(slot, worker.drain_timeout + GRACE)
+        StatusServer(pages, slot.socket, start_hub_thread, last_resort.look).start()
+        ticks += [slot.is_orphaned, Reports(worker, slot, Wear(max_messages, max_memory)).look]
+        ticks += [_reporting_changes(slot)] if reload else []
     elif status.port is not None:
         server = StatusServer(pages, (status.host, status.port), start_hub_thread, access=status.access())
         _serve(server, status)
-    return running.run(worker, worker.drain_timeout, supervised=place is not None, ticks=ticks)
+    return running.run(worker, worker.drain_timeout, supervised=slot is not None, ticks=ticks)
 
 
-def _pausing(place: Place, live: Any) -> Callable[[], bool]:
+def _pausing(slot: Slot, live: Any) -> Callable[[], bool]:
     """Return a tick that pauses and resumes as the supervisor says; it never drains."""
 
     def look() -> bool:
-        live.pause(place.paused())
+        live.pause(slot.paused())
         return False
 
     return look
 
 
-def _telling(place: Place) -> Callable[[], bool]:
+def _reporting_changes(slot: Slot) -> Callable[[], bool]:
     """Return a tick that reports a changed source to the supervisor; it never drains."""
     changes = Changes()
 
     def look() -> bool:
         if changes.look():
-            place.tell(Word.CHANGED, "")
+            slot.report(Report.CHANGED, "")
         return False
 
     return look
@@ -169,12 +169,12 @@ class Changes:
         return True
 
 
-def wait_for_a_change(place: Place | None, files: Iterable[str]) -> None:
+def wait_for_a_change(slot: Slot | None, files: Iterable[str]) -> None:
     """Return when a source has changed, or when the supervisor is gone."""
     here = [os.path.abspath(entry.path) for entry in os.scandir() if entry.name.endswith(".py")]
     changes = Changes([*files, *here])
     print("gnsq-lite: waiting for a source to change", file=sys.stderr, flush=True)
-    while not changes.look() and not (place is not None and place.is_orphaned()):
+    while not changes.look() and not (slot is not None and slot.is_orphaned()):
         time.sleep(0.1)
 
 

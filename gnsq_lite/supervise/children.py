@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.supervise.place import VARIABLE, Place, Word, forget, told_limit, told_ready
+from gnsq_lite.supervise.report_files import VARIABLE, Report, Slot, remove_reports, reported_limit, reported_ready
 from gnsq_lite.supervise.restarts import Restarts
 
 log = logging.getLogger("gnsq_lite.supervise")
@@ -51,13 +51,13 @@ class Child:
     @property
     def is_ready(self) -> bool:
         """Whether each of its handlers can receive messages."""
-        ready, handlers = told_ready(self.socket)
+        ready, handlers = reported_ready(self.socket)
         return self.pid is not None and 0 < handlers == ready
 
     def may_replace(self, other: Child) -> bool:
         """Whether it is ready, or as ready as *other*: where no nsqd has a topic yet, neither is ready."""
-        ready, handlers = told_ready(self.socket)
-        return handlers > 0 and (ready == handlers or ready >= told_ready(other.socket)[0])
+        ready, handlers = reported_ready(self.socket)
+        return handlers > 0 and (ready == handlers or ready >= reported_ready(other.socket)[0])
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Child:
         self.pid = os.posix_spawn(
             command[0],
             tuple(command),
-            {**environ, VARIABLE: Place(os.getpid(), self.number, socket).text()},
+            {**environ, VARIABLE: Slot(os.getpid(), self.number, socket).text()},
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
             setpgroup=0,  # Ctrl-C comes to the supervisor alone, which passes it on once
             setsigmask=(),
@@ -86,7 +86,7 @@ class Child:
         if self.pid is None:
             return
         if number == signal.SIGTERM:
-            told = told_limit(self.socket) if limit is None else limit
+            told = reported_limit(self.socket) if limit is None else limit
             grace += _LIMIT if told is None else told
         self.kill_at = min(self.kill_at, now + grace)
         self.send(number)
@@ -102,7 +102,7 @@ class Child:
     def ended(self, code: int) -> None:
         """Note that it has ended, and remove its files."""
         self.pid, self.kill_at, self.last_exit = None, NEVER, code
-        forget(self.socket, *Word)
+        remove_reports(self.socket, *Report)
         try:
             os.unlink(self.socket)
         except FileNotFoundError:

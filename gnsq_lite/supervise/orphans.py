@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.supervise.exit_codes import ExitCode
-from gnsq_lite.supervise.place import Place
+from gnsq_lite.supervise.report_files import Slot
 
 
 class LastResort:
@@ -19,18 +19,18 @@ class LastResort:
 
     def __init__(
         self,
-        place: Place,
+        slot: Slot,
         limit: float,
         clock: Clock = SYSTEM_CLOCK,
         end: Callable[[int], None] = os._exit,
         parent: Callable[[], int] = os.getppid,
     ) -> None:
-        self._place, self._limit, self._clock, self._end, self._parent = place, limit, clock, end, parent
+        self._slot, self._limit, self._clock, self._end, self._parent = slot, limit, clock, end, parent
         self._since: float | None = None
 
     def look(self) -> None:
         """End the process once its time is over."""
-        if not self._place.is_orphaned(self._parent):
+        if not self._slot.is_orphaned(self._parent):
             return
         now = self._clock.now()
         if self._since is None:

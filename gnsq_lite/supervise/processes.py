@@ -16,7 +16,7 @@ from gnsq_lite.supervise.children import NEVER, Child
 from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.folders import folder_for_sockets
 from gnsq_lite.supervise.notify import Notifier
-from gnsq_lite.supervise.place import tell_paused
+from gnsq_lite.supervise.report_files import write_paused
 from gnsq_lite.supervise.restarts import Restarts
 from gnsq_lite.supervise.rolling import Rolling
 
@@ -43,7 +43,7 @@ class Supervisor:
 
     command: Sequence[str]
     count: int
-    #: Seconds a process may take to drain; None: what the process reports (:class:`Place`).
+    #: Seconds a process may take to drain; None: what the process reports (:class:`Slot`).
     drain_timeout: float | None = None
     #: Seconds it has beyond that before it is killed.
     grace: float = GRACE
@@ -90,7 +90,7 @@ class Supervisor:
     def pause(self, topic: str, channel: str, paused: bool) -> None:
         """Pause or resume a handler in every process, those started later included; from any thread."""
         self._paused = self._paused | {(topic, channel)} if paused else self._paused - {(topic, channel)}
-        tell_paused(self._folder, self._paused)
+        write_paused(self._folder, self._paused)
 
     def drain(self) -> None:
         """End in order, as on SIGTERM; from any thread."""

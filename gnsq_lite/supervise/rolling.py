@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from gnsq_lite.supervise.children import NEVER, Child
-from gnsq_lite.supervise.place import Word, forget, told
+from gnsq_lite.supervise.report_files import Report, read_report, remove_reports
 
 log = logging.getLogger("gnsq_lite.supervise")
 
@@ -55,14 +55,14 @@ class Rolling:
             log.error(text, new.number, why, extra=new.extra)
         for child in children:
             child.stale_at = NEVER
-            forget(child.socket, Word.CHANGED)  # a worn one asks on, less and less often
+            remove_reports(child.socket, Report.CHANGED)  # a worn one asks on, less and less often
 
 
 def _wishes(child: Child, now: float) -> float:
     """Return when to replace *child*, which asked for it."""
-    if told(child.socket, Word.CHANGED) is not None:
+    if read_report(child.socket, Report.CHANGED) is not None:
         return now
-    why = told(child.socket, Word.WORN)
+    why = read_report(child.socket, Report.WORN)
     if why is None:
         return NEVER
     delay = child.restarts.ended()  # a limit below what a new process needs at once must not have them spin

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnsq_lite.stats import ReaderStats
-from gnsq_lite.supervise.place import Place, Word
+from gnsq_lite.supervise.report_files import Report, Slot
 from gnsq_lite.worker.app import Worker
 
 #: Seconds the I/O loop has to answer.
@@ -52,8 +52,8 @@ class Wear:
 class Reports:
     """Reports changes to the supervisor."""
 
-    def __init__(self, worker: Worker, place: Place, wear: Wear) -> None:
-        self._worker, self._place, self._wear = worker, place, wear
+    def __init__(self, worker: Worker, slot: Slot, wear: Wear) -> None:
+        self._worker, self._slot, self._wear = worker, slot, wear
         self._ready, self._is_worn = "", False
 
     def look(self) -> bool:
@@ -64,10 +64,10 @@ class Reports:
             stats = []
         ready = f"{sum(each.is_ready for each in stats)}/{len(self._worker.handlers)}"
         if ready != self._ready:
-            self._place.tell(Word.READY, ready)
+            self._slot.report(Report.READY, ready)
             self._ready = ready
         why = None if self._is_worn else self._wear.why(stats)
         if why is not None:
-            self._place.tell(Word.WORN, why)
+            self._slot.report(Report.WORN, why)
             self._is_worn = True
         return False

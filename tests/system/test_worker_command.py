@@ -226,9 +226,9 @@ import os, sys, time
 from gnsq_lite.supervise.processes import Supervisor
 script = '''
 import os, sys, time
-from gnsq_lite.supervise.place import take_place
-place = take_place()
-open(place.socket, "w").close()
+from gnsq_lite.supervise.report_files import take_slot
+slot = take_slot()
+open(slot.socket, "w").close()
 if os.fork() == 0:
     os._exit(3) if os.fork() else time.sleep(0.3)
     os._exit(4)

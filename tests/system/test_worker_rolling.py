@@ -164,12 +164,12 @@ import sys
 from gnsq_lite.supervise.processes import Supervisor
 script = '''
 import os, signal, time
-from gnsq_lite.supervise.place import Word, take_place
-place = take_place()
-open(place.socket, "w").close()
+from gnsq_lite.supervise.report_files import Report, take_slot
+slot = take_slot()
+open(slot.socket, "w").close()
 if not os.path.exists("old"):
     open("old", "w").close()
-    place.tell(Word.READY, "1/1")
+    slot.report(Report.READY, "1/1")
 print("up", os.getpid(), flush=True)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 while True: time.sleep(0.1)

@@ -12,7 +12,7 @@ from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.children import NEVER, Child
 from gnsq_lite.supervise.folders import clean, folder_for_sockets, pidfile
 from gnsq_lite.supervise.notify import Notifier
-from gnsq_lite.supervise.place import Place, Word, forget, told, told_limit, told_ready
+from gnsq_lite.supervise.report_files import Report, Slot, read_report, remove_reports, reported_limit, reported_ready
 from gnsq_lite.supervise.restarts import LONGEST, WELL_AFTER, Restarts
 from gnsq_lite.supervise.rolling import Rolling
 from gnsq_lite.worker.reports import Wear, resident
@@ -25,19 +25,19 @@ def child(folder: Path, number: int, clock: FakeClock, name: str = "") -> Child:
     return made
 
 
-def tell(child: Child, word: Word, text: str) -> None:
-    Place(os.getpid(), child.number, child.socket).tell(word, text)
+def tell(child: Child, word: Report, text: str) -> None:
+    Slot(os.getpid(), child.number, child.socket).report(word, text)
 
 
 def test_what_is_told_is_read_and_can_be_taken_back_and_nobody_minds_a_supervisor_that_is_gone(tmp_path: Path) -> None:
-    place = Place(1, 0, str(tmp_path / "0.sock"))
-    assert (told_limit(place.socket), told_ready(place.socket)) == (None, (0, 0))
-    place.tell(Word.LIMIT, "2.5")
-    place.tell(Word.READY, "1/2")
-    assert (told_limit(place.socket), told_ready(place.socket)) == (2.5, (1, 2))
-    forget(place.socket, *Word)
+    slot = Slot(1, 0, str(tmp_path / "0.sock"))
+    assert (reported_limit(slot.socket), reported_ready(slot.socket)) == (None, (0, 0))
+    slot.report(Report.LIMIT, "2.5")
+    slot.report(Report.READY, "1/2")
+    assert (reported_limit(slot.socket), reported_ready(slot.socket)) == (2.5, (1, 2))
+    remove_reports(slot.socket, *Report)
     assert list(tmp_path.iterdir()) == []
-    Place(1, 0, str(tmp_path / "gone" / "0.sock")).tell(Word.READY, "1/1")
+    Slot(1, 0, str(tmp_path / "gone" / "0.sock")).report(Report.READY, "1/1")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_new_process_takes_over_when_it_is_ready_or_as_ready_as_the_old_one(
     rolling.newcomer = child(tmp_path, 0, clock, "new")
     for each, text in ((first, old), (rolling.newcomer, new)):
         if text is not None:
-            tell(each, Word.READY, text)
+            tell(each, Report.READY, text)
     assert (rolling.take_over(children) is first) == takes_over
     assert (rolling.newcomer is None) == takes_over == (children[0] is not first)
 
@@ -72,7 +72,7 @@ def test_a_new_process_has_its_time_and_then_all_go_on_until_they_are_asked_agai
     clock = FakeClock()
     rolling, children = Rolling(60.0), [child(tmp_path, n, clock) for n in range(2)]
     for each in children:
-        tell(each, Word.CHANGED, "")
+        tell(each, Report.CHANGED, "")
     assert rolling.begin(children, clock.now())
     clock.advance(59.9)
     assert not rolling.is_late(clock.now())
@@ -82,7 +82,7 @@ def test_a_new_process_has_its_time_and_then_all_go_on_until_they_are_asked_agai
     assert rolling.newcomer is None
     assert not rolling.is_late(clock.now())
     assert not rolling.begin(children, clock.now())
-    tell(children[1], Word.CHANGED, "")
+    tell(children[1], Report.CHANGED, "")
     assert rolling.begin(children, clock.now())
     assert rolling.newcomer.number == 1
 
@@ -94,7 +94,7 @@ def test_a_process_that_is_worn_soon_after_its_start_waits_ever_longer_and_after
     rolling, children = Rolling(60.0), [child(tmp_path, 0, clock)]
     delays = []
     for _ in range(8):
-        tell(children[0], Word.WORN, "it uses 2 MiB")
+        tell(children[0], Report.WORN, "it uses 2 MiB")
         assert not rolling.begin(children, clock.now())
         delays.append(children[0].stale_at - clock.now())
         clock.advance(delays[-1])
@@ -111,9 +111,9 @@ def test_a_process_that_is_worn_soon_after_its_start_waits_ever_longer_and_after
 def test_a_process_that_does_not_run_is_not_replaced(tmp_path: Path) -> None:
     clock = FakeClock()
     children = [child(tmp_path, 0, clock)]
-    tell(children[0], Word.CHANGED, "")
+    tell(children[0], Report.CHANGED, "")
     children[0].ended(0)
-    assert told(children[0].socket, Word.CHANGED) is None
+    assert read_report(children[0].socket, Report.CHANGED) is None
     children[0].stale_at = clock.now()
     assert not Rolling(60.0).begin(children, clock.now())
     assert children[0].start_at == NEVER

@@ -13,7 +13,7 @@ import pytest
 from gnsq_lite.errors import HTTPConnectError
 from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.orphans import LastResort
-from gnsq_lite.supervise.place import VARIABLE, Place, take_place
+from gnsq_lite.supervise.report_files import VARIABLE, Slot, take_slot
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 from tests.fakes import FakeClock
@@ -45,20 +45,20 @@ def test_a_good_run_makes_the_next_end_a_first_one() -> None:
 
 
 def test_a_place_is_taken_once_and_only_by_the_child_it_is_for() -> None:
-    mine = Place(os.getppid(), 3, "/tmp/a:b/3.sock")
+    mine = Slot(os.getppid(), 3, "/tmp/a:b/3.sock")
     environ = {VARIABLE: mine.text(), "OTHER": "x"}
-    assert take_place(environ) == mine
+    assert take_slot(environ) == mine
     assert environ == {"OTHER": "x"}
-    assert take_place(environ) is None
-    for wrong in ("", "x", "1:2", "1:x:/s", Place(os.getppid() + 1, 3, "/s").text()):
-        assert take_place({VARIABLE: wrong}) is None
+    assert take_slot(environ) is None
+    for wrong in ("", "x", "1:2", "1:x:/s", Slot(os.getppid() + 1, 3, "/s").text()):
+        assert take_slot({VARIABLE: wrong}) is None
     assert not mine.is_orphaned()
     assert mine.is_orphaned(lambda: 1) == (os.getppid() != 1)
 
 
 def test_a_process_that_does_not_drain_ends_some_time_after_its_supervisor() -> None:
     clock, ended, parent = FakeClock(), [], [7]
-    last_resort = LastResort(Place(7, 0, "/s"), 40.0, clock, ended.append, lambda: parent[0])
+    last_resort = LastResort(Slot(7, 0, "/s"), 40.0, clock, ended.append, lambda: parent[0])
     last_resort.look()
     clock.advance(1000.0)
     last_resort.look()

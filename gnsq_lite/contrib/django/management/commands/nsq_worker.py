@@ -14,7 +14,7 @@ from gnsq_lite.contrib.launching import TOKEN, StatusAt, run_worker, supervise, 
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.supervise import logs
 from gnsq_lite.supervise.exit_codes import ExitCode
-from gnsq_lite.supervise.place import Place, take_place
+from gnsq_lite.supervise.report_files import Slot, take_slot
 from gnsq_lite.worker import Worker
 from gnsq_lite.worker.loading import LoadError, explained
 
@@ -51,23 +51,23 @@ class Command(BaseCommand):
             if options[name] and options["no_supervise"]:
                 flag = "--" + name.replace("_", "-")
                 raise CommandError(f"{flag} needs the supervisor; leave --no-supervise out", returncode=ExitCode.USAGE)
-        place = take_place()
+        slot = take_slot()
         if options["log_format"]:
-            logs.configure(options["log_format"], "info", str(place.number) if place else "main")
+            logs.configure(options["log_format"], "info", str(slot.number) if slot else "main")
         status = StatusAt(
             options["metrics_host"], options["metrics_port"], options["allow_host"], options["allow_control"]
         )
         try:
-            if place is None and not options["no_supervise"]:
+            if slot is None and not options["no_supervise"]:
                 code = supervise(options["processes"], status, reload=options["reload"], pid_path=options["pidfile"])
             else:
-                code = self._work(place, options, status)
+                code = self._work(slot, options, status)
         except NSQError as error:
             code = ExitCode.USAGE if isinstance(error, OptionError) else ExitCode.FAILED
             raise CommandError(str(error), returncode=code) from error
         sys.exit(code)
 
-    def _work(self, place: Place | None, options: dict[str, Any], status: StatusAt) -> int:
+    def _work(self, slot: Slot | None, options: dict[str, Any], status: StatusAt) -> int:
         try:
             worker = _worker(options)
         except (OptionError, InvalidName, ImproperlyConfigured) as error:
@@ -76,11 +76,11 @@ class Command(BaseCommand):
             why = explained("the apps' nsq.py", error)
         else:
             wear = {name: options[name] for name in ("max_messages", "max_memory", "processes")}
-            return run_worker(worker, place, reload=options["reload"], status=status, **wear)
+            return run_worker(worker, slot, reload=options["reload"], status=status, **wear)
         self.stderr.write(f"nsq_worker: {why}")
         if not options["reload"]:
             return ExitCode.USAGE
-        wait_for_a_change(place, why.files)
+        wait_for_a_change(slot, why.files)
         return ExitCode.RELOAD
 
 

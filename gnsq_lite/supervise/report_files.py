@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-#: The environment variable with a process's place; its command line is the supervisor's.
+#: The environment variable with a process's slot; its command line is the supervisor's.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
 #: The file in which the supervisor lists the paused handlers.
 _PAUSED = "paused"
 
 
-class Word(Enum):
+class Report(Enum):
     """What a process may report."""
 
     #: Seconds it may take to drain.
@@ -34,8 +34,8 @@ class Word(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
-    """A process's place under its supervisor."""
+class Slot:
+    """A process's slot under its supervisor."""
 
     supervisor: int
     number: int
@@ -46,9 +46,9 @@ class Place:
         """Return the value of :data:`VARIABLE`."""
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
-    def tell(self, word: Word, text: str) -> None:
+    def report(self, report: Report, text: str) -> None:
         """Report to the supervisor, if it still runs.  Raises OSError: the disk is full, for one."""
-        path = _file(self.socket, word)
+        path = _file(self.socket, report)
         with suppress(FileNotFoundError):  # its folder went with it
             with open(f"{path}.new", "w", encoding="utf-8") as file:
                 file.write(text)
@@ -67,27 +67,27 @@ class Place:
         return parent() != self.supervisor
 
 
-def told(socket: str, word: Word) -> str | None:
+def read_report(socket: str, report: Report) -> str | None:
     """Return the report of the process with that *socket*, or None."""
     try:
-        with open(_file(socket, word), encoding="utf-8") as file:
+        with open(_file(socket, report), encoding="utf-8") as file:
             return file.read()
     except OSError:
         return None
 
 
-def told_limit(socket: str) -> float | None:
+def reported_limit(socket: str) -> float | None:
     """Return the reported drain limit of the process with that *socket*, seconds, or None."""
-    return _number(told(socket, Word.LIMIT))
+    return _number(read_report(socket, Report.LIMIT))
 
 
-def told_ready(socket: str) -> tuple[int, int]:
+def reported_ready(socket: str) -> tuple[int, int]:
     """Return how many handlers of that process are ready, of how many; (0, 0) before it has reported."""
-    some, _, all_of_them = (told(socket, Word.READY) or "").partition("/")
+    some, _, all_of_them = (read_report(socket, Report.READY) or "").partition("/")
     return int(_number(some) or 0), int(_number(all_of_them) or 0)
 
 
-def tell_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
+def write_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
     """List the paused (topic, channel) for all processes whose sockets are in *folder*.  Raises OSError."""
     path = os.path.join(folder, _PAUSED)
     with open(f"{path}.new", "w", encoding="utf-8") as file:
@@ -95,15 +95,15 @@ def tell_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
     os.replace(f"{path}.new", path)
 
 
-def forget(socket: str, *words: Word) -> None:
+def remove_reports(socket: str, *reports: Report) -> None:
     """Remove the reports of the process with that *socket*."""
-    for word in words:
+    for report in reports:
         with suppress(FileNotFoundError):
-            os.unlink(_file(socket, word))
+            os.unlink(_file(socket, report))
 
 
-def _file(socket: str, word: Word) -> str:
-    return f"{socket}.{word.value}"
+def _file(socket: str, report: Report) -> str:
+    return f"{socket}.{report.value}"
 
 
 def _number(text: str | None) -> float | None:
@@ -113,14 +113,14 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def take_place(environ: MutableMapping[str, str] = os.environ) -> Place | None:
-    """Return this process's place, or None where it has no supervisor.
+def take_slot(environ: MutableMapping[str, str] = os.environ) -> Slot | None:
+    """Return this process's slot, or None where it has no supervisor.
 
-    The variable is removed, so that processes started from here have no place.  One meant for another process is
+    The variable is removed, so that processes started from here have no slot.  One meant for another process is
     ignored.
     """
     supervisor, _, rest = environ.pop(VARIABLE, "").partition(":")
     number, _, socket = rest.partition(":")
     if not (supervisor.isdigit() and number.isdigit() and socket) or int(supervisor) != os.getppid():
         return None
-    return Place(int(supervisor), int(number), socket)
+    return Slot(int(supervisor), int(number), socket)
