@@ -261,12 +261,14 @@ class Writer(Generic[Outcome]):
         most = self._own.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._dialect.batch_extra <= most
         publications: list[Publication[Any]] = []
-        for part in [batch] if fits else batch.parts(most):
+        for part in (parts := [batch] if fits else list(batch.parts(most))):
             publication = Publication(core.loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
             if asks:
                 self._ask(core, publication, part.request(topic, key_bytes(key), partition))
             elif fits:
                 publication.data = whole
+            if len(parts) == 1:
+                return core.carry_and_wait(publication)  # type: ignore[no-any-return]
             core.carry(publication)
             publications.append(publication)
         return wait_for_all(publications)
@@ -321,8 +323,7 @@ class Writer(Generic[Outcome]):
         with self._lock:
             if self._closed:
                 raise ClosedError("the Writer was closed")
-            core = self._core
-            if core is not None:
+            if (core := self._core) is not None:
                 return core
             loop = io_loop()
         core = Producer(loop, self._settings)  # which opens nothing
@@ -367,7 +368,7 @@ class Writer(Generic[Outcome]):
             request = PublishRequest(
                 topic=topic,
                 bodies=(body,),
-                defer=check_number("defer", defer or 0.0, *DEFER),
+                defer=check_number("defer", defer, *DEFER) if defer else 0.0,
                 key=key_bytes(key),
                 partition=partition,
                 trace_id=trace_id,

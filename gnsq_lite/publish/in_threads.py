@@ -39,6 +39,8 @@ class InThreads:
 
     Args:
         turns: The nsqds to publish to.
+        lead: Makes the command of a publish that goes to a leader, and returns the connection there; from any thread.
+            None: the loop is to see to it.
         gathered: What the loop gathers and has not sent.
         retries: Of each publish.
         carry: Carries a publish out, from any thread; submit, in the loop.
@@ -54,6 +56,7 @@ class InThreads:
         clock: Clock,
         *,
         turns: Turns,
+        lead: Callable[[Publication], Any],
         gathered: Sized,
         retries: int,
         carry: Callable[[Publication], None],
@@ -64,7 +67,7 @@ class InThreads:
         reasons: Callable[[], Iterable[NSQError | str]],
     ) -> None:
         self._loop, self.clock, self._turns, self._gathered = loop, clock, turns, gathered
-        self._retries, self._carry = retries, carry
+        self._lead, self._retries, self._carry = lead, retries, carry
         self._submit, self.took, self._given_up = submit, took, given_up
         self._cover, self._reasons = cover, reasons
         #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
@@ -73,6 +76,8 @@ class InThreads:
         self._entering: deque[Publication] = deque()
         #: Of its own: what a thread leaves to the loop would take two, and then always meet the same nsqd.
         self._turn = 0
+        #: Whether each publish goes to a leader; the Writer's to say.
+        self.routed = False
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
         """Publish one message, whose body was checked, to any nsqd, and wait; in the caller's thread.
@@ -83,27 +88,25 @@ class InThreads:
         return self._publish_and_wait(publication, publication.command())
 
     def publish_any(self, publication: Publication) -> Any:
-        """Do the same with what may be more than one plain message."""
-        if _has_bytes(publication):
-            return self._publish_and_wait(publication, publication.command())
-        self._carry(publication)
-        return publication.result()
+        """Do the same with what may be more than one plain message, or goes to a leader."""
+        known = not self.routed and publication.request is None
+        return self._publish_and_wait(publication, publication.command() if known else b"")
 
     def _publish_and_wait(self, publication: Publication, command: bytes) -> Any:
         # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
         if self._is_first() and get_hub_if_exists() is None:
-            for _ in range(len(self._turns.connected)):
-                connection = self._next()
-                if connection is not None and connection.publish(publication, command):
+            for _ in range(1 if self.routed else len(self._turns.connected)):
+                connection = self._connection_for(publication)
+                if connection is None:
+                    break
+                if connection.publish(publication, publication.data or command):
                     return publication.outcome()
         self._carry(publication)
         return publication.result()
 
     def queue(self, publication: Publication) -> bool:
         """Queue it on a connection, for the loop to send; False: the loop is to carry it out."""
-        if not (self._is_first() and _has_bytes(publication)):
-            return False
-        connection = self._next()
+        connection = self._connection_for(publication) if self._is_first() else None
         publication.carrier = self
         if connection is None or not connection.put_in_thread(publication):
             return False
@@ -114,8 +117,12 @@ class InThreads:
         """Whether it would overtake nothing."""
         return not (self._entering or self._turns.waiting or self._gathered or self._loop.stopped)
 
-    def _next(self) -> Any:
-        """Return the connection of the nsqd whose turn it is, if it has one."""
+    def _connection_for(self, publication: Publication) -> Any:
+        """Return the connection to the nsqd that leads or whose turn it is; None: the loop is to see to it."""
+        if self.routed:
+            return self._lead(publication)
+        if publication.request is not None and not publication.data:
+            return None  # the dialect may be undecided
         self._turn = turn = self._turn + 1
         destination = self._turns.at_turn(turn)
         return None if destination is None else destination.connection
@@ -153,8 +160,3 @@ class InThreads:
         """Have its deadline kept: its thread was interrupted, and nobody waits for it."""
         if not publication.done():
             self._cover(publication.deadline)
-
-
-def _has_bytes(publication: Publication) -> bool:
-    """Whether its bytes are known: the dialect of what is more than a plain publish may be undecided."""
-    return publication.request is None or bool(publication.data)

@@ -3,10 +3,13 @@
 Publishes to one topic keep their order.  While its route is looked up again they wait in one queue, with those that a
 lost leader refused at its head.  Those of a partition without a leader wait separately, and the others go on.  A
 publish never goes to a partition other than its own.
+
+A caller's thread chooses the leader itself unless something of its topic waits.  Everything else happens in the loop.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +22,7 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.shunned import Shunned
+from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
 
@@ -42,17 +46,19 @@ class Topic:
         self.waiting: deque[Publication] = deque()
         self.held: deque[Publication] = deque()
         self.discovery: Discovery | None = None
-        #: Nothing is placed before this moment: a fresh lookup is under way.
+        #: Whether publishes may be placed; else a fresh lookup is under way.
         self.fresh = False
+        #: How often a publish was put back.
+        self.returns = 0
         self.timer: Any = None
 
 
 class Routes:
-    """The routes of a Writer's topics.  In the loop's thread.
+    """The routes of a Writer's topics.  In the loop's thread, but for :meth:`in_thread`.
 
     Args:
         shunned: Endpoints that are left out where another will do.
-        load: Says how many publishes an endpoint has not answered yet.
+        find: Returns the destination at an endpoint, if there is one; from any thread.
         send_to: Sends a publish to an endpoint, and to no other.
         fail: Settles a publish with an error.
         keep: Takes each greenlet that is to be killed at the end.
@@ -66,20 +72,44 @@ class Routes:
         rng: Rng,
         *,
         shunned: Shunned[Endpoint],
-        load: Callable[[Endpoint], int],
+        find: Callable[[Endpoint], Destination | None],
         send_to: Callable[[Endpoint, Publication], None],
         fail: Callable[[Publication, NSQError], None],
         keep: Callable[[Any], None],
     ) -> None:
         self._loop, self._settings, self._clock, self._rng = loop, settings, clock, rng
-        self._shunned, self._load = shunned, load
+        self._shunned, self._find = shunned, find
         self._send_to, self._fail, self._keep = send_to, fail, keep
         self._dialect = settings.dialect
         self._topics: dict[str, Topic] = {}
+        #: Publishes that wait do so in this order.
+        self._numbers = itertools.count(1)
         self._ended = False
+
+    def in_thread(self, publication: Publication) -> Any:
+        """Make its command and return the connection to its leader; in the caller's thread.
+
+        None: the loop is to see to it; for one, where something waits that was published before.
+        """
+        topic = self._topics.get(publication.topic)
+        if topic is None or topic.waiting or not topic.fresh:
+            return None
+        returns, lookup = topic.returns, topic.lookup
+        publication.request = request = self._dialect.prepare(publication.asked())
+        publication.number = next(self._numbers)
+        try:
+            publication.leader = endpoint = self._choose(lookup, request, publication.leader)
+            publication.data = self._dialect.encode(request, endpoint, lookup)
+        except NSQError:
+            return None
+        destination = self._find(endpoint)
+        connection = None if destination is None else destination.connection
+        # From here on the connection refuses it where it has ended: what it lost is put back first.
+        return None if topic.waiting or not topic.fresh or topic.returns != returns else connection
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
+        publication.number = next(self._numbers)
         publication.request = self._dialect.prepare(publication.asked())
         topic = self._topic(publication.topic)
         if topic.waiting or not topic.fresh:
@@ -111,10 +141,10 @@ class Routes:
         if agreed is None:
             return
         lookup = agreed
+        topic.fresh = False  # and no thread chooses by it before what waits has its place
         if lookup.endpoints or topic.lookup is None:
             topic.lookup = lookup
-        topic.fresh = bool(lookup.endpoints)
-        if topic.fresh:
+        if lookup.endpoints:
             self._place_waiting(topic)
         else:
             for publication in topic.waiting:
@@ -135,12 +165,11 @@ class Routes:
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.
         waiting = deque(sorted((*topic.held, *topic.waiting), key=lambda publication: publication.number))
-        topic.held, topic.waiting = deque(), deque()
+        topic.held, topic.waiting, topic.fresh = deque(), waiting, True
         while waiting and topic.fresh:
-            publication = waiting.popleft()
-            if not publication.done():
-                self._place(topic, publication)
-        topic.waiting.extend(waiting)
+            if not waiting[0].done():
+                self._place(topic, waiting[0])
+            waiting.popleft()  # once it has its place: until then no thread may overtake it
 
     def _place(self, topic: Topic, publication: Publication) -> None:
         """Choose the leader and queue the command there."""
@@ -148,7 +177,8 @@ class Routes:
         if request is None:
             raise ValueError("a routed publish has a request")
         try:
-            endpoint = self._choose(topic, request)
+            endpoint = self._choose(topic.lookup, request, publication.leader)
+            publication.leader = None
             publication.data = self._dialect.encode(request, endpoint, topic.lookup)
         except NotSent as error:  # no leader now: look again, within the publish's own limits
             if self._may_retry(topic, publication, error):
@@ -203,7 +233,7 @@ class Routes:
         if publication.request is None or not (topic.lookup or topic.discovery is None):
             return False
         try:
-            chosen = self._choose(topic, publication.request)
+            chosen = self._choose(topic.lookup, publication.request)
         except NSQError:
             return False
         return chosen != endpoint and not self._shunned.has(chosen)
@@ -214,16 +244,27 @@ class Routes:
             if topic.lookup is not None and endpoint in topic.lookup.endpoints:
                 self._look_again(topic, 0.0)
 
-    def _choose(self, topic: Topic, request: PublishRequest) -> Endpoint:
-        """Return the leader; if any will do, one that is not shunned, if possible (PUB-4, YZ-5)."""
-        endpoints = self._settings.endpoints if topic.lookup is None else topic.lookup.endpoints
+    def _choose(self, lookup: Lookup | None, request: PublishRequest, before: Endpoint | None = None) -> Endpoint:
+        """Return the leader; if any will do, one that is not shunned, if possible (PUB-4, YZ-5).
+
+        The one that a thread chose *before* comes first: if each publish took two turns, one of two partitions would
+        never get any.
+        """
+        endpoints = self._settings.endpoints if lookup is None else lookup.endpoints
         if not _is_bound(request):
             endpoints = self._shunned.best(endpoints)
+            if before is not None and before in endpoints:
+                return before
             if self._dialect.balances_load:
                 endpoints = lightest(endpoints, self._load)
-        return self._dialect.choose(request, tuple(endpoints), topic.lookup)
+        return self._dialect.choose(request, tuple(endpoints), lookup)
+
+    def _load(self, endpoint: Endpoint) -> int:
+        destination = self._find(endpoint)
+        return 0 if destination is None else len(destination.owes())
 
     def _put_back(self, topic: Topic, publication: Publication) -> None:
+        topic.returns += 1
         topic.fresh = topic.discovery is None
         _insert(topic.waiting, publication)
 

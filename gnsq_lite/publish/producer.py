@@ -50,7 +50,7 @@ class Producer:
             clock,
             self.rng,
             shunned=shunned,
-            load=lambda endpoint: len(self.destinations[endpoint].owes()) if endpoint in self.destinations else 0,
+            find=lambda endpoint: self.destinations.get(endpoint),  # noqa: PLW0108 - it comes later
             send_to=self._send_to,
             fail=lambda publication, error: self.outcomes.settle(publication, error=error),
             keep=self.keep,
@@ -69,7 +69,6 @@ class Producer:
         #: Disconnected for good.
         self.ended = False
         self.reconnects = 0
-        self._number = 0
         self._hub = loop.hub
         self._alarm = Alarm(loop, clock, self._expire)
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
@@ -85,7 +84,7 @@ class Producer:
         self._greenlets: list[Any] = []
         self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
-        self.routed = settings.dialect.needs_route("")
+        self.routed = self.threads.routed = settings.dialect.needs_route("")
         #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
         self.undecided = bool(settings.lookupds) and settings.dialect.is_undecided
         self._discovery: Discovery | None = None
@@ -107,6 +106,7 @@ class Producer:
             self.loop,
             self.clock,
             turns=self.rotation,
+            lead=self.routes.in_thread,
             gathered=self._gathered.batches,
             retries=self.settings.retries,
             carry=self.carry,
@@ -154,6 +154,7 @@ class Producer:
         if not self.undecided and self.routed is dialect.needs_route(""):
             return
         self.undecided, self.routed = False, dialect.needs_route("")
+        self.threads.routed = self.routed
         waiting = [*self.rotation.take_waiting(), *self.routes.take_waiting()]
         self._connect((*self.settings.endpoints, *discovery.endpoints))
         for publication in waiting:
@@ -254,7 +255,7 @@ class Producer:
 
     def carry_and_wait(self, publication: Publication) -> Any:
         """Send it, wait, and return its receipt; from any thread.  Raises its error."""
-        if self.loop.is_shared and not self.routed:
+        if self.loop.is_shared:
             return self.threads.publish_any(publication)
         self.carry(publication)
         return publication.result()
@@ -263,7 +264,7 @@ class Producer:
         """Send it, now or as soon as an nsqd can be reached; from any thread."""
         if self.loop.is_here():
             self.submit(publication)
-        elif self.routed or not self.loop.is_shared or not self.threads.queue(publication):
+        elif not self.loop.is_shared or not self.threads.queue(publication):
             self.threads.hand_over(publication)
 
     def _cover(self, deadline: float) -> None:
@@ -290,8 +291,6 @@ class Producer:
 
     def _dispatch(self, publication: Publication) -> None:
         if self.routed:
-            self._number += 1
-            publication.number = self._number
             self.routes.send(publication)
         elif publication.request is None or publication.data or self.undecided:
             self._send(publication)

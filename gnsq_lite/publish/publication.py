@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 from greenlet import getcurrent
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop
@@ -69,6 +69,7 @@ class Publication(Completion, Generic[Outcome]):
         "gate",
         "in_doubt",
         "last_error",
+        "leader",
         "moves",
         "number",
         "request",
@@ -114,6 +115,8 @@ class Publication(Completion, Generic[Outcome]):
         #: met last.
         self.number = 0
         self.moves = 0
+        #: Whom its thread has chosen.
+        self.leader: Endpoint | None = None
         self.again_at = 0.0
         self.last_error: NSQError | None = None
         #: Whether an nsqd may have it; and whether an earlier try, whose answer did not come, is why.
@@ -311,12 +314,7 @@ def outcomes_left(publications: list[Publication]) -> Callable[[], tuple[int, st
 
 
 def wait_for_all(publications: list[Publication[Outcome]]) -> Outcome | None:
-    """Wait for all parts of a batch; raise the error of the first that failed, with what nsqd took of all.
-
-    A batch that was not split returns what its only part does.
-    """
-    if len(publications) == 1:
-        return publications[0].result()
+    """Wait for all parts of a batch that was split; raise the error of the first that failed, with what nsqd took."""
     failed: NSQError | None = None
     taken = 0
     for publication in publications:

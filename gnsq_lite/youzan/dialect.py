@@ -224,11 +224,14 @@ class YouzanDialect(Dialect):
         Raises PartitionUnavailable, NotSent, OptionError; nothing was sent.
         """
         self._check(request)
+        if request.key is None and request.partition is None:
+            return self._chooser.in_turn(request.topic, endpoints)
         layout = route.meta if route is not None and isinstance(route.meta, TopicLayout) else EMPTY
+        reachable = None if route is not None and endpoints is route.endpoints else set(endpoints)
         if route is None or not layout.has_partitions:
             layout = TopicLayout(producers=tuple(endpoints))
         return self._chooser.choose(
-            request.topic, layout, key=request.key, partition=request.partition, reachable=set(endpoints)
+            request.topic, layout, key=request.key, partition=request.partition, reachable=reachable
         )
 
     def _check(self, request: PublishRequest) -> None:

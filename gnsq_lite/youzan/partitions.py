@@ -6,7 +6,9 @@ the publish fails or waits, it never goes elsewhere: the order of a key's messag
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
@@ -35,7 +37,7 @@ class PartitionChooser:
         if mapping not in ("go", "java"):
             raise OptionError("key_mapping", mapping, "must be 'go' or 'java'")
         self._mapping: KeyMapping = mapping
-        self._turns: dict[str, int] = {}
+        self._turns: defaultdict[str, Iterator[int]] = defaultdict(count)
 
     def partition_for(
         self, topic: str, layout: TopicLayout, key: str | bytes | None, partition: int | None
@@ -81,12 +83,13 @@ class PartitionChooser:
         wanted = self.partition_for(topic, layout, key, partition)
         if wanted is not None:
             return self._endpoint_of(topic, layout, wanted, reachable)
-        open_ones = [e for e in layout.endpoints() if reachable is None or e in reachable]
-        if not open_ones:
+        return self.in_turn(topic, [e for e in layout.endpoints() if reachable is None or e in reachable])
+
+    def in_turn(self, topic: str, endpoints: Sequence[Endpoint]) -> Endpoint:
+        """Return the one of *endpoints* whose turn it is; from any thread.  Raises NotSent: there is none."""
+        if not endpoints:
             raise NotSent(f"no partition of {topic} can be written to")
-        turn = self._turns.get(topic, -1) + 1
-        self._turns[topic] = turn
-        return open_ones[turn % len(open_ones)]
+        return endpoints[next(self._turns[topic]) % len(endpoints)]
 
     def _endpoint_of(
         self, topic: str, layout: TopicLayout, partition: int, reachable: Collection[Endpoint] | None

@@ -64,10 +64,13 @@ class Bench:
         self.submitted: list[Publication] = []
         self.turns, self.gathered = Turns(*lines), list[Any]()
         self.carried: list[Publication] = []
+        #: The connection of each publish's leader.
+        self.leaders: dict[Publication, Line] = {}
         self.threads = InThreads(
             self.loop,
             self.clock,
             turns=self.turns,
+            lead=self.leader_of,
             gathered=self.gathered,
             retries=0,
             carry=self.carry,
@@ -77,6 +80,9 @@ class Bench:
             cover=lambda deadline: None,
             reasons=lambda: (),
         )
+
+    def leader_of(self, publication: Publication) -> Line | None:
+        return self.leaders.get(publication)
 
     def carry(self, publication: Publication) -> None:
         """What is left to the loop has its outcome at once."""
@@ -148,6 +154,21 @@ def test_a_request_whose_bytes_no_dialect_has_made_yet_is_the_loops() -> None:
     publication.data = b"DPUB t 5000\n\0\0\0\1x"
     assert bench.publishes(publication)
     assert line.taken == [publication.data]
+
+
+@pytest.mark.rule("YZ-4")
+def test_what_has_a_leader_goes_to_it_or_is_the_loops() -> None:
+    leader, other = Line(), Line()
+    bench = Bench(other)
+    bench.threads.routed = True
+    led, queued, unled = (bench.publication() for _ in range(3))
+    led.data = queued.data = b"PUB t 0\n\0\0\0\1x"
+    bench.leaders = dict.fromkeys((led, queued), leader)
+    assert bench.publishes(led)
+    assert bench.threads.queue(queued)
+    assert not bench.publishes(unled)
+    assert not bench.threads.queue(unled)
+    assert (leader.taken, other.taken) == ([led.data] * 2, [])
 
 
 def test_a_thread_with_greenlets_of_its_own_leaves_it_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

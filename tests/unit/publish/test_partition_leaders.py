@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import Endpoint, PublishRequest
+from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.partition_leaders import Topic, lightest
@@ -15,6 +16,7 @@ from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.lookup import TopicLayout
 from tests.fakes import FakeClock
 
 
@@ -28,9 +30,8 @@ class NoDiscovery:
         pass
 
 
-@pytest.mark.rule("YZ-8")
-def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
-    clock = FakeClock()
+def routed_core(clock: FakeClock) -> tuple[Any, Topic]:
+    """Return a Writer's core and its topic "t", whose route nobody has told yet."""
     settings = ProducerSettings(
         dialect=YouzanDialect(),
         endpoints=(),
@@ -44,7 +45,14 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
     )
     core: Any = Producer(loop_here(), settings, clock)
     topic = core.routes._topics["t"] = Topic()
-    topic.discovery = NoDiscovery()  # type: ignore[assignment]
+    topic.discovery = NoDiscovery()
+    return core, topic
+
+
+@pytest.mark.rule("YZ-8")
+def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
+    clock = FakeClock()
+    core, topic = routed_core(clock)
     publication = Publication(core.loop, "t", (b"x",), 86_400.0, clock.now() + 86_400.0)
     publication.request = PublishRequest(topic="t", bodies=(b"x",), key=b"k")
     core.submit(publication)
@@ -69,3 +77,117 @@ def test_the_partitions_that_owe_the_fewest_answers_are_chosen_among() -> None:
     owed = {Endpoint("a", 1, 0): 3, Endpoint("a", 1, 1): 1, Endpoint("b", 1, 2): 1}
     assert lightest(owed, owed.__getitem__) == [Endpoint("a", 1, 1), Endpoint("b", 1, 2)]
     assert lightest([], owed.__getitem__) == []
+
+
+LEADERS = (Endpoint("a", 1, 0), Endpoint("b", 1, 1))
+
+
+class Line:
+    """A leader that is connected, and owes nothing."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.connection = self.endpoint = endpoint
+
+    def owes(self) -> list[Publication]:
+        return []
+
+
+class Known:
+    """A Writer whose topic "t" has three partitions, the last of which has no leader."""
+
+    def __init__(self) -> None:
+        self.core, self.topic = routed_core(FakeClock())
+        self.routes = self.core.routes
+        self.core.destinations.update({endpoint: Line(endpoint) for endpoint in LEADERS})
+        self.sent: list[tuple[Endpoint, Publication]] = []
+        self.routes._send_to = lambda endpoint, publication: self.sent.append((endpoint, publication))
+        self.learn(*LEADERS)
+
+    def learn(self, *leaders: Endpoint) -> None:
+        partitions = {each.partition: each for each in leaders if each.partition is not None}
+        layout = TopicLayout(partition_num=3, partitions=partitions, has_meta=True)
+        self.routes._agreed = lambda topic, lookup: lookup
+        self.routes._learned(self.topic, Lookup(leaders, layout))
+
+    def publication(self, partition: int | None = None, body: bytes = b"x") -> Publication:
+        publication = Publication(self.core.loop, "t", (body,), 5.0, self.core.clock.now() + 5.0)
+        publication.request = PublishRequest(topic="t", bodies=(body,), partition=partition)
+        return publication
+
+
+@pytest.fixture
+def known() -> Iterator[Known]:
+    known = Known()
+    yield known
+    known.routes.close()
+
+
+@pytest.mark.rule("YZ-4")
+def test_a_thread_finds_the_leader_unless_something_of_its_topic_waits(known: Known) -> None:
+    publication = known.publication(1)
+    assert known.routes.in_thread(publication) is LEADERS[1]
+    assert publication.data == b"PUB t 1\n\0\0\0\1x"
+    assert known.routes.in_thread(known.publication(2)) is None  # which has none
+    refused = known.publication(0)
+    known.routes.retry(refused, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+    assert known.routes.in_thread(known.publication(1)) is None
+    known.learn(*LEADERS)
+    assert [each for _, each in known.sent] == [refused]
+    assert known.routes.in_thread(known.publication(1)) is LEADERS[1]
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_thread_overtakes_nothing_that_is_put_back_while_it_chooses(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, dialect = known.core.settings.dialect.encode, known.core.settings.dialect
+
+    def puts_back(*args: Any) -> Any:
+        known.routes.retry(known.publication(0), errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+        known.learn(*LEADERS)  # all of it is over before the thread goes on
+        return encode(*args)
+
+    monkeypatch.setattr(dialect, "encode", puts_back)
+    known.routes._place = lambda topic, publication: None
+    assert known.routes.in_thread(known.publication(0)) is None
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_thread_overtakes_nothing_that_was_held_and_gets_its_place_now(known: Known) -> None:
+    held = [known.publication(2) for _ in range(3)]
+    for publication in held:
+        known.routes.send(publication)
+    assert not known.sent
+    overtaking: list[Any] = []
+
+    def place(endpoint: Endpoint, publication: Publication) -> None:
+        known.sent.append((endpoint, publication))
+        overtaking.append(known.routes.in_thread(known.publication(2)))
+
+    known.routes._send_to = place
+    last = Endpoint("b", 1, 2)
+    known.core.destinations[last] = Line(last)
+    known.learn(*LEADERS, last)
+    assert known.sent == [(last, publication) for publication in held]
+    assert overtaking == [None] * 3
+    assert known.routes.in_thread(known.publication(2)) is last
+
+
+@pytest.mark.rule("YZ-4")
+def test_a_turn_that_a_thread_took_and_could_not_use_is_the_loops(known: Known) -> None:
+    """Else each publish would take two turns, and of two partitions one would never have its."""
+    del known.core.destinations[LEADERS[1]]  # nobody has published there yet
+    chosen = []
+    for _ in range(4):
+        publication = known.publication()
+        chosen.append(known.routes.in_thread(publication))
+        assert known.routes.in_thread(publication) is chosen[-1]
+        known.routes.send(publication)
+    assert chosen == [LEADERS[0], None] * 2
+    assert [endpoint for endpoint, _ in known.sent] == [*LEADERS] * 2
+    shunned = known.publication()
+    known.routes.in_thread(shunned)
+    avoided = shunned.leader
+    known.routes._shunned.add(avoided, whole_node=True)
+    known.routes.send(shunned)
+    assert known.sent[-1][0] is not avoided

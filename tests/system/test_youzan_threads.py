@@ -1,0 +1,149 @@
+"""Threads of a process that is not monkey-patched publish to leaders by themselves; on the embedded cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Writer, errors
+from gnsq_lite.broker import Broker
+from tests.system.test_process_faults import python
+from tests.system.test_writer import QUICK, wait_for
+from tests.system.test_youzan_writer import Ways
+
+BLOCKED = """
+import threading
+from gnsq_lite import Writer
+from gnsq_lite.broker import Broker
+from gnsq_lite.net.os_threads import native_lock
+with Broker(youzan=True, nsqds=2) as broker:
+    broker.youzan.create_topic("t", partitions=2)
+    with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
+        for partition in (0, 1):
+            writer.publish("t", b"first", partition=partition)
+        blocked = native_lock()
+        blocked.acquire()
+        writer._core.loop.call_soon(blocked.acquire)
+
+        def publish(number):
+            for count in range(5):
+                writer.publish("t", b"x", key=b"%d" % number)
+                writer.publish("t", b"x")
+                writer.publish("t", b"x", partition=count % 2)
+                writer.multipublish("t", [b"x"] * 3)
+
+        threads = [threading.Thread(target=publish, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        blocked.release()
+        count = sum(len(broker.youzan.bodies("t", partition)) for partition in (0, 1))
+        assert (count, writer.stats().published) == (62, 62), (count, writer.stats())
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("YZ-4")
+@pytest.mark.rule("PUB-2")
+def test_threads_publish_to_leaders_while_the_loop_is_blocked() -> None:
+    done = python(BLOCKED)
+    assert done.returncode == 0, done
+
+
+class Keyed:
+    """Threads, each with a key of its own and bodies in order; every other one is waited for."""
+
+    def __init__(self, writer: Writer, count: int) -> None:
+        self._writer, self._stopped = writer, False
+        self.ok: set[bytes] = set()
+        self.failed: list[errors.NSQError] = []
+        self._threads = [threading.Thread(target=self._publish, args=(number,)) for number in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _publish(self, number: int) -> None:
+        count = 0
+        while not self._stopped:
+            bodies = [b"%d:%06d" % (number, count + each) for each in range(3)]
+            count += 3
+            key = b"%d" % number
+            sent: list[Any] = [self._writer.publish_nowait("t", body, key=key) for body in bodies[:2]]
+            try:
+                self._writer.publish("t", bodies[2], key=key)
+                self.ok.add(bodies[2])
+            except errors.NSQError as error:
+                self.failed.append(error)
+            for publication, body in zip(sent, bodies, strict=False):
+                try:
+                    publication.result()
+                    self.ok.add(body)
+                except errors.NSQError as error:
+                    self.failed.append(error)
+
+    def publishes(self, count: int) -> None:
+        wanted = len(self.ok) + count
+        wait_for(lambda: len(self.ok) >= wanted, timeout=60.0)
+
+    def stop(self) -> None:
+        self._stopped = True
+        for thread in self._threads:
+            thread.join()
+
+
+def check(broker: Broker, crowd: Keyed) -> None:
+    """Each that was said to be there is there once, and those of a key are in their order, in one partition."""
+    seen: list[bytes] = []
+    of_key: dict[bytes, list[bytes]] = defaultdict(list)
+    where: dict[bytes, set[int]] = defaultdict(set)
+    for partition in (0, 1):
+        for body in broker.youzan.bodies("t", partition):
+            key = body.partition(b":")[0]
+            seen.append(body)
+            of_key[key].append(body)
+            where[key].add(partition)
+    assert crowd.ok - set(seen) == set()
+    assert len(seen) == len(set(seen))
+    assert all(bodies == sorted(bodies) for bodies in of_key.values())
+    assert set(map(len, where.values())) == {1}
+    assert {type(error) for error in crowd.failed} <= {errors.OutcomeUnknown}
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.rule("YZ-5")
+def test_keyed_publishes_of_threads_are_neither_lost_nor_doubled_over_lost_connections() -> None:
+    with Broker(youzan=True, nsqds=2) as broker:
+        ways = Ways(broker)
+        with ways.writer(publish_timeout=20.0) as writer:
+            crowd = Keyed(writer, 12)
+            for _ in range(3):
+                for proxy in ways.of_partition:
+                    crowd.publishes(300)
+                    proxy.reset()
+            crowd.stop()
+            stats = writer.stats()
+        for proxy in ways.proxies.values():
+            proxy.__exit__(None, None, None)
+        assert (stats.published, stats.unknown, stats.failed) == (len(crowd.ok), len(crowd.failed), 0)
+        check(broker, crowd)
+
+
+@pytest.mark.rule("YZ-5")
+@pytest.mark.rule("YZ-8")
+def test_keyed_publishes_of_threads_keep_their_order_while_leaders_move() -> None:
+    with Broker(youzan=True, nsqds=2) as broker:
+        broker.youzan.create_topic("t", partitions=2, replicas=2)
+        with Writer(
+            lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan", publish_timeout=20.0, **QUICK
+        ) as writer:
+            crowd = Keyed(writer, 12)
+            for turn in range(6):
+                crowd.publishes(300)
+                leader = broker.youzan.leader("t", turn % 2)
+                broker.youzan.move_leader("t", turn % 2, 1 if leader == 0 else 0)
+            crowd.publishes(300)
+            crowd.stop()
+        check(broker, crowd)
