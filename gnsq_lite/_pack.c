@@ -1,6 +1,7 @@
-/* The optional accelerator of batches: an MPUB's bytes in one pass over its bodies (see gnsq_lite/packing.py).
+/* The optional accelerator of publishing: an MPUB's bytes in one pass over its bodies, and the hash of a key (see
+   gnsq_lite/packing.py).
 
-   It decides nothing: where a body is not exactly bytes, is empty or too large, it says None, and Python finds out what
+   Of a batch it decides nothing: where a body is not exactly bytes, is empty or too large, it says None, and Python finds out what
    is wrong and says so. */
 
 #define PY_SSIZE_T_CLEAN
@@ -79,7 +80,52 @@ pack(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return packed;
 }
 
+static inline uint32_t
+rotated(uint32_t value, int bits)
+{
+    return (value << bits) | (value >> (32 - bits));
+}
+
+static inline uint32_t
+scrambled(uint32_t k)
+{
+    return rotated(k * 0xcc9e2d51u, 15) * 0x1b873593u;
+}
+
+PyDoc_STRVAR(murmur_doc, "murmur3_32($module, data, seed=0, /)\n--\n\n"
+                         "Return the unsigned 32-bit murmur3 (x86 variant) of *data*.");
+
+static PyObject *
+murmur3_32(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count < 1 || count > 2 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "murmur3_32(data: bytes, seed: int = 0)");
+        return NULL;
+    }
+    unsigned long seed = count == 2 ? PyLong_AsUnsignedLongMask(args[1]) : 0;
+    if (seed == (unsigned long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(args[0]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), left = size;
+    uint32_t h = (uint32_t)seed;
+    for (; left >= 4; at += 4, left -= 4) {
+        uint32_t k = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        h = rotated(h ^ scrambled(k), 13) * 5 + 0xe6546b64u;
+    }
+    uint32_t rest = 0;
+    while (left > 0) {
+        rest = rest << 8 | at[--left];
+    }
+    h ^= scrambled(rest) ^ (uint32_t)size;
+    h = (h ^ h >> 16) * 0x85ebca6bu;
+    h = (h ^ h >> 13) * 0xc2b2ae35u;
+    return PyLong_FromUnsignedLong(h ^ h >> 16);
+}
+
 static PyMethodDef methods[] = {
+    {"murmur3_32", (PyCFunction)(void (*)(void))murmur3_32, METH_FASTCALL, murmur_doc},
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -97,7 +143,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "gnsq_lite._pack",
-    .m_doc = "The optional accelerator of batches; gnsq_lite.packing is its home in Python.",
+    .m_doc = "The optional accelerator of publishing; gnsq_lite.packing is its home in Python.",
     .m_methods = methods,
     .m_slots = slots,
 };

@@ -77,9 +77,12 @@ class Lookup:
         return Lookup(tuple(filter(allowed, self.endpoints)), meta, self.left_out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PublishRequest:
-    """One publish as the user asked for it, checked: names are valid, bodies are bytes of allowed size."""
+    """One publish as the user asked for it, checked: names are valid, bodies are bytes of allowed size.
+
+    Never changed; not frozen, because that alone would take longer than all else that is done to choose a leader.
+    """
 
     topic: str
     bodies: Sequence[bytes]

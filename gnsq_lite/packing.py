@@ -1,4 +1,4 @@
-"""A batch's bytes in one pass over its bodies, in C where it was built: the same bytes either way.
+"""What publishing takes most of its time for, in C where it was built: a batch's bytes, and the hash of a key.
 
 :mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 
 from gnsq_lite.accelerator import WANTED, do_without
@@ -35,11 +36,38 @@ def with_sizes(bodies: Sequence[bytes]) -> bytes:
 
 _MOST_PAYLOAD = 2**31 - 1
 
-pack, is_accelerated = pure_pack, False
+
+def pure_murmur3_32(data: bytes, seed: int = 0, /) -> int:
+    """Return the unsigned 32-bit murmur3 (x86 variant) of *data*."""
+    whole = len(data) & ~3
+    h = seed & _U32
+    for (k,) in _words(data[:whole]):
+        k = (k * _C1) & _U32
+        h ^= (((k << 15) | (k >> 17)) * _C2) & _U32
+        h = (((h << 13) | (h >> 19)) * 5 + 0xE6546B64) & _U32
+    if whole != len(data):
+        h ^= _scramble(int.from_bytes(data[whole:], "little"))
+    h ^= len(data)
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _U32
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _U32
+    return h ^ (h >> 16)
+
+
+def _scramble(k: int) -> int:
+    k = (k * _C1) & _U32
+    return (((k << 15) | (k >> 17)) * _C2) & _U32
+
+
+_U32 = 0xFFFFFFFF
+_C1, _C2 = 0xCC9E2D51, 0x1B873593
+_words = Struct("<I").iter_unpack
+
+pack, murmur3_32, is_accelerated = pure_pack, pure_murmur3_32, False
 if WANTED != "python":
     try:
+        from gnsq_lite._pack import murmur3_32 as _murmur3_32
         from gnsq_lite._pack import pack as _pack
     except ImportError as missing:
         do_without(missing)
     else:
-        pack, is_accelerated = _pack, True
+        pack, murmur3_32, is_accelerated = _pack, _murmur3_32, True

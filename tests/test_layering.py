@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "policy": BASE | {"option_fields", "options", "clock"},
     "dialect": BASE | {"clock", "options", "message", "wire", "policy"},
     "dialects": BASE | {"option_fields", "dialect", "youzan"},
-    "youzan": CORE | {"wire", "policy", "dialect"},
+    "youzan": CORE | {"packing", "wire", "policy", "dialect"},
     "blocking_calls": set(),
     "http": {"blocking_calls"} | BASE | {"option_fields", "options", "clock", "keywords", "wire.names"},
     "net": CORE | {"blocking_calls", "speed", "wire", "policy", "dialect", "http"},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Literal
 
@@ -187,6 +188,7 @@ def _check_count(what: str, given: Sequence[Any], bodies: Sequence[bytes]) -> No
         raise InvalidBody(f"{len(bodies)} bodies and {len(given)} {what}")
 
 
+@lru_cache(10_000, typed=True)  # True is no 1
 def _head(verb: bytes, topic: str, partition: int | None) -> bytes:
     line = verb + b" " + check_topic(topic)
     return line + b"\n" if partition is None else line + b" %d\n" % check_partition(partition)

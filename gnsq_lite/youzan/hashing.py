@@ -14,31 +14,11 @@ from __future__ import annotations
 from typing import Literal
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.packing import murmur3_32
 
 KeyMapping = Literal["go", "java"]
 
 _U32 = 0xFFFFFFFF
-_C1, _C2 = 0xCC9E2D51, 0x1B873593
-
-
-def murmur3_32(data: bytes, seed: int = 0) -> int:
-    """Return the unsigned 32-bit murmur3 (x86 variant) of *data*."""
-    whole = len(data) & ~3
-    h = seed & _U32
-    for at in range(0, whole, 4):
-        h ^= _scramble(int.from_bytes(data[at : at + 4], "little"))
-        h = (((h << 13) | (h >> 19)) * 5 + 0xE6546B64) & _U32
-    if whole != len(data):
-        h ^= _scramble(int.from_bytes(data[whole:], "little"))
-    h ^= len(data)
-    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _U32
-    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _U32
-    return h ^ (h >> 16)
-
-
-def _scramble(k: int) -> int:
-    k = (k * _C1) & _U32
-    return (((k << 15) | (k >> 17)) * _C2) & _U32
 
 
 def java_string_hash(text: str) -> int:

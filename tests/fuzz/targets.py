@@ -16,7 +16,7 @@ from gnsq_lite.dialect import PlainDialect
 from gnsq_lite.errors import HTTPResponseError, ProtocolError
 from gnsq_lite.message import Message
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.packing import pack, pure_pack
+from gnsq_lite.packing import murmur3_32, pack, pure_murmur3_32, pure_pack
 from gnsq_lite.wire.compress import MAX_PIECE, DeflateCodec, SnappyCodec
 from gnsq_lite.wire.frames import FrameDecoder
 from gnsq_lite.wire.identify import parse_identify_reply
@@ -73,6 +73,7 @@ def packed(data: bytes) -> None:
         batch.append(rest[1 : 1 + size] if size < 250 else None)
         rest = rest[1 + size :]
     assert pack(b"MPUB t\n", batch, limit) == pure_pack(b"MPUB t\n", batch, limit)
+    assert murmur3_32(data) == pure_murmur3_32(data)
 
 
 def _codec(codec: Any, data: bytes) -> None:

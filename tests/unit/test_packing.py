@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import errors
-from gnsq_lite.packing import pack, pure_pack
+from gnsq_lite.packing import murmur3_32, pack, pure_murmur3_32, pure_pack
 from gnsq_lite.wire import commands
 
 
@@ -79,3 +79,17 @@ def test_bodies_keep_their_references() -> None:
         pack(b"MPUB t\n", [body] * 3, 100)
         pack(b"MPUB t\n", [body, None], 100)
     assert sys.getrefcount(body) == before
+
+
+@pytest.mark.rule("YZ-5")
+@given(st.binary(max_size=70), st.integers(-1, 2**40))
+def test_both_hash_a_key_alike(key: bytes, seed: int) -> None:
+    assert murmur3_32(key) == pure_murmur3_32(key)
+    assert murmur3_32(key, seed) == pure_murmur3_32(key, seed)
+
+
+def test_what_is_no_key_is_refused() -> None:
+    accelerated = pytest.importorskip("gnsq_lite._pack", reason="the accelerator was not built").murmur3_32
+    for wrong in ((), ("text",), (b"k", "text"), (b"k", 1, 2)):
+        with pytest.raises(TypeError):
+            accelerated(*wrong)

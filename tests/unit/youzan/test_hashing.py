@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.youzan.hashing import java_string_hash, murmur3_32, partition_of
+from gnsq_lite.packing import murmur3_32
+from gnsq_lite.youzan.hashing import java_string_hash, partition_of
 
 GO = [
     (b"a", 0x3C2569B2),
