@@ -13,6 +13,7 @@ from benchmarks import report
 from benchmarks.cases import IMPLEMENTATIONS, Case, Implementation, all_cases
 from benchmarks.environments import OUT, Unavailable, versions
 from benchmarks.measure import Bench, Failed, Settings, machine
+from benchmarks.server import youzan
 
 HERE = Path(__file__).parent
 
@@ -29,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     out = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     out.add_argument(
-        "--only", type=_names, metavar="GROUP,..", help="consume publish latency work idle scale codec rules"
+        "--only", type=_names, metavar="GROUP,..", help="consume publish latency work idle youzan scale codec rules"
     )
     out.add_argument(
         "--impl", type=_names, metavar="NAME,..", help="clients; gnsq_lite means each way of using it (see --list)"
@@ -76,6 +77,7 @@ def chosen_cases(args: argparse.Namespace) -> list[Case]:
         and (not args.body or case.job.get("body", 100) in args.body)
         and (not args.codec or case.job.get("codec", "plain") in args.codec)
         and (not args.case or args.case in case.title)
+        and (case.server != "youzan" or youzan.is_there())
     ]
 
 

@@ -15,7 +15,7 @@ class Implementation:
 
     name: str
     driver: str
-    """File under ``peers/``; ``go`` is the Go program."""
+    """File under ``peers/``; ``go`` and ``youzan`` are Go programs."""
     environment: str = ""
     """Name of its own virtual environment; empty: that of the benchmark."""
     kinds: frozenset[str] = frozenset({"consume", "publish", "latency", "idle"})
@@ -49,12 +49,13 @@ _BARE = frozenset({"consume", "publish", "latency", "codec"})
 IMPLEMENTATIONS = (
     Implementation("raw", "raw.py", kinds=_BARE, pace=1_000_000),
     Implementation("raw-gevent", "raw.py", kinds=_BARE - {"codec"}, pace=1_000_000, job={"gevent": True}),
-    _ours("greenlet", "consume publish latency idle scale rules work", 1_000_000, pool="greenlet", patched=True),
-    _ours("thread", "consume publish latency idle scale rules work", 500_000, pool="thread"),
+    _ours("greenlet", "consume publish latency idle scale rules work youzan", 1_000_000, pool="greenlet", patched=True),
+    _ours("thread", "consume publish latency idle scale rules work youzan", 500_000, pool="thread"),
     _ours("inline", "consume latency rules codec", 1_000_000, pool="inline", patched=True),
     _ours("bulk", "latency work", 1_000_000, pool="greenlet", patched=True, delivery="bulk"),
     _ours("coalesce", "publish", 1_000_000, callers="many", pool="greenlet", patched=True, coalesce=True),
     Implementation("go-nsq", "go", pace=50_000),
+    Implementation("youzan-go-nsq", "youzan", kinds=frozenset({"youzan"}), pace=50_000),
     Implementation("nsq-py", "nsq_py_driver.py", "nsq-py", codecs=_PLAIN, pace=150_000),
     Implementation("ansq", "ansq_driver.py", "ansq", codecs=_PLAIN, pace=30_000),
     Implementation("pynsq", "pynsq_driver.py", "pynsq", pace=20_000),
@@ -80,7 +81,7 @@ class Case:
     rounds: int = 100
     """Most rounds: cases that take long and vary little have fewer."""
     server: str = "any"
-    """``pump``: only the pump can serve it."""
+    """``pump``: only the pump can serve it; ``youzan``: only a cluster of Youzan's."""
     chart: bool = False
     """Whether the plots show it."""
     quick: bool = False
@@ -88,7 +89,7 @@ class Case:
 
     def takes(self, implementation: Implementation) -> bool:
         """Whether *implementation* can do this at all."""
-        kind = self.group if self.group in ("scale", "rules", "codec", "work") else self.kind
+        kind = self.group if self.group in ("scale", "rules", "codec", "work", "youzan") else self.kind
         return (
             kind in implementation.kinds
             and self.job.get("codec", "plain") in implementation.codecs
@@ -187,6 +188,7 @@ def all_cases() -> Iterator[Case]:
         job = {"connections": connections, "codec": "plain", "max_in_flight": 200, "body": 100}
         title = f"{connections} idle connection" + ("s" if connections > 1 else "")
         yield Case("idle", "idle", title, job, "CPU seconds per minute", server="pump", quick=connections > 1, rounds=3)
+    yield from _youzan()
     yield from _scale()
     for size in (100, 1000):
         for direction in ("decode", "encode"):
@@ -209,6 +211,17 @@ def all_cases() -> Iterator[Case]:
     yield Case(
         "rules", "consume", "rules under load, 20 connections", job, server="pump", rate=100_000, quick=True, rounds=3
     )
+
+
+def _youzan() -> Iterator[Case]:
+    for name, kind, more, rate in (
+        ("publish from 8 callers", "publish", {"callers": 8}, 20_000),
+        ("publish with keys from 8 callers", "publish", {"callers": 8, "keyed": True}, 20_000),
+        ("consume", "consume", {}, 60_000),
+        ("consume in order", "consume", {"ordered": True}, 15_000),
+    ):
+        job = {"body": 100, "codec": "plain", "max_in_flight": 200, **more}
+        yield Case("youzan", kind, f"Youzan's: {name}", job, server="youzan", rate=rate)
 
 
 def _scale() -> Iterator[Case]:

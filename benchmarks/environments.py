@@ -21,8 +21,8 @@ class Unavailable(Exception):
 
 def command(implementation: Implementation) -> list[str]:
     """Return the command that runs *implementation*'s driver, building its environment first.  Raises Unavailable."""
-    if implementation.driver == "go":
-        return [str(_go())]
+    if implementation.driver in ("go", "youzan"):
+        return [str(_go(implementation.name, PEERS / implementation.driver))]
     python = Path(sys.executable) if not implementation.environment else _venv(implementation.environment)
     return [str(python), str(PEERS / implementation.driver)]
 
@@ -42,16 +42,16 @@ def _venv(name: str) -> Path:
     return python
 
 
-def _go() -> Path:
+def _go(name: str, folder: Path) -> Path:
     go = shutil.which("go")
     if go is None:
         raise Unavailable("Go is not installed")
-    program = (OUT / "envs" / "go-nsq").resolve()
-    sources = sorted((PEERS / "go").glob("*"))
+    program = (OUT / "envs" / name).resolve()
+    sources = sorted(folder.glob("*"))
     if not program.exists() or program.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        print("building the go-nsq program ...", file=sys.stderr)
+        print(f"building the {name} program ...", file=sys.stderr)
         program.parent.mkdir(parents=True, exist_ok=True)
-        _run([go, "build", "-o", str(program), "."], "go-nsq", PEERS / "go")
+        _run([go, "build", "-o", str(program), "."], name, folder)
     return program
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import http.server
 import json
 import os
 import socket
@@ -11,14 +10,16 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, Implementation
 from benchmarks.environments import Unavailable, command, variables
+from benchmarks.server.lookup import lookupd
 from benchmarks.server.processes import CLIENT_CORES, SERVER_CORES, Nsqd, Pump, find_nsqd, on_cores
+from benchmarks.server.youzan import Youzan
 
 #: What the bodies are made of: text like a log line's, so that compression has ordinary work.
 _WORDS = (
@@ -72,6 +73,7 @@ class Bench:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._nsqds: dict[str, Nsqd] = {}
+        self._youzan: Youzan | None = None
         self._program = find_nsqd() if settings.server in ("auto", "nsqd") else None
         if settings.server == "nsqd" and self._program is None:
             raise Failed("no nsqd: set GNSQ_NSQD or put nsqd on PATH")
@@ -80,9 +82,18 @@ class Bench:
         """Stop the servers."""
         for nsqd in self._nsqds.values():
             nsqd.close()
+        if self._youzan is not None:
+            self._youzan.close()
+
+    def _cluster(self) -> Youzan:
+        if self._youzan is None:
+            self._youzan = Youzan(self.settings.pin)
+        return self._youzan
 
     def server_name(self, case: Case) -> str:
         """Return which server *case* runs on here: none, pump, or nsqd with its version."""
+        if case.server == "youzan":
+            return f"Youzan's nsqd {self._cluster().version()}"
         if case.server != "any" or self._program is None:
             return case.server if case.server != "any" else "pump"
         return f"nsqd {self._nsqd('small', 20_000).version()}"
@@ -128,6 +139,8 @@ class Bench:
         argv = command(implementation)
         if case.server == "none":
             return self._finish(case, job, _wait(self._start(argv, case, job), job, implementation, case))
+        if case.server == "youzan":
+            return self._on_youzan(argv, implementation, case, job)
         if case.server == "pump" or self._program is None:
             return self._on_pump(argv, implementation, case, job)
         return self._on_nsqd(argv, implementation, case, job)
@@ -184,6 +197,24 @@ class Bench:
             nsqd.delete(job["topic"])
         return self._finish(case, job, result)
 
+    # -- with Youzan's servers ------------------------------------------------------------------------------------
+
+    def _on_youzan(
+        self, argv: list[str], implementation: Implementation, case: Case, job: dict[str, Any]
+    ) -> dict[str, Any]:
+        total, cluster = job["messages"] + job["warmup"], self._cluster()
+        job["lookupds"], job["topic"] = cluster.lookupds, cluster.new_topic(ordered=job.get("ordered", False))
+        try:
+            if case.kind == "consume":
+                cluster.fill(job["topic"], total, job["text"].encode())
+            result = _wait(self._start(argv, case, job), job, implementation, case)
+            done = cluster.published(job["topic"]) - (cluster.unfinished(job["topic"]) if case.kind == "consume" else 0)
+            if done < total - (0 if implementation.ours else 2 * job["max_in_flight"]):
+                raise Failed(f"{implementation.name}: {done} of {total} messages")
+        finally:
+            cluster.delete(job["topic"])
+        return self._finish(case, job, result)
+
     # -- with the pump --------------------------------------------------------------------------------------------
 
     def _on_pump(
@@ -203,7 +234,7 @@ class Bench:
                 beat_every_messages=max(100, total // 20) if job.get("audit") else 0,
                 rate=job.get("rate", 0),
             )
-        with pump, _lookupd(job, pump.addresses[0]):
+        with pump, lookupd(job, pump.addresses[0]):
             job["addresses"] = pump.addresses
             result = _wait(self._start(argv, case, job), job, implementation, case)
             account = pump.stop()
@@ -331,38 +362,6 @@ def _receive(sock: socket.socket, count: int) -> None:
         if not data:
             raise Failed("nsqd refused a publish")
         count -= len(data)
-
-
-@contextmanager
-def _lookupd(job: dict[str, Any], address: str) -> Iterator[None]:
-    """Serve ``/lookup`` with one nsqd while inside, where the case asks for it."""
-    if job.get("extra") != "lookupd":
-        yield
-        return
-    host, port = address.rsplit(":", 1)
-    producer = {"broadcast_address": host, "tcp_port": int(port), "http_port": 1, "hostname": host, "version": "1.3.0"}
-    text = json.dumps({"channels": [], "producers": [producer]}).encode()
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    job["lookupd"] = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def machine() -> dict[str, str]:

@@ -19,6 +19,7 @@ import sampler  # noqa: E402
 
 from gnsq_lite import Reader, Writer  # noqa: E402
 from gnsq_lite.wire import commands  # noqa: E402
+from gnsq_lite.youzan.dialect import YouzanDialect  # noqa: E402
 
 READIES: list[int] = []
 """The RDY that were sent."""
@@ -34,9 +35,17 @@ def _count_readies() -> None:
     commands.ready = counted
 
 
+def _where(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that say where nsqd is, and of which kind."""
+    if "lookupds" not in job:
+        return {"nsqd_tcp_addresses": job["addresses"]}
+    dialect = YouzanDialect(ordered=True) if job.get("ordered") else "youzan"
+    return {"lookupd_http_addresses": job["lookupds"], "dialect": dialect}
+
+
 def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
     options: dict[str, Any] = {
-        "nsqd_tcp_addresses": job["addresses"],
+        **_where(job),
         "max_in_flight": job["max_in_flight"],
         "handler_pool": job["pool"],
         **more,
@@ -128,15 +137,17 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {"coalesce": True} if job.get("coalesce") else {}
     if job["codec"] != "plain":
         options["compression"] = job["codec"]
-    writer = Writer(job["addresses"], **options)
+    writer = Writer(**_where(job), **options)
     count, topic, body, batch = meter.Meter(job), job["topic"], meter.body_of(job), job["batch"]
     bodies = [body] * batch
     failed: list[BaseException] = []
 
-    def caller(times: int) -> None:
+    def caller(times: int, number: int = 0) -> None:
         try:
-            for _ in range(times):
-                if batch == 1:
+            for turn in range(times):
+                if job.get("keyed"):
+                    writer.publish(topic, body, key=f"{number}-{turn % 64}")
+                elif batch == 1:
                     writer.publish(topic, body)
                 else:
                     writer.multipublish(topic, bodies)
@@ -149,7 +160,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
         if job["callers"] == 1:
             caller(times)
         else:
-            threads = [threading.Thread(target=caller, args=(times,)) for _ in range(job["callers"])]
+            threads = [threading.Thread(target=caller, args=(times, each)) for each in range(job["callers"])]
             for thread in threads:
                 thread.start()
             for thread in threads:

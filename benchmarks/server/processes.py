@@ -49,6 +49,21 @@ def find_nsqd() -> str | None:
     return os.environ.get("GNSQ_NSQD") or shutil.which("nsqd")
 
 
+def multipublish(sock: socket.socket, where: bytes, messages: int, body: bytes) -> None:
+    """Publish *messages* by the thousand on a new connection; *where* is the topic, with its partition if it has."""
+    one = struct.pack(">I", len(body)) + body
+    step = 1000
+    sock.sendall(b"  V2")
+    for done in range(0, messages, step):
+        count = min(step, messages - done)
+        bodies = struct.pack(">I", count) + one * count
+        sock.sendall(b"MPUB %s\n" % where + struct.pack(">I", len(bodies)) + bodies)
+        answer = b""
+        while len(answer) < 10:
+            answer += sock.recv(10 - len(answer))
+        assert answer.endswith(b"OK"), answer
+
+
 class Nsqd:
     """A real nsqd on free loopback ports, with queues in memory."""
 
@@ -125,18 +140,8 @@ class Nsqd:
 
     def fill(self, topic: str, messages: int, body: bytes) -> None:
         """Put *messages* into the topic, and wait until they are in its channel."""
-        one = struct.pack(">I", len(body)) + body
-        step = 1000
         with self.connect() as sock:
-            sock.sendall(b"  V2")
-            for done in range(0, messages, step):
-                count = min(step, messages - done)
-                bodies = struct.pack(">I", count) + one * count
-                sock.sendall(b"MPUB %s\n" % topic.encode() + struct.pack(">I", len(bodies)) + bodies)
-                answer = b""
-                while len(answer) < 10:
-                    answer += sock.recv(10 - len(answer))
-                assert answer.endswith(b"OK"), answer
+            multipublish(sock, topic.encode(), messages, body)
         deadline = time.monotonic() + 60
         while self.channel(topic)["depth"] != messages:
             assert time.monotonic() < deadline, self.channel(topic)
