@@ -132,14 +132,19 @@ def text(title: str, found: dict[str, dict[str, list[float]]]) -> str:
     return " | ".join(parts)
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the command line."""
+    made = argparse.ArgumentParser("python -m benchmarks.delivery", description=__doc__)
+    made.add_argument("parts", nargs="+", choices=tuple(PARTS))
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--case", default="", help="only cases with this in their title")
+    made.add_argument("--out", type=Path, default=OUT / "delivery.json")
+    return made
+
+
 def main(argv: list[str] | None = None) -> int:
     """Measure the parts that are named; return 1 where one failed."""
-    parser = argparse.ArgumentParser("python -m benchmarks.delivery", description=__doc__)
-    parser.add_argument("parts", nargs="+", choices=tuple(PARTS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--case", default="", help="only cases with this in their title")
-    parser.add_argument("--out", type=Path, default=OUT / "delivery.json")
-    args = parser.parse_args(argv)
+    args = parser().parse_args(argv)
     trials = [trial for part in args.parts for trial in PARTS[part]() if args.case in trial.case.title]
     bench, all_found, failed = Bench(Settings(server="nsqd", linger=0.1)), {}, False
     try:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from benchmarks import measure, report
+from benchmarks import delivery, measure, report
 from benchmarks.__main__ import announce, chosen_cases, chosen_clients, main, parser
 from benchmarks.cases import IMPLEMENTATIONS, Case, Implementation, all_cases
 from benchmarks.environments import PEERS
@@ -384,10 +384,15 @@ def test_every_peer_is_pinned() -> None:
 
 
 def test_the_documented_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = re.findall(r"python -m benchmarks(.*)", (HERE / "benchmarks" / "README.rst").read_text())
+    readme = (HERE / "benchmarks" / "README.rst").read_text()
+    commands = re.findall(r"python -m benchmarks(?!\.)([^`\n]*)", readme)
     assert commands
     for arguments in commands:
         parser().parse_args(arguments.partition("#")[0].split())
+    comparisons = re.findall(r"python -m benchmarks\.delivery([^`\n]*)", readme)
+    assert comparisons
+    for arguments in comparisons:
+        delivery.parser().parse_args(arguments.split())
     assert main(["--list"]) == 0
     assert "gnsq_lite-greenlet" in capsys.readouterr().out
 
