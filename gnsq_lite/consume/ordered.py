@@ -6,6 +6,7 @@ again, is the probe.  So the Reader's backoff has no part in it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,8 @@ class OrderedConnection(Subscribed):
         super().__init__(*connection)
         self.fins = None  # each FIN moves the sequence on
         self._sequence = sequence
+        #: Those whose FIN is queued and of which the sequence does not know yet.
+        self._ended: deque[Message] = deque()
 
     def take(self, messages: list[Message]) -> None:
         """Messages came; in the loop's thread."""
@@ -29,8 +32,13 @@ class OrderedConnection(Subscribed):
 
     def finish(self, message: Message) -> None:
         """Queue FIN; the next message may be handled."""
+        self._ended.append(message)  # first: the FIN calls for a flush
         super().finish(message)
-        self.loop.call_soon(lambda: self._act(self._sequence.finished(message)))
+
+    def _flush(self) -> None:
+        super()._flush()
+        while self._ended:
+            self._act(self._sequence.finished(self._ended.popleft()))
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
