@@ -18,6 +18,7 @@ from benchmarks import delivery, measure, report
 from benchmarks.__main__ import announce, chosen_cases, chosen_clients, main, parser
 from benchmarks.cases import IMPLEMENTATIONS, Case, Implementation, all_cases
 from benchmarks.environments import PEERS
+from benchmarks.server import youzan
 from benchmarks.server.processes import Pump
 
 HERE = Path(__file__).parent.parent
@@ -70,6 +71,29 @@ def test_the_rules_are_judged_under_load_on_the_pump() -> None:
     assert all(case.server == "pump" and case.job["audit"] for case in rules)
     pools = [client.job["pool"] for client in IMPLEMENTATIONS if rules[0].takes(client)]
     assert sorted(pools) == ["greenlet", "inline", "thread"]
+
+
+def test_youzans_cases_are_there_where_its_servers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = parser().parse_args(["--only", "youzan"])
+    monkeypatch.setattr(youzan, "is_there", lambda: True)
+    cases = chosen_cases(asked)
+    assert {(case.kind, case.job.get("keyed"), case.job.get("ordered")) for case in cases} == {
+        ("publish", None, None),
+        ("publish", True, None),
+        ("consume", None, None),
+        ("consume", None, True),
+    }
+    clients = {client.name for case in cases for client in IMPLEMENTATIONS if case.takes(client)}
+    assert clients == {"gnsq_lite-greenlet", "gnsq_lite-thread", "youzan-go-nsq"}
+    monkeypatch.setattr(youzan, "is_there", lambda: False)
+    assert chosen_cases(asked) == []
+    assert not any(
+        case.takes(client)
+        for client in IMPLEMENTATIONS
+        if client.driver == "youzan"
+        for case in all_cases()
+        if case.group != "youzan"
+    )
 
 
 def talk(pump: Pump, said: bytes, wanted: int, then: bytes = b"NOP\n") -> bytes:
