@@ -74,7 +74,8 @@ def record(batch: pa.RecordBatch) -> bytes:
     """Return the bytes that append *batch* to a segment file."""
     message = batch.serialize()
     fields = struct.pack("<III", len(message), zlib.crc32(message), batch.num_rows)
-    return b"".join((_padded(fields + struct.pack("<I", zlib.crc32(fields))), _padded(message.to_pybytes())))
+    head = _padded(fields + struct.pack("<I", zlib.crc32(fields)))
+    return b"".join((head, message, b"\0" * (-len(message) % ALIGN)))
 
 
 @dataclass(frozen=True)
