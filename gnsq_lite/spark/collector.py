@@ -54,7 +54,7 @@ class Collector:
         self.lock = threading.RLock()
         self._known = Known(spool.ids, options.dedup_max_rows) if options.dedup else None
         self._queue: deque[Message] = deque()
-        self._wake = threading.Event()
+        self._wake, self._news = threading.Event(), threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._paused = False
@@ -163,6 +163,7 @@ class Collector:
                 if self._known.is_due:
                     self._index()
             self.stored += len(messages)
+        self._news.set()
         finish_all(messages)
         if not self._paused and self.waiting_bytes() > self._options.max_spool_bytes:
             log.info(
@@ -260,6 +261,14 @@ class Collector:
         """Bytes no batch has yet.  Never the uncommitted ones: a commit comes only with the next batch."""
         with self.lock:
             return self.spool.bytes_after(self.handed)
+
+    def wait_for_rows(self, after: int, seconds: float) -> None:
+        """Wait until there are rows above segment *after*, or *seconds* are over."""
+        self._news.clear()
+        with self.lock:
+            some = self.spool.rows_after(after)
+        if not some:
+            self._news.wait(seconds)
 
     def hand_over(self, number: int) -> None:
         """Note that a batch has the segments up to *number*."""

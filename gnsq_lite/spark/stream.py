@@ -36,6 +36,9 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
+#: Seconds an answer to Spark waits for a row where there is none: it asks again 10 ms after each.
+PATIENT = 0.1
+
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     """Driver side: receives, spools, plans.  Task side: :meth:`read`."""
@@ -89,6 +92,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._unasked:
             self._unasked = False
             self._wait_unasked(collector, limits)
+        if not self._available_now:
+            collector.wait_for_rows(begin.number, PATIENT)
         end = None if self._waits(collector, begin) else self._end(collector, begin, limits)
         if end is None and self._available_now:
             end = self._wait_for_backlog(collector, begin, limits)

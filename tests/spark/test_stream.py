@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import ConnectError, OptionError
+from gnsq_lite.spark import stream
 from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
@@ -130,6 +131,24 @@ def test_a_batch_waits_for_min_offsets_and_no_longer_than_the_delay(readers: Any
     assert not Patience(None, 10.0, clock).waits(lambda: 1)
     with pytest.raises(OptionError, match="epoch"):
         readers(receiver="executors", minOffsetsPerTrigger="4")
+
+
+def test_an_answer_waits_a_moment_for_a_row(readers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    begun = time.monotonic()
+    assert reader.latestOffset(start, None) == start
+    assert time.monotonic() - begun >= stream.PATIENT
+    monkeypatch.setattr(stream, "PATIENT", 60.0)
+    later = threading.Timer(0.05, feed, [reader, 0, 3])
+    later.start()
+    end = reader.latestOffset(start, None)
+    later.join()
+    assert rows(reader, start, end) == [0, 1, 2]
+    assert time.monotonic() - begun < 50
+    feed(reader, 3, 1)
+    assert reader.latestOffset(end, None)["seg"] == end["seg"] + 1, "a row that is there is not waited for"
+    assert time.monotonic() - begun < 55
 
 
 def test_the_progress_tells_of_the_lag(readers: Any) -> None:
