@@ -1,4 +1,4 @@
-"""JSON bodies as columns, dead letters in a topic, and windows with a watermark, in a real Spark session."""
+"""JSON bodies as columns, and dead letters in a topic, in a real Spark session."""
 
 from __future__ import annotations
 
@@ -50,29 +50,45 @@ def test_what_does_not_parse_goes_to_a_topic_and_the_rest_on(nsqd: ServerHandle,
     assert sorted(dead) == sorted(bad)
 
 
-def test_windows_close_behind_the_watermark(nsqd: ServerHandle, topic: str, tmp_path: Path) -> None:
+DEEP = b"[" * 5000 + b"]" * 5000
+#: Body -> its columns.
+PARSED: dict[bytes, tuple[Any, ...]] = {
+    b'{"user": "a", "clicks": 1}': ("a", 1),
+    b' {"user": "a", "clicks": 1}\r\n': ("a", 1),
+    b"{}": (None, None),
+    b'{"user": null, "clicks": null}': (None, None),
+    b'{"other": {"user": [1, {"clicks": 2}]}, "clicks": 3}': (None, 3),
+    b'{"unparsed": "no", "gnsq_lite_end": 2}': (None, None),
+    b'{"user": "' + "\u00fc\U0001f600".encode() + b'", "clicks": -2147483648}': ("\u00fc\U0001f600", -2147483648),
+    b'{"' + b"k" * 40_000 + b'": 1, "clicks": 4}': (None, 4),
+}
+NOT_PARSED = [
+    *(b"{", b"[", b'{"user": "a"', b'{"user": "a",}', b"{'user' 1}", b"plain", b"\x00", b"\xff\xfe"),
+    *(b" ", b"\n\t ", b"null", b"5", b'"user"', b"true", b"[]", b'[{"user": "a"}]', b'[{"user": "a"}, {"user": "b"}]'),
+    *(b'{"user": "a"}{"user": "b"}', b'{"user": "a"}\n{"user": "b"}', b'{"user": "a"} x', b'{"user": "a"}}'),
+    *(b'{"user": "a"},{"user": "b"}', b'{"user": "a"}]', b'{"user": "\xff"}', '{"user": "a"}'.encode("utf-16")),
+    *(b'{"clicks": "many"}', b'{"clicks": 1.5}', b'{"clicks": 99999999999}', b'{"clicks": 1e400}', b'{"clicks": {}}'),
+    *(b'{"other": ' + DEEP + b"}", b'{"user": ' + DEEP + b"}", b'{"clicks": ' + b"9" * 5000 + b"}"),
+]
+
+
+def test_a_hostile_body_is_told_and_harms_no_other_row() -> None:
     spark = spark_session("local[2]")
-    feed = Feed(nsqd, topic, tmp_path)
-    feed.publish(0, 100)
-    frame = spark.readStream.format("nsq").options(**feed.options()).load()
-    windows = frame.withWatermark("timestamp", "1 second").selectExpr("window(timestamp, '1 second') AS w")
-    totals: dict[Any, int] = {}
+    bodies = [*PARSED, *NOT_PARSED]
+    frame = spark.createDataFrame([(n, bytearray(body)) for n, body in enumerate(bodies)], "n INT, body BINARY")
+    found = {bodies[row.n]: row for row in parse_json(frame, SCHEMA).collect()}
+    assert [body for body in PARSED if found[body].unparsed is not None] == []
+    assert [body for body in NOT_PARSED if found[body].unparsed is None] == []
+    assert {body: (found[body].user, found[body].clicks) for body in PARSED} == PARSED
+    assert found[b"{"].unparsed == "{"
+    with pytest.raises(OptionError, match="BODY already"):
+        parse_json(frame, "BODY STRING")
 
-    def note(batch: Any, batch_id: int) -> None:
-        for row in batch.collect():
-            assert row.w.start not in totals, "a window is closed once"
-            totals[row.w.start] = row["count"]
 
-    writing = windows.groupBy("w").count().writeStream.outputMode("append").foreachBatch(note)
-    query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    published = 100
-
-    def closed() -> bool:
-        nonlocal published
-        feed.publish(published, 10)  # later messages move the watermark
-        published += 10
-        return sum(totals.values()) >= 100 or not query.isActive
-
-    until(closed)
-    query.stop()
-    assert sum(totals.values()) >= 100, query.exception()
+def test_nested_values_are_columns_of_columns() -> None:
+    spark = spark_session("local[2]")
+    frame = spark.createDataFrame(
+        [(bytearray(b'{"who": {"id": 7, "tags": ["a", null]}, "at": "2026-11-22"}'),)], "body BINARY"
+    )
+    (row,) = parse_json(frame, "who STRUCT<id: INT, tags: ARRAY<STRING>>, at DATE", unparsed="bad").collect()
+    assert (row.who.id, row.who.tags, str(row["at"]), row.bad) == (7, ["a", None], "2026-11-22", None)
