@@ -69,9 +69,12 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
         f"topic -> noop, batches up to {many}, 2 tasks": cut(2),
         f"topic -> noop, batches up to {many}, 4 tasks": cut(4),
         "topic -> Parquet": lambda: session_cases.to_parquet(spark(), server, *fresh(), rows, 100),
+        "Parquet -> Parquet": lambda: session_cases.files_to_parquet(spark(), fresh()[1], rows, 100),
+        "rate source -> Parquet": lambda: session_cases.rate_to_parquet(spark(), fresh()[1], rows),
         "rate source -> noop": lambda: session_cases.rate_source(spark(), fresh()[1], rows),
         "text files -> noop": lambda: session_cases.text_files(spark(), fresh()[1], rows, 100),
         "Parquet -> topic": lambda: session_cases.streaming_sink(spark(), server, *fresh(), rows, 100),
+        "Parquet -> topic, one batch": lambda: session_cases.batch_sink(spark(), server, *fresh(), rows, 100),
         "publish -> foreachBatch at 1,000/s": latency(session_cases.WITH_CRC),
         "publish -> foreachBatch at 1,000/s, RawLocalFs": latency(session_cases.RAW),
     }

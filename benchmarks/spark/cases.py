@@ -57,6 +57,7 @@ def receive(server: Any, topic: str, directory: Path, messages: int, size: int) 
 
 def plain_reader(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
     """What one would write without Spark: a Reader whose handler gathers rows and writes Parquet, then finishes."""
+    when = pa.timestamp("ns", tz="UTC")
     prepare(server, topic, messages, size)
     directory.mkdir(parents=True)
     done = threading.Event()
@@ -64,8 +65,17 @@ def plain_reader(server: Any, topic: str, directory: Path, messages: int, size: 
 
     def handle(batch: list[Any]) -> None:
         nonlocal total
+        columns = {
+            "topic": [message.topic for message in batch],
+            "channel": [message.channel for message in batch],
+            "nsqd": [message.nsqd_address for message in batch],
+            "id": [message.id.decode() for message in batch],
+            "timestamp": pa.array([message.timestamp_ns for message in batch], when),
+            "attempts": [message.attempts for message in batch],
+            "body": [message.body for message in batch],
+        }
         with (directory / f"{total:012d}.parquet").open("wb") as file:
-            pq.write_table(pa.Table.from_batches([to_batch(batch)]), file)
+            pq.write_table(pa.table(columns), file)
             Files().sync(file.fileno())
         total += len(batch)
         if total >= messages:

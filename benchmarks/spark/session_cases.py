@@ -76,11 +76,33 @@ def to_parquet(spark: Any, server: Any, topic: str, directory: Path, messages: i
     return result
 
 
-def rate_source(spark: Any, directory: Path, rows: int) -> dict[str, float]:
+def rate_source(spark: Any, directory: Path, rows: int, sink: str = "noop", **more: str) -> dict[str, float]:
     """Spark's own source of rows made up in the JVM, for comparison: what a query costs without anything to read."""
     directory.mkdir(parents=True)
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows // 4).load()
-    return run_query(frame, directory, rows // 4 * 4)
+    return run_query(frame, directory, rows // 4 * 4, sink, **more)
+
+
+def rate_to_parquet(spark: Any, directory: Path, rows: int) -> dict[str, float]:
+    """Those rows, of two numbers, into Parquet files."""
+    return rate_source(spark, directory, rows, "parquet", path=str(directory / "stored"))
+
+
+def files_to_parquet(spark: Any, directory: Path, rows: int, size: int, files: int = 8) -> dict[str, float]:
+    """Spark's own file source and sink over rows such as format("nsq") has: what of a path to Parquet is Spark's."""
+    source = directory / "rows"
+    columns = [
+        "'t' AS topic",
+        "'c' AS channel",
+        "'127.0.0.1:4150' AS nsqd",
+        "lpad(hex(id), 16, '0') AS id",
+        "timestamp_micros(1700000000000000 + id) AS timestamp",
+        "1 AS attempts",
+        f"cast(lpad(id, {size}, 'x') AS binary) AS body",
+    ]
+    spark.range(rows, numPartitions=files).selectExpr(*columns).write.parquet(str(source))
+    stream = spark.readStream.schema(spark.read.parquet(str(source)).schema).parquet(str(source))
+    return run_query(stream, directory, rows, "parquet", path=str(directory / "stored"))
 
 
 def lines(directory: Path, messages: int, size: int) -> Path:
@@ -105,12 +127,33 @@ def streaming_sink(
     spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, files: int = 8
 ) -> dict[str, float]:
     """Parquet files -> topic, streaming: rows per second."""
-    source = directory / "rows"
-    frame = spark.range(messages, numPartitions=files).selectExpr(f"cast(lpad(id, {size}, 'x') AS binary) AS body")
-    frame.write.parquet(str(source))
+    source = bodies(spark, directory, messages, size, files)
     server.http("POST", f"/topic/create?topic={topic}")
-    stream = spark.readStream.schema(frame.schema).parquet(str(source))
+    stream = spark.readStream.schema("body BINARY").parquet(source)
     result = run_query(stream, directory, messages, "nsq", nsqdTCPAddresses=server.tcp_address, topic=topic)
+    assert server.stats(topic)["message_count"] == messages
+    server.http("POST", f"/topic/delete?topic={topic}")
+    return result
+
+
+def bodies(spark: Any, directory: Path, messages: int, size: int, files: int) -> str:
+    """Write Parquet files of *messages* bodies, and return their directory."""
+    source = str(directory / "rows")
+    frame = spark.range(messages, numPartitions=files).selectExpr(f"cast(lpad(id, {size}, 'x') AS binary) AS body")
+    frame.write.parquet(source)
+    return source
+
+
+def batch_sink(
+    spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, files: int = 8
+) -> dict[str, float]:
+    """The same files -> topic, as one batch."""
+    source = bodies(spark, directory, messages, size, files)
+    server.http("POST", f"/topic/create?topic={topic}")
+    before, begun = cpu.seconds(), time.perf_counter()
+    sink = {"nsqdTCPAddresses": server.tcp_address, "topic": topic}
+    spark.read.schema("body BINARY").parquet(source).write.format("nsq").options(**sink).mode("append").save()
+    result = {"per_second": messages / (time.perf_counter() - begun), **per_row(cpu.since(before), messages)}
     assert server.stats(topic)["message_count"] == messages
     server.http("POST", f"/topic/delete?topic={topic}")
     return result
