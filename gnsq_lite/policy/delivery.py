@@ -108,7 +108,7 @@ class Delivery:
         self._longest_trip = min(_LONGEST_TRIP, 4.0 * trip)
         self.limit = 0  # the most RDY it may have
         self.ready = 0  # the last RDY sent
-        #: Whether the whole limit is used, so that only ticks are of use.
+        #: Whether the whole limit is used, so that only ticks are of use; with a limit of one, not even they.
         self.is_full = False
         self._in_flight = 0
         self._received = self._seen = 0  # since the connection was opened; when it was looked last
@@ -170,8 +170,6 @@ class Delivery:
             self._every += (min(gap, _LONGEST_TRIP) / count - self._every) * weight
         self._received += count
         opened_at, lag, longest = self._used_up(now), 0.0, 0.0
-        if self.limit <= 1:
-            return None
         if opened_at is not None or self._before_flush is not None:
             lag, longest = self._lags(now, timestamp_ns)
         if self._before_flush is not None:
@@ -288,7 +286,7 @@ class Delivery:
         is_full = 1 < self.limit == self._window
         if is_full and self._full_since is None:
             self._full_since = self._read_at
-        self.is_full = is_full and self.ready == self.limit
+        self.is_full = self.limit <= 1 or (is_full and self.ready == self.limit)
 
     def _is_short(self) -> bool:
         """Whether nsqd may send so little that it should get a RDY."""

@@ -304,3 +304,10 @@ def test_a_thread_that_was_busy_reads_before_it_asks_nsqd_to_flush() -> None:
     assert wire.delivery.tick(wire.received + 1, 0) is None  # nor has it been looked for since
     wire.clock.advance(0.1)
     assert wire.delivery.tick(wire.received + 1, 0) == 1
+
+
+def test_with_a_limit_of_one_nothing_is_to_be_told_it() -> None:
+    delivery = Delivery(FakeClock(), 0.0002)
+    assert [delivery.set_limit(1, 0), delivery.is_full, delivery.tick_after] == [1, True, None]
+    assert [delivery.set_limit(10, 1), delivery.is_full] == [2, False]
+    assert [delivery.set_limit(1, 1), delivery.is_full] == [1, True]
