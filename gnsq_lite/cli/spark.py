@@ -12,9 +12,17 @@ import click
 from gnsq_lite.cli.output import Progress, console, errors
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.spark.compat import require_pyspark
-from gnsq_lite.spark.location import local_directory
+from gnsq_lite.spark.location import is_url, local_directory, place
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ArchivePath(click.Path):
+    """A path that exists, or a URL, which is Spark's to read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_url(str(value)) else super().convert(value, param, ctx)
+
 
 ADDRESSES = (
     click.option("--nsqd", metavar="HOST:PORT", multiple=True, help="An nsqd; may be given several times."),
@@ -26,7 +34,9 @@ ADDRESSES = (
 STREAMING = (
     click.option("--topic", required=True, help="Topic to read."),
     click.option("--channel", required=True, help="Channel to read: one per pipeline."),
-    click.option("--work-dir", required=True, type=click.Path(), help="Keeps the spool and the checkpoint."),
+    click.option(
+        "--work-dir", required=True, type=click.Path(), help="Keeps the spool and the checkpoint; a path or URL."
+    ),
     click.option("--available-now", is_flag=True, help="End when the backlog of this moment is done."),
     click.option("--trigger", type=click.FloatRange(0.1), metavar="SECONDS", help="Between micro-batches."),
     click.option("--where", metavar="SQL", help="Only rows for which this holds."),
@@ -66,9 +76,8 @@ def addresses(nsqd: tuple[str, ...], lookupd: tuple[str, ...], option: tuple[str
 
 
 def stream_source(topic: str, channel: str, work_dir: str, shared: dict[str, str]) -> dict[str, str]:
-    """Return the options of a streaming source whose spool is in *work_dir*."""
-    spool = local_directory(work_dir, "--work-dir") / "spool"
-    return {**shared, "topic": topic, "channel": channel, "spoolDir": str(spool)}
+    """Return the options of a streaming source whose spool is in *work_dir*, a path or a URL."""
+    return {**shared, "topic": topic, "channel": channel, "spoolDir": f"{place(work_dir, '--work-dir')}/spool"}
 
 
 def start_spark(master: str, conf: tuple[str, ...]) -> Any:
@@ -143,7 +152,7 @@ def _prepare(given: dict[str, Any]) -> tuple[dict[str, str], Any, dict[str, Any]
     source = stream_source(given["topic"], given["channel"], given["work_dir"], shared)
     parse(SourceOptions, source)  # a mistake shows before a JVM is started for it
     rest: dict[str, Any] = {
-        "checkpoint": local_directory(given["work_dir"], "--work-dir") / "checkpoint",
+        "checkpoint": f"{place(given['work_dir'], '--work-dir')}/checkpoint",
         "available_now": given["available_now"],
         "where": given["where"],
     }
@@ -153,7 +162,7 @@ def _prepare(given: dict[str, Any]) -> tuple[dict[str, str], Any, dict[str, Any]
 
 
 @command.command("replay")
-@click.argument("path", type=click.Path(exists=True))
+@click.argument("path", type=ArchivePath(exists=True))
 @click.option("--topic", required=True, help="Topic to publish to.")
 @click.option("--since", metavar="TIME", help="Published at this time or later: '2026-11-21 04:00:00'.")
 @click.option("--until", metavar="TIME", help="Published before this time.")
@@ -180,7 +189,7 @@ def replay_command(path: str, topic: str, master: str, conf: tuple[str, ...], **
 
 
 @command.command("summarize")
-@click.option("--path", type=click.Path(exists=True), help="An archive to read.")
+@click.option("--path", type=ArchivePath(exists=True), help="An archive to read; a path or URL.")
 @click.option("--topic", help="A topic to take a snapshot of instead; what it reads is acknowledged.")
 @click.option("--channel", help="The snapshot's channel.")
 @click.option("--work-dir", type=click.Path(), help="Keeps the snapshot.")
@@ -221,7 +230,8 @@ def _snapshot_source(path: str | None, given: dict[str, Any]) -> dict[str, str] 
     if missing:
         raise click.UsageError("give --path, or --topic, --channel and --work-dir")
     shared = addresses(given["nsqd"], given["lookupd"], given["option"])
-    source = stream_source(given["topic"], given["channel"], given["work_dir"], shared)
+    work = str(local_directory(given["work_dir"], "--work-dir"))  # a snapshot is nowhere else
+    source = stream_source(given["topic"], given["channel"], work, shared)
     source["snapshot"] = given["snapshot"] or time.strftime("%Y%m%d-%H%M%S")
     parse(SourceOptions, source)
     errors.print(f"summarize: read it again with --snapshot {source['snapshot']}", markup=False)

@@ -7,8 +7,12 @@ Layout of an archive::
     _batches/QUERY-000012                                   the batch is complete
     _compacting/....json                                    what a compaction replaces; finished after a crash
 
-A batch that runs again overwrites its own files, which are named by query and batch, so every row is there once.  The
-archive is a directory of the local or a mounted file system.
+A batch that runs again overwrites its own files, which are named by query and batch, so every row is there once.
+
+On HDFS and object stores, where Spark writes and names the files, a batch has a directory of its own, which is replaced
+when it runs again; nothing is compacted there::
+
+    query=QUERY/batch=000012/day=2026-11-21/hour=04/part-....parquet
 """
 
 from __future__ import annotations
@@ -57,6 +61,12 @@ def store_batch(frame: Any, batch_id: int, query: str, path: Path, files: Files 
     done.parent.mkdir(exist_ok=True)
     files.replace_text(done, "")
     shutil.rmtree(staging, ignore_errors=True)
+
+
+def replace_batch(frame: Any, batch_id: int, query: str, url: str) -> None:
+    """Write one micro-batch below *url*; a second call for the same batch replaces its files."""
+    target = f"{url}/query={query}/batch={batch_id:06d}"
+    frame.selectExpr("*", *ADDED).write.mode("overwrite").partitionBy("day", "hour").parquet(target)
 
 
 @dataclass(frozen=True)

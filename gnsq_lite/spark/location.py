@@ -42,6 +42,11 @@ def remote_url(text: str, option: str) -> str:
     return text.rstrip("/")
 
 
+def place(text: str, option: str) -> str:
+    """Return a path, absolute, or a URL that is remote.  Raises OptionError, of *option*, for any other URL."""
+    return remote_url(text, option) if is_remote(text) else str(local_directory(text, option))
+
+
 def local_directory(text: str, option: str) -> Path:
     """Return the absolute path of *text*, a path or a ``file:`` URL.
 
@@ -52,7 +57,7 @@ def local_directory(text: str, option: str) -> Path:
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
         why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
-        if option == "spoolDir":
+        if option in ("spoolDir", "--work-dir", "path"):
             why += "; or hdfs:, or an object store: " + ", ".join(sorted(OBJECT_STORES))
         raise OptionError(option, text, why)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gnsq_lite.errors import NSQError, OptionError
-from gnsq_lite.spark.archive import store_batch
+from gnsq_lite.spark.archive import replace_batch, store_batch
 from gnsq_lite.spark.launch import session
-from gnsq_lite.spark.location import is_url, local_directory
+from gnsq_lite.spark.location import is_remote, is_url, place
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
 
 
@@ -59,7 +59,8 @@ def archive(
 
     Args:
         source: Options of the streaming source: topic, channel, spoolDir, addresses ...
-        path: The archive's directory, local or mounted; see :mod:`gnsq_lite.spark.archive`.
+        path: The archive's directory, or its URL on HDFS or an object store, which Spark must be able to write to; see
+            :mod:`gnsq_lite.spark.archive`.
         checkpoint: The query's checkpoint, a path or a URL Spark can write to; keep it with the spool.
         available_now: End when the backlog of this moment is stored; otherwise run until interrupted.
         trigger: Seconds between micro-batches.
@@ -68,15 +69,19 @@ def archive(
         OptionError: before Spark is started.  PipelineFailed: the query ended with an error.
     """
     parse(SourceOptions, source)
-    target = local_directory(str(path), "path")
+    target = place(str(path), "path")
     spark = spark or session()
     frame = spark.readStream.format("nsq").options(**source).load()
     if where:
         frame = frame.where(where)
-    target.mkdir(parents=True, exist_ok=True)
+    if not is_remote(target):
+        Path(target).mkdir(parents=True, exist_ok=True)
 
     def store(batch: Any, batch_id: int) -> None:
-        store_batch(batch, batch_id, query_id(batch), target)
+        if is_remote(target):
+            replace_batch(batch, batch_id, query_id(batch), target)
+        else:
+            store_batch(batch, batch_id, query_id(batch), Path(target))
 
     return _run(frame.writeStream.foreachBatch(store), checkpoint, available_now, trigger, on_progress)
 
@@ -194,8 +199,8 @@ def _run(
     """Start a query, report until it ends, and stop it in order on Ctrl-C."""
     begun = time.monotonic()
     when = {"availableNow": True} if available_now else {"processingTime": f"{trigger:g} seconds"}
-    place = str(checkpoint) if is_url(str(checkpoint)) else Path(checkpoint).absolute().as_uri()
-    query = writer.option("checkpointLocation", place).trigger(**when).start()
+    where = str(checkpoint) if is_url(str(checkpoint)) else Path(checkpoint).absolute().as_uri()
+    query = writer.option("checkpointLocation", where).trigger(**when).start()
     watch = _Watch(on_progress)
     try:
         while not query.awaitTermination(0.5):

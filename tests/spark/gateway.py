@@ -20,9 +20,6 @@ class Gateway:
     #: What may be killed apart.
     PARTS: tuple[tuple[str, ...], ...] = ((), ())
 
-    #: As Spark names it.
-    url = "s3a://bucket"
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         (folder / "data" / "bucket").mkdir(parents=True)

@@ -45,7 +45,17 @@ def test_options_of_the_command_line_become_sparks() -> None:
 
 def test_a_place_nobody_can_write_to_is_no_work_directory() -> None:
     with pytest.raises(OptionError, match="--work-dir"):
-        module.stream_source("t", "c", "s3a://bucket/work", {})
+        module.stream_source("t", "c", "dbfs:/work", {})
+    given = {"topic": "t", "channel": "c", "nsqd": ("n",), "lookupd": (), "option": (), "snapshot": None}
+    with pytest.raises(OptionError, match="--work-dir"):
+        module._snapshot_source(None, {**given, "work_dir": "s3a://bucket/work"})
+
+
+def test_a_work_directory_and_an_archive_may_be_urls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.stream_source("t", "c", "s3a://bucket/work/", {})["spoolDir"] == "s3a://bucket/work/spool"
+    assert module.ArchivePath(exists=True).convert("hdfs://n:1/x", None, None) == "hdfs://n:1/x"
+    assert run(["spark", "replay", "/no/such/archive", "--topic", "t", "--nsqd", "n"]) == 2
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_a_snapshot_to_summarize_has_a_name_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
