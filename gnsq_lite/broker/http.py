@@ -309,7 +309,7 @@ class _Server(WSGIServer):
 
 
 class HTTPListener:
-    """A listening HTTP or HTTPS server in the calling thread's hub."""
+    """A listening HTTP or HTTPS server in the calling thread's hub; serves once it is started."""
 
     def __init__(self, host: str, port: int, app: App, context: ssl.SSLContext | None = None) -> None:
         real = listen(host, port)
@@ -318,6 +318,9 @@ class HTTPListener:
         tls: dict[str, Any] = {} if context is None else {"ssl_context": context}
         pool = gevent.pool.Pool(_MOST_CONNECTIONS)
         self._server = _Server(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
+
+    def start(self) -> None:
+        """Serve who waits, and who comes.  Others have their turn meanwhile: gevent looks up the host's name."""
         self._server.start()
 
     def sockets(self) -> list[Any]:

@@ -49,7 +49,7 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
 
 
 class TCPListener:
-    """Accepts connections in the calling thread's loop and keeps count of them."""
+    """Accepts connections in the calling thread's loop, once it is started, and keeps count of them."""
 
     def __init__(self, host: str, port: int, limit: int, opened: Callable[[Connection], None]) -> None:
         self.context: ssl.SSLContext | None = None
@@ -60,9 +60,12 @@ class TCPListener:
         self.port: int = self._socket.getsockname()[1]
         self._loop: Any = gevent.get_hub().loop
         self._accepts = self._loop.io(self._socket.fileno(), _READ)
-        self._accepts.start(self._accept)
         self._pause = Timer(self._loop)
         self._open = True
+
+    def start(self) -> None:
+        """Accept who waits, and who comes."""
+        self._accepts.start(self._accept)
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):

@@ -44,6 +44,8 @@ class Lookupd:
             self.stop()
             raise
         self.http_port = self._http.port
+        self._tcp.start()
+        self._http.start()
 
     def _opened(self, connection: Connection) -> None:
         connection.start(LookupdClient(connection, self.db, self._introduce))

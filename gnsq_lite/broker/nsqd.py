@@ -91,6 +91,9 @@ class Nsqd:
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
+        for listener in (self._tcp, self._https, self._http):  # a client before that would have had the old topics
+            if listener is not None:
+                listener.start()
 
     def _listen(self) -> None:
         self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)

@@ -13,7 +13,9 @@ import threading
 import time
 from pathlib import Path
 
+import gevent
 import pytest
+from gevent import pywsgi
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ClosedError, OptionError
@@ -396,3 +398,27 @@ def test_a_killed_leader_is_followed_when_the_time_of_failover_is_over_and_a_sto
             assert time.monotonic() - start < 30
             time.sleep(0.01)
         assert (time.monotonic() - start >= 1.5) is (how == "kill")
+
+
+def test_who_connects_while_an_nsqd_starts_again_has_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(name: str) -> str:  # gevent's server of HTTP asks for it, and others have their turn meanwhile
+        gevent.sleep(0.5)
+        return name
+
+    monkeypatch.setattr(pywsgi.socket, "getfqdn", slow)
+    with Broker(lookupd=False) as broker, RawClient(broker.nsqd_tcp_address) as before:
+        assert before.ask(pub("t", b"kept")) == b"OK"
+        broker.node.stop()
+        starting = threading.Thread(target=broker.node.restart)
+        starting.start()
+        deadline = time.monotonic() + 20.0
+        while True:
+            try:
+                client = RawClient(broker.nsqd_tcp_address)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+        with client:
+            client.subscribe("t", "c", ready=1)
+            assert client.message().body == b"kept"
+        starting.join()
