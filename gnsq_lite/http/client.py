@@ -228,7 +228,9 @@ class HTTPClient:
                 except (HTTPConnectError, HTTPConnectionLost) as error:
                     if not attempts or isinstance(error, HTTPCertificateError) or _left() <= pause:
                         raise
-                time.sleep(pause)
+                    time.sleep(pause)
+                    if _left() <= 0:  # a busy machine: this says more than that the time is over
+                        raise
                 pause = min(1.0, pause * 2)
 
     def _once(self, method: str, target: str, url: str, body: bytes | None, headers: Mapping[str, str] | None) -> Reply:

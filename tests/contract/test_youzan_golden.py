@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -52,8 +53,11 @@ class Client:
     def say(self, data: bytes) -> None:
         """Send, and read until nothing comes for a while."""
         if b"<ID>" in data:
-            last = [body for kind, body in frames_of(self.got) if kind == 2][-1]
-            data = data.replace(b"<ID>", last[10:26])
+            until = time.monotonic() + 20.0
+            while not (bodies := [body for kind, body in frames_of(self.got) if kind == 2]):
+                assert time.monotonic() < until, self.got
+                self.read(len(self.got) + 1, 1.0)
+            data = data.replace(b"<ID>", bodies[-1][10:26])
         try:
             self.sock.sendall(data)
         except ConnectionError:
