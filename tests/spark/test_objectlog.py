@@ -68,6 +68,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     gateway.kill()
 
 
+def kept_by(place: Make) -> type[Store]:
+    """Return the class of what a log writes by: that of what is below a store."""
+    return type(place().below("log/"))
+
+
 def spool(store: Store, wait: float = 0.0, clock: FakeClock | None = None) -> ObjectSpool:
     """Return an opened spool; with *clock*, the waits for a lease pass by it."""
     log = ObjectLog(store) if clock is None else ObjectLog(store, clock, clock.advance)
@@ -185,7 +190,7 @@ def test_an_answer_that_is_lost_stores_the_rows_once(
     place: Make, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
     made = spool(place())
-    store = type(place())
+    store: Any = kept_by(place)
     create, failures = store.create, [1, 2, 3]
 
     def lossy(self: Any, name: str, data: bytes) -> None:
@@ -198,6 +203,7 @@ def test_an_answer_that_is_lost_stores_the_rows_once(
 
     monkeypatch.setattr(store, "create", lossy)
     made.append(rows(0, 2))
+    assert not failures
     made.append(rows(2, 1))
     assert read(made, 0, made.roll()) == [0, 1, 2]
     made.close()
@@ -209,7 +215,7 @@ def test_a_store_that_stays_away_ends_the_query_with_the_reason(place: Make, mon
     def away(self: Store, name: str, data: bytes) -> None:
         raise OSError("connection refused")
 
-    monkeypatch.setattr(type(place()), "create", away)
+    monkeypatch.setattr(kept_by(place), "create", away)
     with pytest.raises(SpoolError, match=r"takes no writes: connection refused.*nothing is lost"):
         made.append(rows(0, 1))
     monkeypatch.undo()
