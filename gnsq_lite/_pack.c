@@ -1,8 +1,8 @@
 /* The optional accelerator of publishing: an MPUB's bytes in one pass over its bodies, and the hash of a key (see
    gnsq_lite/packing.py).
 
-   Of a batch it decides nothing: where a body is not exactly bytes, is empty or too large, it says None, and Python finds out what
-   is wrong and says so. */
+   Of a batch it decides nothing: where a body is not exactly bytes, is empty or too large, it says None, and Python finds
+   out what is wrong and says so. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -42,8 +42,7 @@ def pure_murmur3_32(data: bytes, seed: int = 0, /) -> int:
     whole = len(data) & ~3
     h = seed & _U32
     for (k,) in _words(data[:whole]):
-        k = (k * _C1) & _U32
-        h ^= (((k << 15) | (k >> 17)) * _C2) & _U32
+        h ^= _scramble(k)
         h = (((h << 13) | (h >> 19)) * 5 + 0xE6546B64) & _U32
     if whole != len(data):
         h ^= _scramble(int.from_bytes(data[whole:], "little"))

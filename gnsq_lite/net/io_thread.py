@@ -22,7 +22,15 @@ from gevent._hub_local import get_hub_if_exists
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.loop import Loop, has_loop, loop_here
-from gnsq_lite.net.os_threads import interpreter_exit, is_patched, native_ident, native_lock, park, start_native_thread
+from gnsq_lite.net.os_threads import (
+    IN_HUB,
+    interpreter_exit,
+    is_patched,
+    native_ident,
+    native_lock,
+    park,
+    start_native_thread,
+)
 
 _own: Loop | None = None
 _own_lock = native_lock()
@@ -125,7 +133,7 @@ def _at_exit() -> None:
 def _stop(loop: Loop | None) -> None:
     if loop is None:
         return
-    park((loop.call_soon, 1.0))
+    park((loop.call_soon, IN_HUB))
     loop.stopped = True
     interpreter_exit.begin()
 

@@ -74,7 +74,7 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
 
 #: Seconds for a thread to be parked: one that waits in its hub, and one that does not.
-_IN_HUB, _ELSEWHERE = 1.0, 0.05
+IN_HUB, _ELSEWHERE = 1.0, 0.05
 #: Seconds until a parked thread goes on: the process is gone by then, or waits for what that thread holds.
 _PARKED = 10.0
 #: The idents of those that are parked.
@@ -113,7 +113,7 @@ def _sleep(parked: Any) -> None:
 def _park_hub_threads() -> None:
     """Park all other threads with a hub: the library's, and those of users and their handlers, who wait in gevent."""
     for begun in _beginning.copy():
-        begun.acquire(True, _IN_HUB)
+        begun.acquire(True, IN_HUB)
     frames = {ident: frame for ident, frame in sys._current_frames().items() if ident not in _asleep}
     del frames[native_ident()]
     if not frames:
@@ -122,7 +122,7 @@ def _park_hub_threads() -> None:
     living = [hub for hub in hubs if hub.thread_ident in frames and hub.loop is not None]
     park(
         *(
-            (hub.loop.run_callback_threadsafe, _IN_HUB if _is_hub(frames[hub.thread_ident]) else _ELSEWHERE)
+            (hub.loop.run_callback_threadsafe, IN_HUB if _is_hub(frames[hub.thread_ident]) else _ELSEWHERE)
             for hub in living
         )
     )

@@ -6,6 +6,8 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,15 @@ class Crowd:
         while not self._stopped:
             count += 1
             body = b"%d-%d" % (number, count)
-            try:
-                self._writer.publish(self._topic, body)
-                self.ok[number].append(body)
-            except errors.NSQError as error:
-                self.failed.append((body, error))
+            self._settle(number, body, partial(self._writer.publish, self._topic, body))
+
+    def _settle(self, number: int, body: bytes, publish: Callable[[], object]) -> None:
+        """Note how the publish of *body* ends."""
+        try:
+            publish()
+            self.ok[number].append(body)
+        except errors.NSQError as error:
+            self.failed.append((body, error))
 
     def published(self) -> int:
         """How many nsqd took."""

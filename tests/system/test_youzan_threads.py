@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.broker import Broker
+from tests.system.test_plain_threads import Crowd
 from tests.system.test_process_faults import python
-from tests.system.test_writer import QUICK, wait_for
+from tests.system.test_writer import QUICK
 from tests.system.test_youzan_writer import Ways
 
 BLOCKED = """
@@ -54,16 +55,8 @@ def test_threads_publish_to_leaders_while_the_loop_is_blocked() -> None:
     assert done.returncode == 0, done
 
 
-class Keyed:
-    """Threads, each with a key of its own and bodies in order; every other one is waited for."""
-
-    def __init__(self, writer: Writer, count: int) -> None:
-        self._writer, self._stopped = writer, False
-        self.ok: set[bytes] = set()
-        self.failed: list[errors.NSQError] = []
-        self._threads = [threading.Thread(target=self._publish, args=(number,)) for number in range(count)]
-        for thread in self._threads:
-            thread.start()
+class Keyed(Crowd):
+    """Each thread has a key of its own; every third publish is waited for."""
 
     def _publish(self, number: int) -> None:
         count = 0
@@ -71,27 +64,10 @@ class Keyed:
             bodies = [b"%d:%06d" % (number, count + each) for each in range(3)]
             count += 3
             key = b"%d" % number
-            sent: list[Any] = [self._writer.publish_nowait("t", body, key=key) for body in bodies[:2]]
-            try:
-                self._writer.publish("t", bodies[2], key=key)
-                self.ok.add(bodies[2])
-            except errors.NSQError as error:
-                self.failed.append(error)
+            sent: list[Any] = [self._writer.publish_nowait(self._topic, body, key=key) for body in bodies[:2]]
+            self._settle(number, bodies[2], partial(self._writer.publish, self._topic, bodies[2], key=key))
             for publication, body in zip(sent, bodies, strict=False):
-                try:
-                    publication.result()
-                    self.ok.add(body)
-                except errors.NSQError as error:
-                    self.failed.append(error)
-
-    def publishes(self, count: int) -> None:
-        wanted = len(self.ok) + count
-        wait_for(lambda: len(self.ok) >= wanted, timeout=60.0)
-
-    def stop(self) -> None:
-        self._stopped = True
-        for thread in self._threads:
-            thread.join()
+                self._settle(number, body, publication.result)
 
 
 def check(broker: Broker, crowd: Keyed) -> None:
@@ -105,11 +81,11 @@ def check(broker: Broker, crowd: Keyed) -> None:
             seen.append(body)
             of_key[key].append(body)
             where[key].add(partition)
-    assert crowd.ok - set(seen) == set()
+    assert {body for bodies in crowd.ok for body in bodies} - set(seen) == set()
     assert len(seen) == len(set(seen))
     assert all(bodies == sorted(bodies) for bodies in of_key.values())
     assert set(map(len, where.values())) == {1}
-    assert {type(error) for error in crowd.failed} <= {errors.OutcomeUnknown}
+    assert {type(error) for _, error in crowd.failed} <= {errors.OutcomeUnknown}
 
 
 @pytest.mark.rule("PUB-2")
@@ -118,7 +94,7 @@ def test_keyed_publishes_of_threads_are_neither_lost_nor_doubled_over_lost_conne
     with Broker(youzan=True, nsqds=2) as broker:
         ways = Ways(broker)
         with ways.writer(publish_timeout=20.0) as writer:
-            crowd = Keyed(writer, 12)
+            crowd = Keyed(writer, "t", 12)
             for _ in range(3):
                 for proxy in ways.of_partition:
                     crowd.publishes(300)
@@ -127,7 +103,7 @@ def test_keyed_publishes_of_threads_are_neither_lost_nor_doubled_over_lost_conne
             stats = writer.stats()
         for proxy in ways.proxies.values():
             proxy.__exit__(None, None, None)
-        assert (stats.published, stats.unknown, stats.failed) == (len(crowd.ok), len(crowd.failed), 0)
+        assert (stats.published, stats.unknown, stats.failed) == (crowd.published(), len(crowd.failed), 0)
         check(broker, crowd)
 
 
@@ -139,7 +115,7 @@ def test_keyed_publishes_of_threads_keep_their_order_while_leaders_move() -> Non
         with Writer(
             lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan", publish_timeout=20.0, **QUICK
         ) as writer:
-            crowd = Keyed(writer, 12)
+            crowd = Keyed(writer, "t", 12)
             for turn in range(6):
                 crowd.publishes(300)
                 leader = broker.youzan.leader("t", turn % 2)
