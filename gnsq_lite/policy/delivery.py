@@ -8,9 +8,10 @@ round trip.
 
 **The window** is by how many messages RDY is kept above what is in flight: as many as come in :data:`SPAN`, and one
 where they come more rarely.  It grows fourfold, up to the whole share, when nsqd used it up and its newest message had
-waited there, or one just before it: there is a backlog.  How long they waited shows only against younger ones, as the
-clocks may differ; those of a backlog that was published slowly come younger and younger, each the youngest so far.  So
-at full speed RDY stays at the share, none is sent, and nothing is done per read.
+waited there since before the room was given, or one just before it: there is a backlog.  How long they waited shows
+only against younger ones, as the clocks may differ; those of a backlog that was published slowly come younger and
+younger, each the youngest so far.  What waited for a flush proves no backlog.  So at full speed RDY stays at the share,
+none is sent, and nothing is done per read.
 
 **Flushing.**  When nothing is read for a while and nsqd may hold messages back, RDY goes down to one above what is in
 flight.  If nsqd holds any, it is not ready for more then, and flushes.
@@ -52,6 +53,10 @@ class Least:
 
     def __init__(self, *, ends: bool = False) -> None:
         self._ends = ends
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all of them."""
         self._before = self._now = self.value = 0.0
         self._turns_at = 0.0  # never, until there is a value
 
@@ -174,7 +179,7 @@ class Delivery:
             lag, longest = self._lags(now, timestamp_ns)
         if self._before_flush is not None:
             self._flushed(count, now, lag > gap + 2.0 * self._coarse)
-        elif opened_at is not None and now - opened_at < 2.0 * self._span and longest > 0.5 * self._span:
+        elif opened_at is not None and now - opened_at < 2.0 * self._span and self._waited(longest, now - opened_at):
             self._fit(4 * self._window)
         elif opened_at is not None:
             self._full_since = None
@@ -188,12 +193,17 @@ class Delivery:
         self._oldest.add(-age, now, _JUST_BEFORE * self._span)
         return age - self._age.value, -self._oldest.value - self._age.value
 
+    def _waited(self, longest: float, open_for: float) -> bool:
+        """Return whether what came *longest* late was there when the room was given: processes may wake late."""
+        return longest > max(0.5 * self._span, open_for - self._trip.value)
+
     def _flushed(self, count: int, now: float, has_backlog: bool) -> None:
         """Take the first read since nsqd was made to flush: it was busy, or held these back, or they came later."""
         before, self._before_flush = self._before_flush or 1, None
         if has_backlog:  # its newest message was there when the one before was read
             self._fit(before)
         else:
+            self._oldest.clear()
             self._full_since = None
             self._fit(min(before // 2, 2 * count) if now - self._cut_at < 2.0 * self._span else 1)
 

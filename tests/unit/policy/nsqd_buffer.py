@@ -20,7 +20,11 @@ BUFFERED, PUMPED_IN = 122, 5e-6
 
 
 class Wire:
-    """Runs one history; *ticker* is output_buffer_timeout, None: none."""
+    """Runs one history.
+
+    *ticker* is output_buffer_timeout, None: none; *jitter* returns by how many seconds more than *delay* the next
+    thing travels.
+    """
 
     def __init__(
         self,
@@ -33,11 +37,13 @@ class Wire:
         delay: float = 0.0001,
         ticker: float | None = 0.025,
         skew: float = 0.0,
+        jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.clock = FakeClock()
         self.delivery = Delivery(self.clock, 2.0 * delay)
         self.prompt, self.handle, self.concurrency = prompt, handle, concurrency
-        self.delay, self.ticker, self.skew = delay, ticker, skew
+        self.delay, self.ticker, self.skew, self.jitter = delay, ticker, skew, jitter
+        self._arrives = {"there": 0.0, "here": 0.0}  # nothing overtakes what went before it
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._turn = itertools.count()
         self._now = 0.0
@@ -69,6 +75,10 @@ class Wire:
 
     def _at(self, when: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._turn), act))
+
+    def _travel(self, where: str, act: Callable[[], None]) -> None:
+        self._arrives[where] = max(self._arrives[where], self._now + self.delay + self.jitter())
+        self._at(self._arrives[where], act)
 
     def run(self, until: float) -> Wire:
         events = self._events
@@ -112,7 +122,7 @@ class Wire:
     def _flush(self) -> None:
         if self.buffer:
             batch, self.buffer = self.buffer, []
-            self._at(self._now + self.delay, lambda: self._read(batch))
+            self._travel("here", lambda: self._read(batch))
 
     def _ticked(self) -> None:
         self._flush()
@@ -207,7 +217,7 @@ class Wire:
         if ready is not None and (not self.commands or ready != self.commands[-1]):
             self.commands.append(ready)
         self.writes += 1
-        self._at(self._now + self.delay, lambda: self._obey(count, ready))
+        self._travel("there", lambda: self._obey(count, ready))
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -126,6 +127,34 @@ def test_a_round_trip_is_not_taken_for_longer_than_it_is_because_messages_come_s
     wire = Wire(steady(rate, min(2.0, MESSAGES / rate)), handle=handle, concurrency=200).run(5.0)
     assert percentile(wire.latencies, 0.5) <= 0.0006
     assert percentile(wire.latencies, 0.99) <= SOON
+
+
+def jitter(seed: int = 0) -> Callable[[], float]:
+    """What a machine adds that sleeps in between: 0.15 ms on average, and half a millisecond more now and then."""
+    rng = random.Random(seed)
+    return lambda: rng.expovariate(1 / 0.00015) + (rng.random() * 0.001 if rng.random() < 0.03 else 0.0)
+
+
+def evenly(rate: int, seconds: float, seed: int = 0) -> list[float]:
+    """Publishes at equal distances, give or take what the publisher's machine adds."""
+    late = jitter(seed)
+    return sorted(n / rate + late() for n in range(int(rate * seconds)))
+
+
+@pytest.mark.parametrize("rate", [300, 400, 500, 700, 900, 1200])
+def test_what_comes_late_for_the_machine_s_sake_is_no_backlog(rate: int) -> None:
+    wire = Wire(evenly(rate, 3.0), jitter=jitter()).run(5.0)
+    assert len(wire.commands) <= 0.3 * len(wire.latencies)
+    assert percentile(wire.latencies, 0.5) <= 0.0004
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+def test_a_burst_comes_as_fast_on_such_a_machine(size: int) -> None:
+    """After some quiet traffic, whose least ages are known by then."""
+    published = [*evenly(500, 1.0), *[2.0] * size]
+    wire, full = (Wire(published, prompt=prompt, jitter=jitter()).run(5.0) for prompt in (True, False))
+    assert len(wire.latencies) == len(full.latencies) == len(published)
+    assert wire.arrived_at - 2.0 <= 1.1 * (full.arrived_at - 2.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 10, 50, 100, 500, 1000, 10_000])
