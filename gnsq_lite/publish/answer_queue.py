@@ -69,6 +69,20 @@ class Loss(Generic[P]):
     unknown: list[P] = field(default_factory=list)
 
 
+class Taken:
+    """How many messages nsqd took, by the answers that were read, and how many bytes of them were counted as pending.
+
+    One thread at a time adds to it: the loop, or whoever holds the lock of the callers' threads.
+    """
+
+    __slots__ = ("bytes", "messages", "on_more")
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = 0
+        #: Called after each read of answers, where somebody waits for all outcomes.
+        self.on_more: Callable[[], None] | None = None
+
+
 class AnswerQueue(deque[P]):
     """Unanswered publishes, the oldest first; one whose deadline has passed keeps its place."""
 
@@ -88,10 +102,8 @@ class AnswerQueue(deque[P]):
             raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
         return read(request, body)
 
-    def take_oks(self, data: bytes, took: Callable[[int, int], None]) -> bool:
-        """Settle the oldest if a read is that many OKs and nothing else; return False otherwise.
-
-        *took* is called with how many messages, and how many pending bytes, nsqd took.
+    def take_oks(self, data: bytes, total: Taken) -> bool:
+        """Settle the oldest if a read is that many OKs and nothing else, and add them to *total*; else return False.
 
         If the thread is interrupted in here, each is settled and counted, or keeps its place; the rest of the
         answers is lost, so the connection must end.
@@ -117,7 +129,10 @@ class AnswerQueue(deque[P]):
                 self.appendleft(publication)
             raise
         finally:
-            took(taken, freed)
+            total.messages += taken
+            total.bytes += freed
+            if total.on_more is not None:
+                total.on_more()
         return True
 
     def lose(self, error: NSQError) -> Loss[P]:

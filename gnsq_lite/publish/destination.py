@@ -178,7 +178,7 @@ class Destination:
         )
         if not self.shared:
             return Pipelined(
-                owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.took
+                owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken
             )
         self.pending = AnswerQueue()  # what a thread still reads of the last connection answers none of these
         most, retries = settings.max_body_size, settings.retries

@@ -16,6 +16,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.publication import Publication
 
 
@@ -44,7 +45,7 @@ class InThreads:
         gathered: What the loop gathers and has not sent.
         retries: Of each publish.
         carry: Carries a publish out, from any thread; submit, in the loop.
-        took: Told in any thread, under the lock, of the messages that nsqd took, and of their bytes that were counted.
+        taken: Counts, under the lock, the messages that nsqd took.
         given_up: Told in the loop of a publish that its thread has given up.
         cover: Has a deadline kept; from any thread.
         reasons: Returns why no nsqd can be reached.
@@ -61,14 +62,14 @@ class InThreads:
         retries: int,
         carry: Callable[[Publication], None],
         submit: Callable[[Publication], None],
-        took: Callable[[int, int], None],
+        taken: Taken,
         given_up: Callable[[Publication, NSQError], None],
         cover: Callable[[float], None],
         reasons: Callable[[], Iterable[NSQError | str]],
     ) -> None:
         self._loop, self.clock, self._turns, self._gathered = loop, clock, turns, gathered
         self._lead, self._retries, self._carry = lead, retries, carry
-        self._submit, self.took, self._given_up = submit, took, given_up
+        self._submit, self.taken, self._given_up = submit, taken, given_up
         self._cover, self._reasons = cover, reasons
         #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
         self.lock = native_lock()

@@ -10,6 +10,7 @@ from gevent.event import Event
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import OutcomeUnknown
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.backlog import Backlog
 from gnsq_lite.publish.publication import Publication
 
@@ -18,7 +19,7 @@ _LOOK = 0.1
 
 
 class Outcomes:
-    """A Writer's.  In the loop's thread, but for :meth:`took`.
+    """A Writer's.  In the loop's thread.
 
     *everything* returns every publish that may have no outcome yet; *max_pending* is the Writer's.
     """
@@ -27,10 +28,11 @@ class Outcomes:
         self, loop: Loop, clock: Clock, max_pending: int, everything: Callable[[], Iterable[Publication]]
     ) -> None:
         self._loop, self._clock, self._everything = loop, clock, everything
-        self.backlog = Backlog(max_pending)
+        #: What the reads of OKs have taken; the loop may not add to it.
+        self.taken = Taken()
+        self.backlog = Backlog(max_pending, self.taken)
         self.failed = self.unknown = 0
-        #: Messages that nsqd took, by who read the answer: the loop or a thread.
-        self._published = self._published_in_threads = 0
+        self._published = 0  # of other answers
         self._drained: list[Event] = []
         #: Whether that is to be looked at, in a moment.
         self._due = False
@@ -38,7 +40,7 @@ class Outcomes:
     @property
     def published(self) -> int:
         """How many messages nsqd took."""
-        return self._published + self._published_in_threads
+        return self._published + self.taken.messages
 
     def succeed(self, publication: Publication, receipt: Any) -> None:
         """nsqd has the message."""
@@ -47,13 +49,6 @@ class Outcomes:
             if publication.cost:
                 self.backlog.release(publication.cost)
             self._look_soon()
-
-    def took(self, count: int, size: int) -> None:
-        """nsqd took *count* messages, *size* bytes of them counted as pending; in any thread, one at a time."""
-        self._published_in_threads += count
-        if size:
-            self.backlog.release(size)
-        self._look_soon()
 
     def settle(self, publication: Publication, *, error: BaseException) -> None:
         """Give a publish its outcome, once, and count it."""
@@ -94,6 +89,9 @@ class Outcomes:
                 return False
             woken = Event()
             self._drained.append(woken)
+            self.taken.on_more = self._look_soon
             woken.wait(min(left, _LOOK))
             self._drained.remove(woken)
+            if not self._drained:
+                self.taken.on_more = None
         return True

@@ -5,7 +5,6 @@ Most reads hold nothing but OKs.  Those are taken in the hub, without a switch t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from gnsq_lite.clock import Clock
@@ -14,7 +13,7 @@ from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.publish.answer_queue import AnswerQueue
+from gnsq_lite.publish.answer_queue import AnswerQueue, Taken
 from gnsq_lite.publish.publication import Publication
 
 #: With so many publishes unanswered, that many bytes of answers are waited for at once: nsqd answers one by one, and
@@ -31,7 +30,7 @@ class PublishOwner(Owner, Protocol):
 
 
 class Pipelined(Connection):
-    """*pending* are the publishes that were sent; *took* is told of those that nsqd took."""
+    """*pending* are the publishes that were sent; *taken* counts those that nsqd took."""
 
     def __init__(
         self,
@@ -41,10 +40,10 @@ class Pipelined(Connection):
         owner: PublishOwner,
         clock: Clock,
         pending: AnswerQueue[Publication],
-        took: Callable[[int, int], None],
+        taken: Taken,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
-        self._destination, self._pending, self._took = owner, pending, took
+        self._destination, self._pending, self._taken = owner, pending, taken
         #: Whether a frame has come in part, or the bytes are no frames yet.
         self._partial = True
 
@@ -71,7 +70,7 @@ class Pipelined(Connection):
         pending = self._pending
         before = len(pending)
         try:
-            if self._partial or self._destination.silent or not pending.take_oks(data, self._took):
+            if self._partial or self._destination.silent or not pending.take_oks(data, self._taken):
                 return False
         except BaseException:  # interrupted: whose the next answer is, is not known
             self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of an answer"))

@@ -111,7 +111,7 @@ class Producer:
             retries=self.settings.retries,
             carry=self.carry,
             submit=self.submit,
-            took=self.outcomes.took,
+            taken=self.outcomes.taken,
             given_up=self._given_up,
             cover=self._cover,
             reasons=self._reasons,

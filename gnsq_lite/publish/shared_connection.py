@@ -328,7 +328,7 @@ class SharedConnection(Connection):
     def _settle(self, data: bytes) -> bool:
         """Settle what a read of nothing but OKs answers; False: it is for the loop."""
         with self._lock:
-            return not self._destination.silent and self._pending.take_oks(data, self._threads.took)
+            return not self._destination.silent and self._pending.take_oks(data, self._threads.taken)
 
     def _give_back(self, data: bytes | OSError, mine: Publication) -> None:
         """Leave the reading, and what was read, to the loop."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.dialect import PublishRequest
+from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
@@ -75,7 +76,7 @@ class Bench:
             retries=0,
             carry=self.carry,
             submit=self.submitted.append,
-            took=lambda count, size: None,
+            taken=Taken(),
             given_up=lambda publication, error: None,
             cover=lambda deadline: None,
             reasons=lambda: (),

@@ -8,9 +8,12 @@ import gevent
 import pytest
 
 from gnsq_lite.net.loop import loop_here
+from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
+
+OK = b"\0\0\0\6\0\0\0\0OK"
 
 
 @pytest.mark.rule("PUB-2")
@@ -23,14 +26,14 @@ def test_who_waits_for_all_costs_one_look_for_all_that_a_turn_settles(in_thread:
         looks.append(1)
         return publications
 
+    queue = AnswerQueue(publications)
     outcomes = Outcomes(loop_here(), FakeClock(), 1000, everything)
     waits = gevent.spawn(outcomes.drain, 5.0)
     gevent.sleep(0)
     before = len(looks)
     for publication in publications:
         if in_thread:
-            publication.settle()
-            outcomes.took(1, 0)
+            assert queue.take_oks(OK, outcomes.taken)
         else:
             outcomes.succeed(publication, None)
     for _ in range(3):

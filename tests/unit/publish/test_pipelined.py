@@ -10,7 +10,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.publish.answer_queue import AnswerQueue, count_oks
+from gnsq_lite.publish.answer_queue import AnswerQueue, Taken, count_oks
 from gnsq_lite.publish.pipelined import MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
@@ -34,7 +34,7 @@ class Bench:
     """A connection on which so many publishes were sent."""
 
     def __init__(self, count: int) -> None:
-        self.owner, self.taken = Owner(), list[tuple[int, int]]()
+        self.owner, self.taken = Owner(), Taken()
         self.pending: AnswerQueue[Publication] = AnswerQueue()
         for _ in range(count):
             self.pending.append(Publication(loop_here(), "t", (b"x",), 5.0, 5.0))
@@ -46,7 +46,7 @@ class Bench:
             self.owner,
             FakeClock(),
             self.pending,
-            lambda count, size: self.taken.append((count, size)),
+            self.taken,
         )
         self.closed: list[Any] = []
         self.least: list[int] = []
@@ -74,7 +74,7 @@ def test_a_read_of_oks_settles_the_oldest_in_one_go() -> None:
     bench = Bench(5)
     assert bench.takes(OK * 3)
     assert [publication.done() for publication in bench.all] == [True] * 3 + [False] * 2
-    assert bench.taken == [(3, 0)]
+    assert bench.taken.messages == 3
 
 
 @pytest.mark.rule("PUB-2")
@@ -87,7 +87,7 @@ def test_what_is_more_than_oks_or_not_certain_is_for_the_reader() -> None:
     bench.owner.silent = False
     bench.connection._deliver(b"\0\0\0")  # the beginning of another answer
     assert not bench.takes(OK)
-    assert (bench.done(), bench.taken) == (0, [])
+    assert (bench.done(), bench.taken.messages) == (0, 0)
     bench.connection._deliver(b"\6\0\0\0\0OK")
     assert bench.takes(OK)
 
@@ -116,5 +116,5 @@ def test_an_interruption_among_the_answers_ends_the_connection_and_loses_no_publ
         bench.takes(OK * 3)
     assert len(bench.closed) == 1
     assert [publication.done() for publication in bench.all] == [True, True, False]
-    assert bench.taken == [(2, 0)]
+    assert bench.taken.messages == 2
     assert list(bench.pending) == bench.all[2:]
