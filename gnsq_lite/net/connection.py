@@ -251,13 +251,6 @@ class Connection:
             self._due = True
             self.loop.call_soon(self._flush)
 
-    def send_at_once(self, data: bytes) -> None:
-        """Send *data*, which nothing that follows in this turn is worth waiting for; in the loop's thread."""
-        if self._out:
-            self.send(data)
-        else:
-            self._emit(data)
-
     def _flush(self) -> None:
         self._due = False
         self._emit(self._take(self._out))
@@ -319,10 +312,6 @@ class Connection:
         """In a forked child: the connection is the parent's."""
         if self._stream is not None:
             self._stream.abandon()
-
-    def has_ended(self) -> bool:
-        """Look whether nsqd has closed the connection while nobody read; in the loop's thread."""
-        return self._stream is None or self._stream.has_ended()
 
     def unsent(self) -> int:
         """Bytes nsqd has not taken yet."""

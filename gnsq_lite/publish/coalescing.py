@@ -17,6 +17,7 @@ from greenlet import getcurrent
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import BadBodyError, BadMessageError
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.publish.deadline_timer import Alarm
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
 
@@ -32,7 +33,7 @@ class Gathering(Publication):
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
-        commands.publish_head(topic)  # a bad name shows before anything is taken in
+        commands.PUBLISH_HEADS[topic]  # a bad name shows before anything is taken in
         super().__init__(loop, topic, [], timeout, deadline, retries)
         #: Greenlets of the loop that wait for the outcome, in the order of their bodies; None where one gave up.
         self.waiters: list[Any] = []
@@ -83,12 +84,6 @@ class Gathering(Publication):
         if self.waiters:
             if again:
                 self.waiters = [each for each in self.waiters if not self._loop.is_due(each)]
-            self._resume_all()
-
-    def _resume_all(self) -> None:
-        if self._loop.is_shared and not self._loop.is_here():
-            self._loop.call_soon(self._resume_all)
-        else:
             self._loop.resume_soon(self.waiters)
 
     def come_apart(self, error: BaseException) -> list[Publication]:
@@ -109,11 +104,11 @@ class Gathering(Publication):
 
 
 class Gathered:
-    """What this turn's publishes are gathered in; *send* gets each at the turn's end.  In the loop's thread.
+    """What this turn's publishes are gathered in.  In the loop's thread.
 
     Args:
         most: Bytes of an MPUB.
-        watch: Called with the deadline of each.
+        alarm: Set to the deadline of each.
         publish_alone: Publishes for whoever is not of the loop's thread, and waits.
     """
 
@@ -124,12 +119,13 @@ class Gathered:
         *,
         most: int,
         retries: int,
-        send: Callable[[Publication], None],
-        watch: Callable[[float], None],
+        alarm: Alarm,
         publish_alone: Callable[[str, bytes, float], Any],
     ) -> None:
         self._loop, self._clock, self._most, self._retries = loop, clock, most, retries
-        self._send, self._watch, self._publish_alone = send, watch, publish_alone
+        self._alarm, self._publish_alone = alarm, publish_alone
+        #: Gets each at the turn's end; the Writer's to say.
+        self.carry: Callable[[Publication], None]
         self._hub = loop.hub
         #: All of them, in order, always the same queue; and the last one of each topic.
         self.batches: deque[Gathering] = deque()
@@ -164,7 +160,8 @@ class Gathered:
         if gathering is None or gathering.room < size or gathering.timeout != timeout:
             deadline = self._clock.now() + timeout
             gathering = Gathering(self._loop, topic, timeout, deadline, self._retries, self._most)
-            self._watch(deadline)
+            if deadline < self._alarm.at:
+                self._alarm.set(deadline)
             if not self.batches:
                 self._loop.soon(self.send)
             self._open[topic] = gathering
@@ -176,10 +173,10 @@ class Gathered:
         self._open = {}
         while self.batches:
             gathering = self.batches[0]
-            if not gathering.done():  # as it is when the Writer was closed meanwhile
+            if not gathering.decided:  # as it is when the Writer was closed meanwhile
                 gathering.finish()
                 if gathering.bodies:
-                    self._send(gathering)
+                    self.carry(gathering)
             self.batches.popleft()  # once it has its place: until then no thread may overtake it
 
 

@@ -24,10 +24,10 @@ from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
-from gnsq_lite.publish.pipelined import AT_ONCE, MANY, Pipelined
+from gnsq_lite.publish.pipelined import MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
-from gnsq_lite.publish.shared_connection import STALE, SharedConnection
+from gnsq_lite.publish.shared_connection import SharedConnection
 from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
@@ -69,7 +69,6 @@ class Destination:
 
     def __init__(self, owner: DestinationOwner, endpoint: Endpoint) -> None:
         self._owner, self.endpoint = owner, endpoint
-        self._clock = owner.clock
         self._succeed = owner.outcomes.succeed
         self.link = Link[Connection](endpoint, self, owner.settings.reconnect, owner.rng, log)
         #: The connection, once its handshake is done; None before and after.
@@ -87,30 +86,8 @@ class Destination:
         self.seen: Publication | None = None
 
     def send(self, publication: Publication) -> bool:
-        """Send it; False, and nothing was sent, when the connection turns out to have ended."""
-        connection = self.connection
-        if connection is None:
-            return False
-        idle = connection.is_idle() if self.shared else not self.pending
-        if idle and self._clock.now() - connection.read_at > STALE and connection.has_ended():
-            # Its greenlet will find out in a moment; the message need not be lost with it.
-            self.on_disconnected(connection)
-            return False
-        command = publication.command()
-        if self.shared:
-            connection.put(publication, command)
-            return True
-        if publication.carrier is None:
-            publication.sent = True
-        elif not publication.mark_sent():
-            return True
-        pending = self.pending
-        send = connection.send if pending else connection.send_at_once  # many that wait are joined, one is not
-        pending.append(publication)
-        if len(pending) == MANY:
-            connection.read_at_least(AT_ONCE)
-        send(command)
-        return True
+        """Send it; False, and nothing was sent, where there is no connection, or it turns out to have ended."""
+        return self.connection is not None and self.connection.send_publish(publication)
 
     # -- answers; the connection's owner
 

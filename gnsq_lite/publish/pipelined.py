@@ -5,12 +5,13 @@ Most reads hold nothing but OKs.  Those are taken in the hub, without a switch t
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue, Taken
@@ -20,6 +21,8 @@ from gnsq_lite.publish.publication import Publication
 #: each answer has 10 bytes or more.  A poll and a read for each would cost as much as the publish.
 MANY = 32
 AT_ONCE = 160
+#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
+STALE = 0.001
 
 
 class PublishOwner(Owner, Protocol):
@@ -27,6 +30,9 @@ class PublishOwner(Owner, Protocol):
 
     #: Whether it has left a publish unanswered, and its answers are the loop's; set and looked at under the lock.
     silent: bool
+
+    def on_disconnected(self, connection: Any) -> None:
+        """It is gone; told again when its greenlet has noticed."""
 
 
 class Pipelined(Connection):
@@ -53,12 +59,28 @@ class Pipelined(Connection):
             self._stream.offer(self._take_oks)
         super().run()
 
-    def send_at_once(self, data: bytes) -> None:
-        """Send *data*, which nothing that follows in this turn is worth waiting for; in the loop's thread."""
-        if self._out or self._codec is not None or self._stream is None:
-            super().send_at_once(data)
+    def send_publish(self, publication: Publication) -> bool:
+        """Send it; False, and nothing was sent, when the connection turns out to have ended; in the loop's thread."""
+        pending = self._pending
+        command, stream = publication.command(), cast("Stream", self._stream)
+        if not pending and self.clock.now() - self.read_at > STALE and stream.has_ended():
+            # Its greenlet will find out in a moment; the message need not be lost with it.
+            self._destination.on_disconnected(self)
+            return False
+        if publication.carrier is None:
+            publication.sent = True
+        elif not publication.mark_sent():
+            return True
+        pending.append(publication)
+        if len(pending) > 1 or self._out:  # many that wait are joined, one is not
+            if len(pending) == MANY:
+                self.read_at_least(AT_ONCE)
+            self.send(command)
+        elif self._codec is None:
+            stream.write(command)
         else:
-            self._stream.write(data)
+            self._emit(command)
+        return True
 
     def _deliver(self, data: bytes) -> None:
         self._partial = True

@@ -63,7 +63,6 @@ class Producer:
             misconfigured=settings.misconfigured,
         )
         self.destinations = self.rotation.destinations
-        self._send = self.rotation.send
         #: Nothing more is taken; what was taken may still have its outcome to come.
         self.closing = False
         #: Disconnected for good.
@@ -83,8 +82,7 @@ class Producer:
             self.publish = self._gathered.publish
         self._greenlets: list[Any] = []
         self._started = False
-        #: Whether every publish goes to an endpoint that the dialect chooses.
-        self.routed = self.threads.routed = settings.dialect.needs_route("")
+        self._set_routed(settings.dialect.needs_route(""))
         #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
         self.undecided = bool(settings.lookupds) and settings.dialect.is_undecided
         self._discovery: Discovery | None = None
@@ -96,8 +94,7 @@ class Producer:
             self.clock,
             most=self.settings.max_body_size,
             retries=self.settings.retries,
-            send=self._dispatch,
-            watch=self._alarm.cover,
+            alarm=self._alarm,
             publish_alone=self._publish,
         )
 
@@ -116,6 +113,11 @@ class Producer:
             cover=self._cover,
             reasons=self._reasons,
         )
+
+    def _set_routed(self, routed: bool) -> None:
+        #: Whether every publish goes to an endpoint that the dialect chooses.
+        self.routed = self.threads.routed = routed
+        self._send = self._gathered.carry = self.routes.send if routed else self.rotation.send
 
     def start(self) -> None:
         """Begin to connect."""
@@ -153,8 +155,8 @@ class Producer:
         dialect.decide(discovery.said)
         if not self.undecided and self.routed is dialect.needs_route(""):
             return
-        self.undecided, self.routed = False, dialect.needs_route("")
-        self.threads.routed = self.routed
+        self.undecided = False
+        self._set_routed(dialect.needs_route(""))
         waiting = [*self.rotation.take_waiting(), *self.routes.take_waiting()]
         self._connect((*self.settings.endpoints, *discovery.endpoints))
         for publication in waiting:
@@ -284,15 +286,13 @@ class Producer:
             return
         if self._gathered.batches:  # publishes keep the order they were made in
             self._gathered.send()
-        if self.routed or publication.request is not None:
-            self._dispatch(publication)
-        else:  # what that does, without the call
+        if publication.request is None:  # what the other does, without the call
             self._send(publication)
+        else:
+            self._dispatch(publication)
 
     def _dispatch(self, publication: Publication) -> None:
-        if self.routed:
-            self.routes.send(publication)
-        elif publication.request is None or publication.data or self.undecided:
+        if self.routed or publication.request is None or publication.data or self.undecided:
             self._send(publication)
         else:
             try:

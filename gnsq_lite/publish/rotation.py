@@ -74,7 +74,7 @@ class Rotation:
             destination = self.at_turn(turn)
             if destination is None:
                 return self._send_anyhow(publication)
-            if destination.send(publication):
+            if destination.connection.send_publish(publication):
                 return True
 
     def _send_anyhow(self, publication: Publication) -> bool:

@@ -20,16 +20,14 @@ from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
-from gnsq_lite.net.stream import READ_SIZE, lost
+from gnsq_lite.net.stream import READ_SIZE, Stream, lost
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.in_threads import InThreads
-from gnsq_lite.publish.pipelined import PublishOwner
+from gnsq_lite.publish.pipelined import STALE, PublishOwner
 from gnsq_lite.publish.publication import Publication
 
-#: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
-STALE = 0.001
 _ONE_READ = (READ_SIZE,)
 #: Writes that a thread does for others before it leaves them to the loop.
 _MOST_WRITES = 8
@@ -85,15 +83,21 @@ class SharedConnection(Connection):
             super()._deliver(data)
 
     def send(self, data: bytes) -> None:
-        """Queue *data* that is not a publish."""
-        self.put(None, data)
-
-    def put(self, publication: Publication | None, command: bytes) -> None:
-        """Queue a command; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
+        """Queue *data* that is not a publish.  From any thread; never waits."""
         with self._lock:
-            self._enqueue(publication, command)
+            self._enqueue(None, data)
+
+    def send_publish(self, publication: Publication) -> bool:
+        """Queue it; False, and nothing is sent, when the connection turns out to have ended; in the loop's thread."""
+        if self._is_stale() and cast("Stream", self._stream).has_ended():
+            self._destination.on_disconnected(self)
+            return False
+        with self._lock:
+            self._enqueue(publication, publication.command())
+        return True
 
     def _enqueue(self, publication: Publication | None, command: bytes) -> None:
+        """Queue a command; all that is queued in one turn of the loop is one write.  Under the lock."""
         self._queue.append((publication, command))
         if not self._due:
             self.loop.call_soon(self._flush)  # first: a thread may be interrupted in between
@@ -101,7 +105,7 @@ class SharedConnection(Connection):
 
     def put_in_thread(self, publication: Publication) -> bool:
         """Queue a publish that nobody waits for yet; False: the loop is to carry it out."""
-        if self.is_idle() and self.clock.now() - self.read_at > STALE:
+        if self._is_stale():
             return False  # the loop looks whether it has ended
         command = publication.command()
         with self._lock:
@@ -156,9 +160,9 @@ class SharedConnection(Connection):
                 self._reader = LOOP
             return self._reader is LOOP
 
-    def is_idle(self) -> bool:
-        """Whether nothing is under way that would show the end of the connection."""
-        return not (self._pending or self._queue)
+    def _is_stale(self) -> bool:
+        """Whether its end may not have shown: nothing is under way, nor was anything read just now."""
+        return not (self._pending or self._queue) and self.clock.now() - self.read_at > STALE
 
     def unsent_publishes(self, *, take: bool = False) -> list[Publication]:
         """Return what is queued without an outcome, in order; with *take*, remove it too."""

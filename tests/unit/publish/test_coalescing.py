@@ -31,14 +31,15 @@ class Wire:
     """Stands in for a destination: takes publishes and answers none."""
 
     endpoint = Endpoint("nsqd", 4150)
-    connection = error = None
+    error = None
     shared = silent = False
 
     def __init__(self) -> None:
+        self.connection = self
         self.pending: list[Publication] = []
         self.waiting: deque[Publication] = deque()
 
-    def send(self, publication: Publication) -> bool:
+    def send_publish(self, publication: Publication) -> bool:
         publication.sent = True
         self.pending.append(publication)
         return True

@@ -25,17 +25,18 @@ class Line:
 
     address = "nsqd"
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Any) -> None:
         self.sent: list[bytes] = []
-        self.read_at = float("inf")
+        self.pending = pending
         #: What threads do in the middle of a send.
         self.meanwhile: Callable[[], Any] = bool
 
-    def send(self, data: bytes) -> None:
-        self.meanwhile()
-        self.sent.append(data)
-
-    send_at_once = send
+    def send_publish(self, publication: Publication) -> bool:
+        if publication.mark_sent():
+            self.pending.append(publication)
+            self.meanwhile()
+            self.sent.append(publication.command())
+        return True
 
     def put_in_thread(self, publication: Publication) -> bool:
         self.sent.append(publication.command())
@@ -75,7 +76,7 @@ class Bench:
             self.open(destination)
 
     def open(self, destination: Destination) -> None:
-        line: Any = Line()
+        line: Any = Line(destination.pending)
         destination.on_connected(line)
 
     def lose(self, destination: Destination, error: errors.NSQError) -> None:
