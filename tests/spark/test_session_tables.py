@@ -1,7 +1,7 @@
-"""The page's recipe for a Delta table: a batch that runs again after its table had it is there once.
+"""The page's recipes for tables of Delta and Iceberg: a batch that runs again after its table had it is there once.
 
-The jars are for one version of Spark: ``GNSQ_DELTA`` names a folder of those that fit.  They want a session with
-settings of its own, so the recipe runs as pasted in a process of its own.
+Their jars are for one version of Spark each: ``GNSQ_DELTA`` and ``GNSQ_ICEBERG`` name folders of those that fit.  Each
+kind wants a session of its own, so each recipe runs as pasted in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,21 @@ from tests.spark.test_session_source import Feed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.filterwarnings("default")]
 
-JARS = os.environ.get("GNSQ_DELTA", "")
+#: Kind of table -> folder of its jars, the settings of a session that has it, and how it is read.
+JARS = {kind: os.environ.get(f"GNSQ_{kind.upper()}", "") for kind in ("delta", "iceberg")}
 SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+    "iceberg": {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": "{work}/lake",
+    },
 }
+TABLE = {"delta": 'spark.read.format("delta").load(f"{work}/delta")', "iceberg": 'spark.table("lake.db.clicks")'}
 
 #: Before the recipe.
 BEFORE = """
@@ -52,13 +62,12 @@ def wait(condition):
 
 def rows():
     try:
-        table = spark.read.format("delta").load(f"{work}/delta")
-        return sorted(int(bytes(row.body)) for row in table.select("body").collect())
+        return sorted(int(bytes(row.body)) for row in TABLE.select("body").collect())
     except Exception as error:
-        assert any(what in str(error) for what in ("PATH_NOT_FOUND", "DELTA_")), error
+        assert any(what in str(error) for what in ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_")), error
         return []
 
-commits = pathlib.Path(work, "delta-checkpoint", "commits")
+commits = pathlib.Path(work, given["kind"] + "-checkpoint", "commits")
 wait(lambda: len(rows()) >= given["first"])
 if not given["again"]:
     wait(lambda: list(commits.glob("[0-9]*")))
@@ -78,17 +87,17 @@ spark.stop()
 """
 
 
-def recipe() -> str:
-    """Return the page's block that writes to a Delta table."""
+def recipe(kind: str) -> str:
+    """Return the page's block that writes to such a table."""
     found = re.findall(r"::\n\n((?:   [^\n]*\n|\n)+)", PAGE.read_text(encoding="utf-8"))
-    (block,) = [textwrap.dedent(text) for text in found if 'format("delta")' in text]
+    (block,) = [textwrap.dedent(text) for text in found if f'format("{kind}")' in text]
     return block
 
 
-def program() -> str:
+def program(kind: str) -> str:
     """Return the recipe, within what surrounds it; a query whose Python was late for Spark's 10 s is started again."""
     run = f"""
-recipe = {recipe()!r}
+recipe = {recipe(kind)!r}
 for _ in range(5):
     exec(recipe)
     while query.isActive and query.lastProgress is None:
@@ -96,23 +105,24 @@ for _ in range(5):
     if "connect back" not in str(query.exception()) and "CANNOT_OPEN_SOCKET" not in str(query.exception()):
         break
 """
-    return BEFORE + run + AFTER
+    return BEFORE + run + AFTER.replace("TABLE", TABLE[kind], 1)
 
 
-def write_given(folder: Path, feed: Feed, *, again: bool) -> None:
+def write_given(folder: Path, kind: str, feed: Feed, *, again: bool) -> None:
     conf = {
-        "spark.jars": ",".join(map(str, sorted(Path(JARS).glob("*.jar")))),
+        "spark.jars": ",".join(map(str, sorted(Path(JARS[kind]).glob("*.jar")))),
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        **SETTINGS,
+        **{name: text.format(work=folder) for name, text in SETTINGS[kind].items()},
     }
     options = feed.options(maxOffsetsPerTrigger="300")
     given = {
         "work": str(folder),
         "conf": conf,
         "options": options,
+        "kind": kind,
         "first": 300,
         "all": 700,
         "again": again,
@@ -120,25 +130,26 @@ def write_given(folder: Path, feed: Feed, *, again: bool) -> None:
     (folder / "given.json").write_text(json.dumps(given))
 
 
-if JARS:
-
-    @pytest.mark.rule("PIPE-3")
-    def test_a_batch_that_runs_again_is_in_the_table_once(nsqd: ServerHandle, topic: str, tmp_path: Path) -> None:
-        feed = Feed(nsqd, topic, tmp_path)
-        feed.publish(0, 300)
-        (tmp_path / "recipe.py").write_text(program(), encoding="utf-8")
-        env = {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
-        write_given(tmp_path, feed, again=False)
-        with running(["recipe.py"], tmp_path, env=env) as first:
-            first.says("publish", timeout=400)
-            feed.publish(300, 200)
-            assert first.ends(400) == -9, first.output
-        found = re.search(r"ended True (\d+)", first.output)
-        assert found is not None, first.output
-        assert int(found[1]) > 300, "the table has the batch, and Spark has not noted that"
-        for blocked in (tmp_path / "delta-checkpoint" / "commits").glob("*/in its way"):
-            shutil.rmtree(blocked.parent)
-        feed.publish(500, 200)
-        write_given(tmp_path, feed, again=True)
-        with running(["recipe.py"], tmp_path, env=env) as second:
-            assert second.ends(400) == 0, second.output
+@pytest.mark.parametrize("kind", [kind for kind, folder in JARS.items() if folder])
+@pytest.mark.rule("PIPE-3")
+def test_a_batch_that_runs_again_is_in_the_table_once(
+    kind: str, nsqd: ServerHandle, topic: str, tmp_path: Path
+) -> None:
+    feed = Feed(nsqd, topic, tmp_path)
+    feed.publish(0, 300)
+    (tmp_path / "recipe.py").write_text(program(kind), encoding="utf-8")
+    env = {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    write_given(tmp_path, kind, feed, again=False)
+    with running(["recipe.py"], tmp_path, env=env) as first:
+        first.says("publish", timeout=400)
+        feed.publish(300, 200)
+        assert first.ends(400) == -9, first.output
+    found = re.search(r"ended True (\d+)", first.output)
+    assert found is not None, first.output
+    assert int(found[1]) > 300, "the table has the batch, and Spark has not noted that"
+    for blocked in (tmp_path / f"{kind}-checkpoint" / "commits").glob("*/in its way"):
+        shutil.rmtree(blocked.parent)
+    feed.publish(500, 200)
+    write_given(tmp_path, kind, feed, again=True)
+    with running(["recipe.py"], tmp_path, env=env) as second:
+        assert second.ends(400) == 0, second.output
