@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,13 @@ from tests.servers import ServerHandle
 from tests.system.test_worker_command import APP, channel, get, is_alive, pages_at, pids, publish, worker
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A directory with a short path: a supervisor whose sockets' paths would be too long for the system takes /tmp."""
+    with tempfile.TemporaryDirectory(prefix="w") as path:
+        yield Path(path)
 
 
 @pytest.fixture
@@ -300,22 +308,20 @@ def test_a_service_manager_that_is_gone_holds_up_nothing(
 
 
 def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_running_ones_is_not(
-    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nsqd: Broker, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "t"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     pidfile = tmp_path / "worker.pid"
     with worker(tmp_path, nsqd.nsqd_tcp_address) as other:
         other.says("connected")
-        (others,) = folder.iterdir()
+        (others,) = short_folder.iterdir()
         with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
             program.says("connected")
             assert int(pidfile.read_text()) == program.process.pid
             program.signal(signal.SIGKILL)
             program.ends()
             wait_for(lambda: "worker ends, drained" in program.output)
-        (left,) = set(folder.iterdir()) - {others}
+        (left,) = set(short_folder.iterdir()) - {others}
         with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
             program.says("connected")
             assert f"removed the folder of a killed supervisor: {left}" in program.output
@@ -329,4 +335,4 @@ def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_runnin
         assert not pidfile.exists()
         other.signal(signal.SIGTERM)
         assert other.ends() == 0
-    assert list(folder.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
