@@ -35,7 +35,8 @@ class Closing:
         connections: Returns the connections that are there.
         take_queued: Removes and returns the messages that no handler has begun.
         busy: Returns how many handlers run.
-        stop_discovery: Called first: nothing more is to be found.
+        refuse: Called at once when the end begins: messages that still come are to go back.
+        stop_discovery: Called before CLS is sent: nothing more is to be found.
         end: Called last: it closes what is open, ends all greenlets but the caller's, and settles *ended*.
     """
 
@@ -48,12 +49,13 @@ class Closing:
         connections: Callable[[], Iterable[Subscribed]],
         take_queued: Callable[[], list[Message]],
         busy: Callable[[], int],
+        refuse: Callable[[], None],
         stop_discovery: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
         self.loop, self._clock, self.ended = loop, clock, ended
         self._connections, self._take_queued, self._busy = connections, take_queued, busy
-        self._stop_discovery, self._end = stop_discovery, end
+        self._refuse, self._stop_discovery, self._end = refuse, stop_discovery, end
         #: Whether it has begun: what still comes goes back.
         self.begun = False
         #: Handlers that still ran when the time was over.
@@ -82,6 +84,7 @@ class Closing:
         self._news.set()
         if not self.begun:
             self.begun = True
+            self._refuse()
             self.loop.spawn("closing", self._close)
 
     def _close(self) -> None:
@@ -111,6 +114,7 @@ class Closing:
     def leave(self) -> Callable[[], tuple[int, str] | None]:
         """Give back what is here, as the interpreter exits; return a function that tells how much is still here."""
         self.begun = True
+        self._refuse()
         connections = [connection for connection in self._say_cls() if connection.is_open()]
         self._give_back(connections)
         shut: set[Subscribed] = set()

@@ -57,12 +57,7 @@ class Consumer:
         self.flow = FlowControl(settings, clock, self.rng, self._send_ready, partial(self.hooks.call, "on_backoff"))
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
-            loop,
-            settings,
-            self.tries,
-            self.hooks,
-            stop_partition=self.stop_partition,
-            on_exit=self.fail,
+            loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
         )
         make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
@@ -74,6 +69,8 @@ class Consumer:
         if settings.batch_size:
             batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
             self.batches = BatchFeeder(loop, batcher, self.pool, clock, self.flow.is_starved)
+        #: Where messages go that come: to the handlers or, once the end has begun, back.
+        self.handle: Callable[[list[Message]], None] = self.batches.add if self.batches else self.pool.submit
         self.late_answers = self.answers_lost = self.reconnects = 0
         #: Counts of connections that are gone.
         self.received_before = self.finished_before = self.requeued_before = self.expired_before = 0
@@ -88,6 +85,7 @@ class Consumer:
             connections=self.connections.values,
             take_queued=self._take_queued,
             busy=self.limits.busy,
+            refuse=self._refuse,
             stop_discovery=self._stop_discovery,
             end=self._end,
         )
@@ -259,15 +257,6 @@ class Consumer:
 
     # -- messages
 
-    def handle(self, messages: list[Message]) -> None:
-        """Queue messages for the handlers; while the Reader closes they go back."""
-        if self.end.begun:
-            send_back(messages)
-        elif self.batches is not None:
-            self.batches.add(messages)
-        else:
-            self.pool.submit(messages)
-
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
         """nsqd has taken these back: those that no handler has begun leave the queue, and slow the connection down."""
         others: list[Message] = []
@@ -331,6 +320,9 @@ class Consumer:
     def closing(self) -> bool:
         """Whether it is being closed, or was."""
         return self.end.begun
+
+    def _refuse(self) -> None:
+        self.handle = send_back
 
     def _take_queued(self) -> list[Message]:
         return take_queued(self.pool, self.batches)

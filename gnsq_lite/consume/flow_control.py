@@ -99,7 +99,9 @@ class FlowControl:
         """So many messages are in flight no more; a success may end backoff (BACK-2)."""
         if self._pace.limits:
             self._pace.answered(endpoint, answered)
-        self._apply(self.allocator.answered(endpoint, answered + expired))
+        decisions = self.allocator.answered(endpoint, answered + expired)
+        if decisions or self.allocator.next_tick is not None:
+            self._apply(decisions)
         if success and self.backoff.level:
             self._outcome(True)
 

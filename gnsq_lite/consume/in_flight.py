@@ -27,7 +27,7 @@ class InFlight:
         #: Messages in the reads.
         self._kept = 0
         self.received = 0
-        #: Messages that are neither answered nor counted out.
+        #: Messages that are neither answered nor counted out; whoever sends answers takes them off.
         self.count = 0
 
     def add(self, messages: list[Message]) -> int:
@@ -64,11 +64,6 @@ class InFlight:
         opened = ([m for m in read if is_open(m)] for read in self._reads)
         self._reads = deque(read for read in opened if read)
         self._kept = sum(map(len, self._reads))
-
-    def answered(self, count: int) -> int:
-        """Answers to so many messages went out; return how many are in flight now."""
-        self.count -= count
-        return self.count
 
     def unanswered(self) -> list[Message]:
         """Return the messages that are neither answered nor counted out."""

@@ -55,8 +55,9 @@ class MessageOwner(Owner, Protocol):
     def flow(self) -> Flow:
         """Who counts them."""
 
-    def handle(self, messages: list[Message]) -> None:
-        """Have them handled."""
+    @property
+    def handle(self) -> Callable[[list[Message]], None]:
+        """Has them handled; or sends them back, from the beginning of the end."""
 
     def on_answers_lost(self, count: int) -> None:
         """So many answers came after the end."""
@@ -85,7 +86,7 @@ class Subscribed(Connection):
         #: Messages that were received and not answered (MSG-5).
         self.in_flight = InFlight()
         self.finished = self.requeued = self.expired = self.answers_lost = 0
-        self._fins = Fins(partial(loop.call_soon, self._flush_unless_kept))
+        self._fins = Fins(partial(loop.call_soon, self._flush))
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
@@ -120,6 +121,7 @@ class Subscribed(Connection):
         return self.in_flight.received
 
     def _on_messages(self, messages: list[Message]) -> None:
+        self._flow.received(self.endpoint, len(messages))
         count = self.in_flight.add(messages)
         self._must_wait = count > self._limit.most
         delivery = self._delivery
@@ -128,7 +130,6 @@ class Subscribed(Connection):
             if kept:
                 self._flush_soon()
             self._tell_ready(delivery.received(len(messages), count - kept, messages[-1].timestamp_ns))
-        self._flow.received(self.endpoint, len(messages))
         self._is_handing_on = True
         self.take(messages)
         self._is_handing_on = False
@@ -154,11 +155,15 @@ class Subscribed(Connection):
         if count is not None:
             self._ready = count
             self._flush_soon()
-        self._watch_delivery()
+        if self._delivery is not None:
+            self._watch_delivery(self._delivery)
 
-    def _watch_delivery(self) -> None:
-        after = self._delivery.tick_after if self._delivery is not None else None
+    def _watch_delivery(self, delivery: Delivery) -> None:
+        """Have the next tick when it is wanted, or before; none where it would find nothing to do."""
+        after = delivery.tick_after
         if after is None:
+            if not delivery.is_full:
+                self._stop_delivery()
             return
         due = self.clock.now() + after
         if self._delivery_timer is not None:
@@ -171,12 +176,15 @@ class Subscribed(Connection):
 
     def _look_at_delivery(self) -> None:
         self._stop_delivery()
+        delivery = self._delivery
+        if delivery is None:
+            return
         if self._is_handing_on:
-            self._watch_delivery()
-        elif self._delivery is not None:
+            self._watch_delivery(delivery)
+        else:
             if len(self._fins):
                 self._flush_soon()
-            self._tell_ready(self._delivery.tick(self.in_flight.received, self.in_flight.count))
+            self._tell_ready(delivery.tick(self.in_flight.received, self.in_flight.count))
 
     def _end_delivery(self) -> None:
         self._stop_delivery()
@@ -247,29 +255,23 @@ class Subscribed(Connection):
     def _flush_soon(self) -> None:
         if not self._due:
             self._due = True
-            self.loop.call_soon(self._flush_unless_kept)
-
-    def _flush_unless_kept(self) -> None:
-        if self._delivery is None or self._delivery.is_full or not self._may_keep(self._delivery):
-            self._flush()
-            return
-        self._due = self._fins.due = False
-        if self._has_more_than_fins():  # another thread has come between
-            self._flush()
-        self._watch_delivery()
-
-    def _has_more_than_fins(self) -> bool:
-        return bool(self._out or self._reqs) or self._ready is not None
+            self.loop.call_soon(self._flush)
 
     def _may_keep(self, delivery: Delivery) -> bool:
-        """Whether FINs may wait, and none is so late that its message may be nsqd's again meanwhile."""
-        if self._has_more_than_fins() or not delivery.keeps(self.in_flight.count, len(self._fins)):
+        """Whether all there is are FINs that may wait, none so late that its message may be nsqd's again meanwhile."""
+        if self._out or self._reqs or self._ready is not None:
+            return False
+        if not delivery.keeps(self.in_flight.count, len(self._fins)):
             return False
         return self.in_flight.is_young(self.clock.now() - self.msg_timeout / 2)
 
     def _flush(self) -> None:
-        # Both before anything is taken: what other threads add from here on is taken too, or wakes again.
+        # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
+        delivery = self._delivery
+        if delivery is not None and not delivery.is_full and self._may_keep(delivery):
+            self._watch_delivery(delivery)
+            return
         data = self._take(self._out) if self._out else b""
         requeued = len(self._reqs)
         if requeued:
@@ -284,12 +286,11 @@ class Subscribed(Connection):
         if finished or requeued:
             self.finished += finished
             self.requeued += requeued
-            count = self.in_flight.answered(finished + requeued)
-            delivery = self._delivery
+            self.in_flight.count -= finished + requeued
             if delivery is not None and (self._delivery_timer is None or not delivery.is_full):
-                ready = delivery.answered(count)
+                ready = delivery.answered(self.in_flight.count)
                 self._ready = self._ready if ready is None else ready
-                self._watch_delivery()
+                self._watch_delivery(delivery)
         if self._ready is not None:
             if self._ready != self._told_ready:
                 self._told_ready = self._ready

@@ -75,8 +75,9 @@ class Delivery:
     """Chooses the RDY of one connection within the limit it is given.
 
     The caller tells what happened, once per read and once per write of answers.  When :attr:`is_full` it tells nothing
-    but that answers go out while no tick is to come.  It sends the RDY that is returned, if any, and calls :meth:`tick`
-    after :attr:`tick_after` seconds, unless that is None.
+    but that answers go out while no tick is to come.  After each call it sends the RDY that is returned, if any, and
+    calls :meth:`tick` in :attr:`tick_after` seconds, unless that is None: then only a tick that is to come while
+    :attr:`is_full` is of use.
     """
 
     __slots__ = (
@@ -104,6 +105,7 @@ class Delivery:
         "is_full",
         "limit",
         "ready",
+        "tick_after",
     )
 
     def __init__(self, clock: Clock, trip: float) -> None:
@@ -115,6 +117,8 @@ class Delivery:
         self.ready = 0  # the last RDY sent
         #: Whether the whole limit is used, so that only ticks are of use; with a limit of one, not even they.
         self.is_full = False
+        #: Seconds from the last call to the next tick; None: there is nothing to do, unless something happens.
+        self.tick_after: float | None = None
         self._in_flight = 0
         self._received = self._seen = 0  # since the connection was opened; when it was looked last
         self._window = 1
@@ -139,19 +143,20 @@ class Delivery:
         """By how many messages RDY is kept above what is in flight, where the limit allows it."""
         return self._window
 
-    @property
-    def tick_after(self) -> float | None:
-        """Seconds to the next tick; None: there is nothing to do, unless something happens."""
-        if self.limit <= 1:
-            return None
-        if self._kept_since is not None:
-            return max(TICK, self._kept_since + self._patience() - self._clock.now())
-        if self.ready - self._in_flight <= 1 and not self._is_short():
-            return None
-        careful_for = self._full_until - self._clock.now()
-        if careful_for > 0.0 and self.ready == self.limit:
-            return max(TICK, careful_for)
-        return self._pause()
+    def _plan(self, ready: int | None) -> int | None:
+        """Choose when the next tick is; return *ready*, the RDY to send."""
+        now, after = self._clock.now(), None
+        if self.limit > 1:
+            if self._kept_since is not None:
+                after = max(TICK, self._kept_since + self._patience() - now)
+            elif self.ready - self._in_flight <= 1 and not self._is_short():
+                self._seen = self._received  # as a tick would note
+            elif self._full_until > now and self.ready == self.limit:
+                after = max(TICK, self._full_until - now)
+            else:
+                after = self._pause()
+        self.tick_after = after
+        return ready
 
     def _pause(self) -> float:
         full_for = self._read_at - self._full_since if self.is_full and self._full_since is not None else 0.0
@@ -162,8 +167,8 @@ class Delivery:
         before, self.limit, self._in_flight = self.limit, limit, in_flight
         self._fit(self._window)
         if limit > 1 and before > 1 and limit >= self.ready:
-            return self._adjusted()
-        return self._send(self._wanted())
+            return self._plan(self._adjusted())
+        return self._plan(self._send(self._wanted()))
 
     def received(self, count: int, in_flight: int, timestamp_ns: int) -> int | None:
         """A read brought *count* messages, the last published at *timestamp_ns*; return the RDY to send."""
@@ -184,7 +189,7 @@ class Delivery:
         elif opened_at is not None:
             self._full_since = None
             self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
-        return None if self._is_quick else self._adjusted()
+        return self._plan(None if self._is_quick else self._adjusted())
 
     def _lags(self, now: float, timestamp_ns: int) -> tuple[float, float]:
         """Return how much older than those that come at once a message is, and the oldest of those just before it."""
@@ -239,6 +244,7 @@ class Delivery:
             return False
         if self._kept_since is None:
             self._kept_since = now
+        self._plan(None)
         return now - self._kept_since < patience - TICK / 2
 
     def _patience(self) -> float:
@@ -249,23 +255,24 @@ class Delivery:
         now = self._clock.now()
         self._in_flight, self._kept_since = in_flight, None
         if self.is_full:
-            return None
+            return self._plan(None)
         self._allow(now)
         if not in_flight and now - self._read_at < TICK:
             self._is_quick = True
-        return self._adjusted()
+        return self._plan(self._adjusted())
 
     def expired(self, in_flight: int) -> int | None:
         """Messages are counted in flight no more, but perhaps by nsqd; return the RDY to send."""
         self._in_flight = in_flight
         self._full_until = self._clock.now() + _CAREFUL
-        return self._adjusted()
+        return self._plan(self._adjusted())
 
     def tick(self, received: int, in_flight: int) -> int | None:
         """Return the RDY to send; *received*: messages since the connection was opened."""
-        if self.limit <= 1:
-            return None
         self._in_flight = in_flight
+        return self._plan(self._ticked(received, in_flight) if self.limit > 1 else None)
+
+    def _ticked(self, received: int, in_flight: int) -> int | None:
         if not self.is_full and self._is_short():
             self._is_quick = False
             return self._adjusted()

@@ -148,7 +148,9 @@ class Wire:
 
     def _watch(self) -> None:
         after = self.delivery.tick_after if self.prompt else None
-        if after is not None and self._now + after < self._tick_at - 0.5 * TICK:
+        if after is None and self.prompt and not self.delivery.is_full:
+            self._tick_at = math.inf
+        elif after is not None and self._now + after < self._tick_at - 0.5 * TICK:
             self._tick_at = at = self._now + after
             self._at(at, lambda: self._tick(at))
 

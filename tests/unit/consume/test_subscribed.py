@@ -1,0 +1,128 @@
+"""What a Reader's connection writes, and when it is woken; without a network and without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.message import Message
+from gnsq_lite.net.target import Target
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.policy.delivery import TICK
+from gnsq_lite.wire import commands
+from gnsq_lite.wire.identify import Negotiated
+from tests.fakes import FakeClock
+
+
+class Timer:
+    """One timer of the loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.runs = seconds, False
+
+    def start(self, act: Callable[[], None]) -> None:
+        self.act, self.runs = act, True
+
+    def stop(self) -> None:
+        self.runs = False
+
+    def close(self) -> None:
+        pass
+
+
+class Bench:
+    """A connection in a loop that does nothing by itself; it is its own stream, flow control and owner."""
+
+    closed = error = None
+    unsent = 0
+
+    def __init__(self) -> None:
+        self.clock, self.due = FakeClock(), list[Callable[[], None]]()
+        self.timers: list[Timer] = []
+        self.sent: list[bytes] = []
+        self.flow = self
+        self.hub = SimpleNamespace(loop=SimpleNamespace(timer=self.timer))
+        loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append)
+        target = Target(endpoint=Endpoint("nsqd", 4150), topic="t", channel="ch")
+        owner: Any = self
+        self.connection = Subscribed(loop, target, ConnectionOptions(), owner, self.clock, is_prompt=True)
+        self.connection._stream = owner
+        self.connection._adopt(Negotiated(negotiated=True))
+        self.connection.opened_at = self.clock.now()
+        self.held: list[Message] = []
+        self.connection.set_ready(10)
+        self.turn()
+
+    def timer(self, seconds: float) -> Timer:
+        self.timers.append(Timer(seconds))
+        return self.timers[-1]
+
+    def running(self) -> list[float]:
+        return [timer.seconds for timer in self.timers if timer.runs]
+
+    def turn(self) -> bytes:
+        """Let the loop run what is due; return what was written meanwhile."""
+        before = len(self.sent)
+        while self.due:
+            self.due.pop(0)()
+        return b"".join(self.sent[before:])
+
+    def message(self) -> Message:
+        self.connection.read_at = self.clock.now()
+        wall_ns = int(self.clock.wall() * 1e9)
+        message = Message(self.connection, wall_ns, 1, b"%016d" % len(self.held), b"x")
+        self.connection._on_messages([message])
+        return message
+
+    # -- the stream, the flow control and the owner
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def received(self, endpoint: Endpoint, count: int) -> None:
+        pass
+
+    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
+        pass
+
+    def handle(self, messages: list[Message]) -> None:
+        self.held += messages
+
+
+@pytest.mark.rule("RDY-1")
+def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.clock.advance(0.05)
+        message = bench.message()
+        assert bench.running() == [TICK]  # should its handler take longer, nsqd is to be told
+        message.finish()
+        assert bench.turn() == b"FIN " + message.id + b"\n"
+        assert bench.running() == []
+
+
+def test_what_is_sent_while_answers_wait_goes_out_at_once_with_them() -> None:
+    bench = Bench()
+    messages = []
+    for _ in range(40):  # each is answered 2 ms after it came
+        bench.clock.advance(0.01)
+        messages.append(bench.message())
+        for _ in range(2):
+            bench.clock.advance(TICK)
+            for timer in [timer for timer in bench.timers if timer.runs]:
+                timer.act()
+        bench.turn()
+        messages[-1].finish()
+        if not (written := bench.turn()):
+            break
+    assert not written  # it is kept, for the next message
+    assert bench.running() != []
+    bench.connection.send(commands.NOP)
+    written = bench.turn()
+    assert commands.NOP in written
+    assert commands.finish(messages[-1].id) in written
