@@ -21,8 +21,6 @@ _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
 
 def count_oks(data: bytes) -> int:
     """Return how many OKs a read consists of; 0: it holds something else."""
-    if data == _OK_FRAME:
-        return 1
     count = len(data) // len(_OK_FRAME)
     return count if data == _OK_FRAME * count else 0
 
@@ -108,7 +106,7 @@ class AnswerQueue(deque[P]):
         If the thread is interrupted in here, each is settled and counted, or keeps its place; the rest of the
         answers is lost, so the connection must end.
         """
-        count = count_oks(data)
+        count = 1 if data == _OK_FRAME else count_oks(data)  # most reads are one, where one waits for each
         if not count or len(self) < count:
             return False
         taken = freed = 0

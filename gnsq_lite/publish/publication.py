@@ -133,7 +133,7 @@ class Publication(Completion, Generic[Outcome]):
         if self.batch:
             return commands.multipublish_packed(commands.multipublish_head(self.topic), list(self.bodies))
         body = self.bodies[0]
-        return b"%b%b%b" % (commands.PUBLISH_HEADS[self.topic], len(body).to_bytes(4, "big"), body)
+        return b"".join((commands.PUBLISH_HEADS[self.topic], len(body).to_bytes(4, "big"), body))
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
