@@ -21,8 +21,8 @@ from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import Address, LookupOptions, format_address
-from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
+from gnsq_lite.policy.rng import Rng
 
 log = logging.getLogger("gnsq_lite.discovery")
 

@@ -16,8 +16,8 @@ from gnsq_lite.errors import ClosedError, ConnectionLost, NSQError
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ReconnectOptions, format_address
-from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.policy.rng import Rng
 
 C = TypeVar("C", bound=Connection)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from gnsq_lite.options import RetryOptions
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 
 
 def requeue_delay(options: RetryOptions, attempts: int, rng: Rng) -> float:

@@ -22,7 +22,7 @@ from enum import Enum
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 
 
 class Phase(Enum):

@@ -22,8 +22,8 @@ from gnsq_lite.errors import (
     WrongPortError,
 )
 from gnsq_lite.options import ReconnectOptions
-from gnsq_lite.policy.chance import Rng
 from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.policy.rng import Rng
 
 K = TypeVar("K")
 

@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.options import LookupOptions
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 
 K = TypeVar("K", bound=Hashable)
 

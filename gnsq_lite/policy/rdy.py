@@ -34,9 +34,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.policy.chance import Rng, pick, shuffled
 from gnsq_lite.policy.even_split import even_split
 from gnsq_lite.policy.ready_state import Key, ReadyState, SetReady
+from gnsq_lite.policy.rng import Rng, pick, shuffled
 
 __all__ = ["Key", "ReadyAllocator", "SetReady"]
 
@@ -231,10 +231,6 @@ class ReadyAllocator:
     def ready(self, key: Key) -> int:
         """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then."""
         return self._connections[key].size
-
-    def in_flight(self, key: Key) -> int:
-        """Return the messages in flight of a connection."""
-        return self._connections[key].in_flight
 
     def is_starved(self) -> bool:
         """Return whether a connection has 85 % or more of its RDY in flight: few or no more will come (RDY-7)."""

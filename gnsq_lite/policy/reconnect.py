@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnsq_lite.options import ReconnectOptions
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 
 #: Seconds a connection is ready at least, and no less than the shortest delay, before it counts as a success.
 _A_WHILE = 1.0

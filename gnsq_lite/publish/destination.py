@@ -19,7 +19,7 @@ from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.in_threads import InThreads

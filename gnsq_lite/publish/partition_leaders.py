@@ -20,7 +20,7 @@ from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.publication import Publication

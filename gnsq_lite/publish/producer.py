@@ -21,7 +21,7 @@ from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.policy.chance import Rng
+from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
 from gnsq_lite.publish.deadline_timer import NEVER, Alarm, settle_expired

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.chance import pick, shuffled
 from gnsq_lite.policy.even_split import even_split
+from gnsq_lite.policy.rng import pick, shuffled
 from tests.profiles import repeats
 
 TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)

@@ -21,11 +21,11 @@ def test_messages_beyond_the_window_count_and_do_not_stop_what_others_have(clock
     allocator.add("b", 2500)
     settled(clock, allocator)
     allocator.received("a", 5)
-    assert (allocator.charged, allocator.in_flight("a")) == (7, 5)
+    assert (allocator.charged, allocator._connections["a"].in_flight) == (7, 5)
     assert allocator.answered("a", 3) == []
     assert (allocator.charged, allocator.ready("a"), allocator.ready("b")) == (4, 2, 2)
     assert allocator.answered("a", 9) == []
-    assert allocator.in_flight("a") == 0
+    assert allocator._connections["a"].in_flight == 0
 
 
 @pytest.mark.rule("RDY-4")

@@ -226,7 +226,7 @@ class World:
         ready = {key: allocator.ready(key) for key in self.servers}
         assert allocator.total_ready == sum(ready.values()) <= self.max_in_flight, "RDY above max_in_flight"
         for key, server in self.servers.items():
-            assert allocator.in_flight(key) == len(server.handling)
+            assert allocator._connections[key].in_flight == len(server.handling)
             assert 0 <= ready[key] <= max(0, server.limit)
             if not server.counts_down:
                 assert ready[key] == server.last_sent

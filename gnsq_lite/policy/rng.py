@@ -1,4 +1,4 @@
-"""The randomness a policy may ask for.  ``random.Random`` fits."""
+"""The source of random numbers that a policy is given, and what is drawn from it.  ``random.Random`` fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Rng(Protocol):
-    """A source of chance."""
+    """Random numbers."""
 
     def random(self) -> float:
         """Return a float, 0.0 <= x < 1.0."""
