@@ -1,4 +1,7 @@
-"""Carries out what :class:`gnsq_lite.policy.batch.Batcher` decides: lists for a handler that wants batches."""
+"""Carries out what :class:`gnsq_lite.policy.batch.Batcher` decides: lists for a handler that wants batches.
+
+Also what takes messages out again that wait for a handler, in batches or not.
+"""
 
 from __future__ import annotations
 
@@ -73,3 +76,35 @@ class BatchFeeder:
         """Remove and return what was not handed on."""
         self._stop_timer()
         return self._batcher.flush_now()
+
+
+# -- what waits for a handler, in the pool's queue or in a list that is not full yet --------------------------------
+
+
+def take_queued(pool: Pool, batches: BatchFeeder | None) -> list[Message]:
+    """Remove and return the messages that no handler has begun."""
+    jobs = pool.take_queued() + (batches.take() if batches is not None else [])
+    return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
+
+
+def drop(pool: Pool, batches: BatchFeeder | None, useless: Callable[[Message], bool]) -> list[Message]:
+    """Remove and return the *useless* ones of those that no handler has begun, out of batches too.
+
+    The others keep their order.  In the loop's thread, where all messages are queued; a handler's thread that asks
+    for work meanwhile finds none, and is woken again.
+    """
+    dropped: list[Message] = []
+    kept: list[Any] = []
+    for job in pool.take_queued():
+        if isinstance(job, list):
+            left: list[Message] = []
+            for message in job:
+                (dropped if useless(message) else left).append(message)
+            kept += [left] if left else []
+        else:
+            (dropped if useless(job) else kept).append(job)
+    if kept:
+        pool.submit(kept)
+    if batches is not None:
+        dropped += batches.drop(useless)
+    return dropped

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.consume.batches import BatchFeeder, latest
+from gnsq_lite.consume.batches import BatchFeeder, drop, latest, take_queued
 from gnsq_lite.consume.closing import Closing
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.consume.pools import default_concurrency, make_pool
-from gnsq_lite.consume.queued import drop, take_queued
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.stopped import StoppedPartitions

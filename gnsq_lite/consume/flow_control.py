@@ -1,4 +1,4 @@
-"""A Reader's flow control in its loop: the RDY of every connection, and backoff.
+"""A Reader's flow control in its loop: the RDY of every connection, backoff, and the rate limit.
 
 The policies decide (:mod:`gnsq_lite.policy`); what is here tells them what happened and carries out what they say.
 Everything runs in the loop's thread.
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from gevent.event import Event
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.pacing import Pacing
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.pace import Pace
+from gnsq_lite.policy.rate import RateLimit
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -207,3 +207,37 @@ class FlowControl:
         next_tick = self.allocator.next_tick
         if next_tick is not None and next_tick < self._ticks_at:
             self._wake.set()
+
+
+class Pacing:
+    """A Reader's rate limit: what may be in flight goes down as messages come, and up again with time.
+
+    *set_allowed* is called with what may be in flight, when that changes.
+    """
+
+    def __init__(self, per_second: float, clock: Clock, set_allowed: Callable[[int], None]) -> None:
+        self._limit = RateLimit(per_second, clock)
+        self._clock, self._set_allowed = clock, set_allowed
+        self._came = Event()
+        self._told: int | None = None
+
+    def received(self, count: int) -> None:
+        """A read brought so many.  The RDY that this calls for goes out before their answers."""
+        self._limit.received(count)
+        self._came.set()
+        self._tell()
+
+    def run(self) -> None:
+        """Allow more when it is time, until killed."""
+        while True:
+            self._tell()
+            due = self._limit.next_tick
+            self._came.clear()
+            self._came.wait(None if due is None else max(0.001, due - self._clock.now()))
+            self._limit.tick()
+
+    def _tell(self) -> None:
+        allowed = self._limit.allowed
+        if allowed != self._told:
+            self._told = allowed
+            self._set_allowed(allowed)
