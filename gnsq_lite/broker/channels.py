@@ -1,6 +1,6 @@
 """A channel: its queue, what is in flight, what is deferred, and who gets the next message.
 
-No I/O: the time is an argument, clients are :class:`Consumer` objects, and nothing here waits.
+No I/O: the time is an argument, clients are :class:`Subscriber` objects, and nothing here waits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Consumer, MemoryMeter, Message
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, Message, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 
 #: Bytes handed to one client before the next one has its turn.
@@ -56,7 +56,7 @@ class Channel:
         self.ephemeral = name.endswith("#ephemeral")
         self.paused = False
         self.exiting = False
-        self.clients: dict[int, Consumer] = {}
+        self.clients: dict[int, Subscriber] = {}
         self.message_count = self.requeue_count = self.timeout_count = 0
         self.queue: deque[Message] = deque()
         self.in_flight: dict[bytes, Message] = {}
@@ -113,7 +113,7 @@ class Channel:
             for client in takers[start:] + takers[:start]:
                 self._give(client, min(share, client.room()), now)
 
-    def _give(self, client: Consumer, count: int, now: float) -> None:
+    def _give(self, client: Subscriber, count: int, now: float) -> None:
         queue, in_flight, timeouts = self.queue, self.in_flight, self._timeouts
         deadline, sequence, size = now + client.msg_timeout, self._sequence, 0
         batch: list[Message] = []
@@ -147,7 +147,7 @@ class Channel:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _take(self, client: Consumer, message_id: bytes) -> Message:
+    def _take(self, client: Subscriber, message_id: bytes) -> Message:
         message = self.in_flight.get(message_id)
         if message is None:
             raise AnswerRefused("ID not in flight")
@@ -155,7 +155,7 @@ class Channel:
             raise AnswerRefused("client does not own message")
         return message
 
-    def finish(self, client: Consumer, message_id: bytes) -> None:
+    def finish(self, client: Subscriber, message_id: bytes) -> None:
         """Forget a message in flight.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
@@ -165,7 +165,7 @@ class Channel:
         if self.queue:
             self._shared.wake(self)
 
-    def requeue(self, client: Consumer, message_id: bytes, delay: float, now: float) -> None:
+    def requeue(self, client: Subscriber, message_id: bytes, delay: float, now: float) -> None:
         """Put a message in flight back, ready *delay* seconds from *now*.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
@@ -180,7 +180,7 @@ class Channel:
         if self.queue:
             self._shared.wake(self)
 
-    def touch(self, client: Consumer, message_id: bytes, now: float) -> None:
+    def touch(self, client: Subscriber, message_id: bytes, now: float) -> None:
         """Restart a message's timeout, up to ``max_msg_timeout`` after its delivery.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         longest = message.delivered_at + self._shared.options.max_msg_timeout
@@ -211,7 +211,7 @@ class Channel:
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
-    def add_client(self, client: Consumer) -> None:
+    def add_client(self, client: Subscriber) -> None:
         """Subscribe *client*.  Raises TooManyConsumers."""
         if self.exiting:
             raise TooManyConsumers("exiting")
@@ -221,7 +221,7 @@ class Channel:
         self.clients[client.client_id] = client
         self.wake()
 
-    def remove_client(self, client: Consumer) -> bool:
+    def remove_client(self, client: Subscriber) -> bool:
         """Forget *client*; return whether the channel is ephemeral and now has none.
 
         What it had in flight stays so until its timeout, as in nsqd (nsqd/channel.go:435 @v1.3.0).

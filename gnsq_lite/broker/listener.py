@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 
-from gnsq_lite.broker.tcp import Connection, RealSocket, Timer
+from gnsq_lite.broker.tcp import AcceptedConnection, RealSocket, Timer
 
 _READ = 1
 _ACCEPTS_PER_TURN = 64
@@ -51,10 +51,10 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
 class TCPListener:
     """Accepts connections in the calling thread's loop, once it is started, and keeps count of them."""
 
-    def __init__(self, host: str, port: int, limit: int, opened: Callable[[Connection], None]) -> None:
+    def __init__(self, host: str, port: int, limit: int, opened: Callable[[AcceptedConnection], None]) -> None:
         self.context: ssl.SSLContext | None = None
         self.refuses: Callable[[], bool] = lambda: False
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[AcceptedConnection, None] = {}
         self._limit, self._opened = limit, opened
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -80,7 +80,7 @@ class TCPListener:
                 return
             if taken is None:
                 return
-            connection = Connection(*taken, self._loop, self.context, self._closed)
+            connection = AcceptedConnection(*taken, self._loop, self.context, self._closed)
             if self.refuses() or len(self.connections) >= self._limit:
                 connection.reset()
                 continue
@@ -91,7 +91,7 @@ class TCPListener:
         if self._open:
             self._accepts.start(self._accept)
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: AcceptedConnection) -> None:
         self.connections.pop(connection, None)
 
     def sockets(self) -> list[socket.socket]:

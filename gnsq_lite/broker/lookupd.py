@@ -12,7 +12,7 @@ from gnsq_lite.broker.listener import TCPListener
 from gnsq_lite.broker.lookupd_tcp import LookupdClient
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
-from gnsq_lite.broker.tcp import Connection
+from gnsq_lite.broker.tcp import AcceptedConnection
 from gnsq_lite.broker.topics import is_valid_name
 from gnsq_lite.clock import Clock
 
@@ -47,7 +47,7 @@ class Lookupd:
         self._tcp.start()
         self._http.start()
 
-    def _opened(self, connection: Connection) -> None:
+    def _opened(self, connection: AcceptedConnection) -> None:
         connection.start(LookupdClient(connection, self.db, self._introduce))
 
     def _introduce(self) -> dict[str, Any]:

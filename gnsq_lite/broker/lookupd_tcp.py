@@ -15,7 +15,7 @@ import gevent.socket
 
 from gnsq_lite.broker import gojson
 from gnsq_lite.broker.registrations import Peer, RegistrationDB
-from gnsq_lite.broker.tcp import Connection
+from gnsq_lite.broker.tcp import AcceptedConnection
 from gnsq_lite.broker.topics import is_valid_name
 
 _INT = Struct(">i")
@@ -42,7 +42,9 @@ class LookupdClient:
     *introduce* returns what the nsqlookupd says of itself.
     """
 
-    def __init__(self, connection: Connection, db: RegistrationDB, introduce: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, connection: AcceptedConnection, db: RegistrationDB, introduce: Callable[[], dict[str, Any]]
+    ) -> None:
         self._connection, self._db, self._introduce = connection, db, introduce
         self._buffer = b""
         self._greeted = False

@@ -20,7 +20,7 @@ class Message:
         self.timestamp_ns = timestamp_ns
         self.deferred = deferred
         self.attempts = 0
-        self.client: Consumer | None = None
+        self.client: Subscriber | None = None
         self.delivered_at = 0.0
         self.deadline = 0.0
 
@@ -34,7 +34,7 @@ class Message:
         return len(self.body) + MESSAGE_OVERHEAD
 
 
-class Consumer:
+class Subscriber:
     """A subscribed client as its channel sees it; the connection's session is a subclass."""
 
     def __init__(self, client_id: int, msg_timeout: float) -> None:

@@ -18,7 +18,7 @@ from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
 from gnsq_lite.broker.settings import settings_of
-from gnsq_lite.broker.tcp import Connection, Timer
+from gnsq_lite.broker.tcp import AcceptedConnection, Timer
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
@@ -56,7 +56,7 @@ class Nsqd:
         self._peers: list[DirectPeer | RemotePeer] = []
         self._saved: Saved = {}
         self._context = server_context(options)
-        self._sessions: dict[Connection, Session] = {}
+        self._sessions: dict[AcceptedConnection, Session] = {}
         self._next_client = 0
         self._to_flush: list[Session] = []
         self._turn_scheduled = False
@@ -180,10 +180,10 @@ class Nsqd:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _opened(self, connection: Connection) -> None:
+    def _opened(self, connection: AcceptedConnection) -> None:
         connection.start(_Greeter(self, connection))
 
-    def greeted(self, connection: Connection, rest: bytes) -> None:
+    def greeted(self, connection: AcceptedConnection, rest: bytes) -> None:
         """A connection has sent the magic: it is a client now."""
         self._next_client += 1
         session = self._new_session(connection)
@@ -193,7 +193,7 @@ class Nsqd:
         if rest:
             session.receive(rest)
 
-    def _new_session(self, connection: Connection) -> Session:
+    def _new_session(self, connection: AcceptedConnection) -> Session:
         return ProtocolV2(self, connection, self._next_client, self.clock.wall())
 
     # -- what sessions need (session.Server) ------------------------------------------------------------------------
@@ -242,13 +242,13 @@ class Nsqd:
 
     def ended(self, session: Session) -> None:
         """Forget a session that has closed."""
-        self._sessions.pop(session.link, None)  # type: ignore[call-overload]  # a Connection, which is the key
+        self._sessions.pop(session.link, None)  # type: ignore[call-overload]  # an AcceptedConnection, which is the key
 
 
 class _Greeter:
     """Reads the four magic bytes, then hands over to a session."""
 
-    def __init__(self, nsqd: Nsqd, connection: Connection) -> None:
+    def __init__(self, nsqd: Nsqd, connection: AcceptedConnection) -> None:
         self._nsqd, self._connection = nsqd, connection
         self._got = b""
         self._timer = nsqd.after(nsqd.options.client_timeout, connection.drop)

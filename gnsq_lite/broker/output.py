@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gnsq_lite.broker.fault_script import Manner, Script
-from gnsq_lite.broker.ports import Link, Timer
+from gnsq_lite.broker.ports import Timer, Transport
 
 
 class Output:
@@ -14,7 +14,7 @@ class Output:
 
     def __init__(
         self,
-        link: Link,
+        link: Transport,
         script: Script,
         now: Callable[[], float],
         after: Callable[[float, Callable[[], None]], Timer],

@@ -13,7 +13,7 @@ class Timer(Protocol):
         """Stop it; doing so again is harmless."""
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """The connection under a session."""
 
     remote_address: str

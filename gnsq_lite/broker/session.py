@@ -1,7 +1,7 @@
 """One client of nsqd's TCP protocol: bytes in and out, heartbeats, the end.  No sockets and no clock of its own.
 
-The connection gives it bytes and takes what it wants to send (:class:`~gnsq_lite.broker.ports.Link`); what the commands
-mean is in :mod:`gnsq_lite.broker.protocol`.  Behaviour: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
+The connection gives it bytes and takes what it wants to send (:class:`~gnsq_lite.broker.ports.Transport`); what the
+commands mean is in :mod:`gnsq_lite.broker.protocol`.  Behaviour: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.commands import Command, CommandError, CommandReader, LineTooLong
 from gnsq_lite.broker.fault_script import Manner, Rule, Script
 from gnsq_lite.broker.identify import Profile
-from gnsq_lite.broker.messages import Consumer, Message
+from gnsq_lite.broker.messages import Message, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.output import Output
-from gnsq_lite.broker.ports import Link, Timer
+from gnsq_lite.broker.ports import Timer, Transport
 from gnsq_lite.broker.topics import Topics
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
@@ -61,7 +61,7 @@ class Server(Protocol):
         """The session has closed."""
 
 
-class Session(Consumer):
+class Session(Subscriber):
     """One connected client; a subclass has the commands."""
 
     verbs: ClassVar[dict[bytes, Callable[[Any, Command], bytes | None]]] = {}
@@ -69,7 +69,7 @@ class Session(Consumer):
     def _begin(self, words: list[bytes]) -> None:
         """Refuse a command with a body before the body is read.  Raises CommandError."""
 
-    def __init__(self, server: Server, link: Link, client_id: int, connected_at: float) -> None:
+    def __init__(self, server: Server, link: Transport, client_id: int, connected_at: float) -> None:
         options = server.options
         super().__init__(client_id, options.msg_timeout)
         self.server, self.link, self.connected_at = server, link, connected_at

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from gnsq_lite.broker.channels import Channel
-from gnsq_lite.broker.messages import Consumer
+from gnsq_lite.broker.messages import Subscriber
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import NSQD_VERSION
 from gnsq_lite.broker.topics import Topic
@@ -81,7 +81,7 @@ def _channel(channel: Channel, wanted: str | None) -> dict[str, Any]:
     }
 
 
-def client(consumer: Consumer, topic: str) -> dict[str, Any]:
+def client(consumer: Subscriber, topic: str) -> dict[str, Any]:
     """Return one client's entry; of what it published, *topic*'s count or any."""
     session: Any = consumer
     profile, grant, tls = session.profile, session.grant, session.link.tls_info

@@ -73,8 +73,8 @@ class Timer:
             watcher.close()
 
 
-class Connection:
-    """One accepted TCP connection: the :class:`~gnsq_lite.broker.session.Link` of a session."""
+class AcceptedConnection:
+    """One accepted TCP connection: the :class:`~gnsq_lite.broker.ports.Transport` of a session."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from gnsq_lite.broker.channels import Channel, Shared
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Consumer, IdFactory, Message
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, IdFactory, Message, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.clock import Clock
 
@@ -195,7 +195,7 @@ class Topics:
         for observer in self.observers:
             observer.unregistered(topic, channel)
 
-    def leave(self, channel: Channel, client: Consumer) -> None:
+    def leave(self, channel: Channel, client: Subscriber) -> None:
         """Take *client* off its channel, and delete the channel if it was the last of an ephemeral one."""
         if channel.remove_client(client):
             topic = self.by_name.get(channel.topic_name)

@@ -13,7 +13,7 @@ from typing import Any
 from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.tcp import Connection
+from gnsq_lite.broker.tcp import AcceptedConnection
 from gnsq_lite.broker.youzan_cluster import Cluster
 from gnsq_lite.broker.youzan_session import YOUZAN_VERSION, YouzanSession
 
@@ -35,7 +35,7 @@ class YouzanNsqd(Nsqd):
         """Make it a node of *cluster*; before it starts."""
         self.cluster = cluster
 
-    def _new_session(self, connection: Connection) -> Session:
+    def _new_session(self, connection: AcceptedConnection) -> Session:
         place = (self.cluster, self.number)
         return YouzanSession(self, connection, self._next_client, self.clock.wall(), *place)
 

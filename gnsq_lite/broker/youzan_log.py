@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.broker.channels import AnswerRefused, Channel, Shared
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Consumer, Message
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Message, Subscriber
 from gnsq_lite.broker.topics import PutRefused
 
 PARTITION_SHIFT = 50
@@ -81,7 +81,7 @@ class PartitionChannel(Channel):
             return message_id
         return next((known for known in self.in_flight if known[:8] == message_id[:8]), message_id)
 
-    def _take(self, client: Consumer, message_id: bytes) -> Message:
+    def _take(self, client: Subscriber, message_id: bytes) -> Message:
         if message_id in self.deferred:
             raise AnswerRefused("client does not own message : 0 vs 0")
         try:
@@ -101,7 +101,7 @@ class PartitionChannel(Channel):
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
-    def remove_client(self, client: Consumer) -> bool:
+    def remove_client(self, client: Subscriber) -> bool:
         """Forget *client*; what it had in flight is ready at once, with the attempts it had before."""
         if self.clients.get(client.client_id) is not client:
             return False

@@ -7,14 +7,14 @@ from typing import Any
 
 from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.fault_script import Script
-from gnsq_lite.broker.messages import Consumer, Message
+from gnsq_lite.broker.messages import Message, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.topics import Topics
 from tests.fakes import FakeClock
 
 
-class FakeConsumer(Consumer):
+class FakeSubscriber(Subscriber):
     """A client that keeps what it gets."""
 
     def __init__(self, client_id: int = 1, ready: int = 0, msg_timeout: float = 60.0) -> None:
@@ -45,7 +45,7 @@ class Rig:
         self.topics.publish(self.topics.get(name), bodies, defer)
         self.pump()
 
-    def subscribe(self, name: str, channel: str, consumer: Consumer) -> Channel:
+    def subscribe(self, name: str, channel: str, consumer: Subscriber) -> Channel:
         found = self.topics.get_channel(self.topics.get(name), channel)
         found.add_client(consumer)
         self.pump()

@@ -12,11 +12,11 @@ from gnsq_lite.broker.channels import AnswerRefused, TooManyConsumers
 from gnsq_lite.broker.messages import MESSAGE_OVERHEAD
 from gnsq_lite.broker.topics import PutRefused
 from tests.profiles import repeats
-from tests.unit.broker.helpers import FakeConsumer, Rig
+from tests.unit.broker.helpers import FakeSubscriber, Rig
 
 
 def test_every_channel_gets_its_own_copy_of_a_message() -> None:
-    rig, one, two = Rig(), FakeConsumer(1, ready=10), FakeConsumer(2, ready=10)
+    rig, one, two = Rig(), FakeSubscriber(1, ready=10), FakeSubscriber(2, ready=10)
     first, second = rig.subscribe("t", "a", one), rig.subscribe("t", "b", two)
     rig.publish("t", b"x")
     assert (one.bodies, two.bodies) == ([b"x"], [b"x"])
@@ -26,7 +26,7 @@ def test_every_channel_gets_its_own_copy_of_a_message() -> None:
 
 
 def test_attempts_on_one_channel_do_not_count_on_another() -> None:
-    rig, one, two = Rig(), FakeConsumer(1, ready=1), FakeConsumer(2)
+    rig, one, two = Rig(), FakeSubscriber(1, ready=1), FakeSubscriber(2)
     first, second = rig.subscribe("t", "a", one), rig.subscribe("t", "b", two)
     rig.publish("t", b"x")
     first.requeue(one, one.got[0].id, 0.0, rig.clock.now())
@@ -38,7 +38,7 @@ def test_attempts_on_one_channel_do_not_count_on_another() -> None:
 
 
 def test_the_first_channel_gets_the_backlog_and_a_later_one_does_not() -> None:
-    rig, one, two = Rig(), FakeConsumer(1, ready=10), FakeConsumer(2, ready=10)
+    rig, one, two = Rig(), FakeSubscriber(1, ready=10), FakeSubscriber(2, ready=10)
     rig.publish("t", b"1", b"2")
     assert rig.topics.get("t").depth == 2
     rig.subscribe("t", "a", one)
@@ -49,7 +49,7 @@ def test_the_first_channel_gets_the_backlog_and_a_later_one_does_not() -> None:
 
 @pytest.mark.parametrize("ready", [0, 1, 3, 4])
 def test_a_client_has_never_more_in_flight_than_its_rdy(ready: int) -> None:
-    rig, client = Rig(), FakeConsumer(ready=ready)
+    rig, client = Rig(), FakeSubscriber(ready=ready)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", *[b"x"] * 4)
     assert len(client.got) == min(ready, 4)
@@ -57,7 +57,7 @@ def test_a_client_has_never_more_in_flight_than_its_rdy(ready: int) -> None:
 
 
 def test_rdy_does_not_count_down_a_finished_message_makes_room_for_the_next() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"1", b"2", b"3")
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_rdy_does_not_count_down_a_finished_message_makes_room_for_the_next() ->
 
 
 def test_a_message_times_out_at_its_timeout_and_not_before() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1, msg_timeout=2.0)
+    rig, client = Rig(), FakeSubscriber(ready=1, msg_timeout=2.0)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"x")
     rig.advance(1.999)
@@ -79,7 +79,7 @@ def test_a_message_times_out_at_its_timeout_and_not_before() -> None:
 
 
 def test_touch_restarts_the_timeout() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1, msg_timeout=2.0)
+    rig, client = Rig(), FakeSubscriber(ready=1, msg_timeout=2.0)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"x")
     rig.advance(1.5)
@@ -92,7 +92,7 @@ def test_touch_restarts_the_timeout() -> None:
 
 @pytest.mark.rule("MSG-6")
 def test_touch_extends_to_at_most_max_msg_timeout_after_the_delivery() -> None:
-    rig, client = Rig(max_msg_timeout=5.0), FakeConsumer(ready=1, msg_timeout=2.0)
+    rig, client = Rig(max_msg_timeout=5.0), FakeSubscriber(ready=1, msg_timeout=2.0)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"x")
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_touch_extends_to_at_most_max_msg_timeout_after_the_delivery() -> None:
 
 
 def test_touching_again_and_again_takes_no_memory() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1, msg_timeout=60.0)
+    rig, client = Rig(), FakeSubscriber(ready=1, msg_timeout=60.0)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"x")
     for _ in range(1000):
@@ -119,7 +119,7 @@ def test_touching_again_and_again_takes_no_memory() -> None:
 
 
 def test_the_timeouts_of_finished_messages_are_forgotten_long_before_they_are_due() -> None:
-    rig, client = Rig(), FakeConsumer(ready=10)
+    rig, client = Rig(), FakeSubscriber(ready=10)
     channel = rig.subscribe("t", "c", client)
     for _ in range(1000):
         rig.publish("t", b"x")
@@ -130,7 +130,7 @@ def test_the_timeouts_of_finished_messages_are_forgotten_long_before_they_are_du
 
 
 def test_a_requeued_message_comes_back_at_once_at_the_end_of_the_queue() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"1", b"2")
     channel.requeue(client, client.got[0].id, 0.0, rig.clock.now())
@@ -143,7 +143,7 @@ def test_a_requeued_message_comes_back_at_once_at_the_end_of_the_queue() -> None
 
 
 def test_a_message_requeued_with_a_delay_comes_back_when_it_is_over() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"x")
     channel.requeue(client, client.got[0].id, 3.0, rig.clock.now())
@@ -155,7 +155,7 @@ def test_a_message_requeued_with_a_delay_comes_back_when_it_is_over() -> None:
 
 
 def test_a_deferred_publish_waits_from_the_moment_a_channel_has_it() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     rig.publish("t", b"x", defer=3.0)
     rig.advance(10.0)
     rig.subscribe("t", "c", client)
@@ -166,7 +166,7 @@ def test_a_deferred_publish_waits_from_the_moment_a_channel_has_it() -> None:
 
 
 def test_messages_of_a_client_that_left_stay_in_flight_until_their_timeout() -> None:
-    rig, gone, other = Rig(), FakeConsumer(1, ready=1, msg_timeout=5.0), FakeConsumer(2, ready=1)
+    rig, gone, other = Rig(), FakeSubscriber(1, ready=1, msg_timeout=5.0), FakeSubscriber(2, ready=1)
     channel = rig.subscribe("t", "c", gone)
     rig.publish("t", b"x")
     rig.topics.leave(channel, gone)
@@ -178,7 +178,7 @@ def test_messages_of_a_client_that_left_stay_in_flight_until_their_timeout() -> 
 
 
 def test_an_answer_is_refused_for_an_unknown_message_and_for_another_clients() -> None:
-    rig, one, two = Rig(), FakeConsumer(1, ready=1), FakeConsumer(2)
+    rig, one, two = Rig(), FakeSubscriber(1, ready=1), FakeSubscriber(2)
     channel = rig.subscribe("t", "c", one)
     rig.subscribe("t", "c", two)
     rig.publish("t", b"x")
@@ -199,7 +199,7 @@ def test_an_answer_is_refused_for_an_unknown_message_and_for_another_clients() -
 
 
 def test_clients_of_a_channel_share_its_messages_evenly() -> None:
-    rig, clients = Rig(), [FakeConsumer(n, ready=100) for n in range(4)]
+    rig, clients = Rig(), [FakeSubscriber(n, ready=100) for n in range(4)]
     for client in clients:
         rig.subscribe("t", "c", client)
     rig.publish("t", *[b"x"] * 100)
@@ -207,7 +207,7 @@ def test_clients_of_a_channel_share_its_messages_evenly() -> None:
 
 
 def test_single_messages_go_to_clients_in_turn() -> None:
-    rig, clients = Rig(), [FakeConsumer(n, ready=100) for n in range(3)]
+    rig, clients = Rig(), [FakeSubscriber(n, ready=100) for n in range(3)]
     for client in clients:
         rig.subscribe("t", "c", client)
     for _ in range(30):
@@ -216,7 +216,7 @@ def test_single_messages_go_to_clients_in_turn() -> None:
 
 
 def test_a_sample_is_about_its_share_and_the_rest_is_gone() -> None:
-    rig, client = Rig(), FakeConsumer(ready=10_000)
+    rig, client = Rig(), FakeSubscriber(ready=10_000)
     rig.topics.shared.rng = random.Random(7)
     client.sample_rate = 30
     channel = rig.subscribe("t", "c", client)
@@ -227,7 +227,7 @@ def test_a_sample_is_about_its_share_and_the_rest_is_gone() -> None:
 
 
 def test_a_paused_channel_hands_out_nothing_and_keeps_everything() -> None:
-    rig, client = Rig(), FakeConsumer(ready=5)
+    rig, client = Rig(), FakeSubscriber(ready=5)
     channel = rig.subscribe("t", "c", client)
     channel.pause()
     rig.publish("t", b"x")
@@ -238,7 +238,7 @@ def test_a_paused_channel_hands_out_nothing_and_keeps_everything() -> None:
 
 
 def test_a_paused_topic_gives_its_channels_nothing() -> None:
-    rig, client = Rig(), FakeConsumer(ready=5)
+    rig, client = Rig(), FakeSubscriber(ready=5)
     channel = rig.subscribe("t", "c", client)
     topic = rig.topics.get("t")
     rig.topics.set_topic_paused(topic, True)
@@ -250,7 +250,7 @@ def test_a_paused_topic_gives_its_channels_nothing() -> None:
 
 
 def test_empty_drops_what_is_ready_in_flight_and_deferred() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"1", b"2")
     rig.publish("t", b"3", defer=9.0)
@@ -264,7 +264,7 @@ def test_empty_drops_what_is_ready_in_flight_and_deferred() -> None:
 
 
 def test_the_last_client_takes_an_ephemeral_channel_with_it_and_that_the_ephemeral_topic() -> None:
-    rig, one, two = Rig(), FakeConsumer(1), FakeConsumer(2)
+    rig, one, two = Rig(), FakeSubscriber(1), FakeSubscriber(2)
     channel = rig.subscribe("t#ephemeral", "c#ephemeral", one)
     rig.subscribe("t#ephemeral", "c#ephemeral", two)
     rig.topics.leave(channel, one)
@@ -274,7 +274,7 @@ def test_the_last_client_takes_an_ephemeral_channel_with_it_and_that_the_ephemer
 
 
 def test_a_lasting_channel_outlives_its_clients() -> None:
-    rig, client = Rig(), FakeConsumer()
+    rig, client = Rig(), FakeSubscriber()
     channel = rig.subscribe("t", "c", client)
     rig.topics.leave(channel, client)
     assert rig.topics.get("t").channels == {"c": channel}
@@ -282,7 +282,7 @@ def test_a_lasting_channel_outlives_its_clients() -> None:
 
 @pytest.mark.parametrize(("size", "kept"), [(2, 2), (3, 3), (4, 3)])
 def test_an_ephemeral_channel_drops_what_does_not_fit(size: int, kept: int) -> None:
-    rig, client = Rig(mem_queue_size=3), FakeConsumer(ready=0)
+    rig, client = Rig(mem_queue_size=3), FakeSubscriber(ready=0)
     channel = rig.subscribe("t", "c#ephemeral", client)
     rig.publish("t", *[b"x"] * size)
     assert channel.depth == kept
@@ -305,9 +305,9 @@ def test_a_lasting_channel_keeps_what_nsqd_would_write_to_disk() -> None:
 
 def test_a_channel_takes_no_more_clients_than_allowed() -> None:
     rig = Rig(max_channel_consumers=1)
-    rig.subscribe("t", "c", FakeConsumer(1))
+    rig.subscribe("t", "c", FakeSubscriber(1))
     with pytest.raises(TooManyConsumers, match=r"^consumers for t:c exceeds limit of 1$"):
-        rig.subscribe("t", "c", FakeConsumer(2))
+        rig.subscribe("t", "c", FakeSubscriber(2))
 
 
 def test_a_batch_that_does_not_fit_in_memory_is_refused_whole() -> None:
@@ -320,7 +320,7 @@ def test_a_batch_that_does_not_fit_in_memory_is_refused_whole() -> None:
 
 
 def test_attempts_fit_in_two_bytes() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     channel = rig.subscribe("t", "c", client)
     rig.publish("t", b"x")
     client.got[0].attempts = 0xFFFF
@@ -330,7 +330,7 @@ def test_attempts_fit_in_two_bytes() -> None:
 
 
 def test_a_restart_makes_everything_unfinished_ready_again() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     rig.subscribe("t", "c", client)
     rig.publish("t", b"flying", b"ready")
     rig.publish("t", b"deferred", defer=99.0)
@@ -338,7 +338,7 @@ def test_a_restart_makes_everything_unfinished_ready_again() -> None:
     rig.publish("gone#ephemeral", b"g")
     saved = rig.topics.close()
     assert client.disconnected
-    after, reader = Rig(), FakeConsumer(ready=10)
+    after, reader = Rig(), FakeSubscriber(ready=10)
     after.topics.restore(saved)
     after.subscribe("t", "c", reader)
     assert sorted(reader.bodies) == [b"deferred", b"flying", b"ready"]
@@ -348,7 +348,7 @@ def test_a_restart_makes_everything_unfinished_ready_again() -> None:
 
 
 def test_a_deleted_topic_disconnects_its_clients_and_frees_its_memory() -> None:
-    rig, client = Rig(), FakeConsumer(ready=1)
+    rig, client = Rig(), FakeSubscriber(ready=1)
     rig.subscribe("t", "c", client)
     rig.publish("t", b"1", b"2")
     assert rig.topics.delete_topic("t")
@@ -368,7 +368,7 @@ _actions = st.lists(
 @given(_actions)
 def test_no_message_is_lost_or_doubled_whatever_happens(actions: list[tuple[str, int]]) -> None:
     rig = Rig(max_msg_timeout=8.0)
-    clients = [FakeConsumer(n, ready=2, msg_timeout=3.0) for n in range(3)]
+    clients = [FakeSubscriber(n, ready=2, msg_timeout=3.0) for n in range(3)]
     channel = rig.subscribe("t", "c", clients[0])
     published, finished = 0, 0
     for action, n in actions:
@@ -392,7 +392,7 @@ def test_no_message_is_lost_or_doubled_whatever_happens(actions: list[tuple[str,
         elif action == "leave":
             rig.topics.leave(channel, client)
         elif action == "join" and client.client_id not in channel.clients:
-            clients[n % 3] = FakeConsumer(client.client_id, ready=2, msg_timeout=3.0)
+            clients[n % 3] = FakeSubscriber(client.client_id, ready=2, msg_timeout=3.0)
             channel.add_client(clients[n % 3])
         rig.pump()
         assert published - finished == channel.depth + len(channel.in_flight) + len(channel.deferred)
