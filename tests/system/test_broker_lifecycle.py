@@ -358,7 +358,7 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
     code = """
     import gc, os, random, socket, struct, time
     from gnsq_lite.broker.session import Session
-    from gnsq_lite.broker.tcp import Connection
+    from gnsq_lite.broker.tcp import AcceptedConnection
     rng = random.Random(5)
     heads = [b"", b"  V1", b"  V2", b"  V2PUB t\\n", b"  V2SUB t c\\nRDY 5\\n", b"GET /stats HTTP/1.1\\r\\n"]
     with Broker(msg_timeout=0.5) as broker:  # a message in flight keeps its client until it times out
@@ -377,7 +377,7 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
         limit = time.monotonic() + 10
         while time.monotonic() < limit:
             gc.collect()
-            left = sum(isinstance(each, (Session, Connection)) for each in gc.get_objects())
+            left = sum(isinstance(each, (Session, AcceptedConnection)) for each in gc.get_objects())
             if not left:
                 break
             time.sleep(0.1)

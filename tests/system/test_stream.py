@@ -103,7 +103,7 @@ def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
 
 @pytest.mark.rule("CONN-5")
 def test_an_address_that_never_answers_leaves_time_for_those_behind_it(dial: Dial, hole: int, server: int) -> None:
-    stream = dial(hole, server, timeout=2.0)
+    stream = dial(hole, server, timeout=5.0)
     assert stream._sock.getpeername()[1] == server
     stream.close(ConnectionLost("nsqd", "done"))
 
