@@ -41,8 +41,10 @@ _DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
 _SLICE_US = 20_000
 
 
-def lost(address: str, error: OSError) -> ConnectionLost:
-    """Return the library's error for one of the operating system's on an open connection."""
+def lost(address: str, error: OSError) -> NSQConnectionError:
+    """Return the library's error for one on an open connection, which may be it already."""
+    if isinstance(error, NSQConnectionError):
+        return error
     return ConnectionLost(address, f"connection lost: {error.strerror or error}")
 
 
@@ -70,35 +72,29 @@ class Stream:
         self._tls: TLSLayer | None = None
         self._sharing: Sharing | None = None
         self._offered_to: Callable[[bytes], bool] | None = None
-        #: What others have read and left to the loop's reader, who takes it before it reads itself.
-        self._given: deque[bytes | OSError] = deque()
+        #: What others have read, and decrypted, and left to the loop's reader, who takes it before it reads itself.
+        self._given: deque[bytes | NSQConnectionError] = deque()
 
     # -- reading
 
     def read(self) -> bytes:
-        """Wait for bytes and return them, decrypted; once per call, never b"".  Raises NSQConnectionError."""
+        """Wait for bytes and return them, decrypted; once per call, b"" only if given.  Raises NSQConnectionError."""
         while True:
             self._wait_readable()
+            if self._given:
+                given = self._given.popleft()
+                if isinstance(given, NSQConnectionError):
+                    raise given
+                return given
             try:
-                data = self._taken() if self._given else self._sock.recv(READ_SIZE, _DONTWAIT)
+                data = self._sock.recv(READ_SIZE, _DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError as error:
                 raise lost(self.address, error) from error
-            if not data:
-                raise ConnectionLost(self.address, "connection closed by nsqd")
-            self.bytes_in += len(data)
-            if self._tls is None:
-                return data  # type: ignore[no-any-return]
-            data = self._decrypt(self._tls, data)
+            data = self.decrypt(data)
             if data:
                 return data
-
-    def _taken(self) -> Any:
-        given = self._given.popleft()
-        if isinstance(given, OSError):
-            raise given
-        return given
 
     def _wait_readable(self) -> None:
         if self.closed is None and not self._given:
@@ -138,14 +134,13 @@ class Stream:
         if self._given or self._offered_to is None:
             return False
         try:
-            data = self._sock.recv(READ_SIZE, _DONTWAIT)
+            data = self.decrypt(self._sock.recv(READ_SIZE, _DONTWAIT))
         except (BlockingIOError, InterruptedError):
             return True
         except OSError as error:
-            self._given.append(error)
+            self._given.append(lost(self.address, error))
             return False
-        if data and self._offered_to(data):
-            self.bytes_in += len(data)
+        if self._offered_to(data):
             return True
         self._given.append(data)
         return False
@@ -181,7 +176,7 @@ class Stream:
         try:
             if self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT):
                 return self._peer_has_closed()
-            error = ConnectionLost(self.address, "connection closed by nsqd")
+            error: NSQConnectionError = ConnectionLost(self.address, "connection closed by nsqd")
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as failed:
@@ -204,11 +199,12 @@ class Stream:
 
         A connection that turns out to be lost is closed; its reader gets the error.
         """
-        if self._tls is not None and self.closed is None:
-            try:
-                data = self._tls.encrypt(data)
-            except TLSError as error:
-                self.close(error)
+        if self.closed is not None:
+            return
+        try:
+            data = self.encrypt(data)
+        except TLSError as error:
+            self.close(error)
         self._send(data)
 
     def _send(self, data: bytes) -> None:
@@ -242,7 +238,7 @@ class Stream:
             self._writable.stop()
             self.stuck_since = None
             if self._ending:
-                self._end_of_stream()
+                self._shut(socket.SHUT_WR)
             if self._sharing is not None:
                 self._sharing.drained()
             return
@@ -252,7 +248,7 @@ class Stream:
 
     def share(self, sharing: Sharing) -> bool:
         """Let threads read and write too; return whether this connection and this system can."""
-        if self._tls is not None or not _DONTWAIT:
+        if not _DONTWAIT:
             return False
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, _SLICE_US))
@@ -274,8 +270,8 @@ class Stream:
             return False
         return True
 
-    def give(self, data: bytes | OSError) -> None:
-        """Have the loop's reader go on with what a thread has read in its place; from that thread.
+    def give(self, data: bytes | NSQConnectionError) -> None:
+        """Have the loop's reader go on with what a thread has read, and decrypted, in its place; from that thread.
 
         It is the reader's from now on: what the loop reads itself, be it the end of the stream, came later.
         """
@@ -286,6 +282,17 @@ class Stream:
         if self._given and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.switch()
+
+    def leave_rest(self, rest: bytes) -> None:
+        """Have the loop send *rest*, of what a thread has sent in part; from that thread, while it alone sends."""
+        self.unsent += len(rest)
+        self._chunks.append(rest)
+        self._loop.call_soon(self._go_on_sending)
+
+    def _go_on_sending(self) -> None:
+        if self.closed is None and not self._writable.active:
+            self.stuck_since = SYSTEM_CLOCK.now()
+            self._writable.start(self._on_writable)
 
     def release(self) -> None:
         """Close the socket, which no thread uses any more; from any thread."""
@@ -302,10 +309,31 @@ class Stream:
         layer.shake_hands(self.read, self._send)
         self._tls = layer
 
+    def encrypt(self, data: bytes) -> bytes:
+        """Return what to send for *data*, in the order of the calls; for who sends.  Raises TLSError."""
+        return data if self._tls is None else self._tls.encrypt(data)
+
+    def decrypt(self, data: bytes) -> bytes:
+        """Return what the read *data* completes; for who reads.  Raises ConnectionLost at its end, TLSError."""
+        if not data:
+            raise ConnectionLost(self.address, "connection closed by nsqd")
+        self.bytes_in += len(data)
+        return data if self._tls is None else self._decrypt(self._tls, data)
+
     def _decrypt(self, tls: TLSLayer, data: bytes) -> bytes:
         plain = tls.decrypt(data)
-        self._send(tls.take_outgoing())
+        if not tls.has_outgoing():
+            return plain
+        if self._sharing is None:
+            self.send_own()
+        else:  # a thread may be about to send what was encrypted before
+            self._sharing.tls_sends()
         return plain
+
+    def send_own(self) -> None:
+        """Send what TLS has to send for itself; in the loop's thread, and only while nobody else sends."""
+        if self._tls is not None:
+            self._send(self._tls.take_outgoing())
 
     def decrypt_buffered(self) -> bytes:
         """Return plain text that came in one packet with the end of the handshake."""
@@ -318,14 +346,17 @@ class Stream:
         if self.closed is not None:
             return
         self.closed = reason
-        if self._tls is not None and not self._chunks:
+        sharing = self._sharing
+        alone = sharing is None or sharing.leave()
+        may_speak = not self._chunks and (sharing is None or not sharing.sends())
+        if self._tls is not None and may_speak:
             try:
-                self._sock.send(self._tls.goodbye())
+                self._sock.send(self._tls.goodbye(), _DONTWAIT)
             except OSError:
                 pass
         self._chunks.clear()
         self.unsent = 0
-        self._release()
+        self._release(alone)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._loop.soon(waiting.switch)
@@ -335,10 +366,7 @@ class Stream:
         if self.closed is None:
             self._ending = True
             if not self._chunks:
-                self._end_of_stream()
-
-    def _end_of_stream(self) -> None:
-        self._shut(socket.SHUT_WR)
+                self._shut(socket.SHUT_WR)
 
     def _shut(self, how: int) -> None:
         try:
@@ -350,13 +378,12 @@ class Stream:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
-            self._sharing = None  # the parent's threads, which may hold its locks
-            self._release()
+            self._release(True)  # the threads are the parent's, which may hold its locks
 
-    def _release(self) -> None:
+    def _release(self, alone: bool) -> None:
         for watcher in (self._readable, self._writable, self._impatience):
             watcher.close()
-        if self._sharing is None or self._sharing.leave():
+        if alone:
             self._sock.close()
         else:  # a thread may be in the middle of a call with its descriptor
             self._shut(socket.SHUT_RDWR)

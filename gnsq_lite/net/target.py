@@ -33,8 +33,14 @@ class Sharing(Protocol):
     def drained(self) -> None:
         """All that the loop had to write is written."""
 
+    def tls_sends(self) -> None:
+        """TLS has something to send for itself, when nobody else sends; from any thread."""
+
     def leave(self) -> bool:
         """The stream ends; return whether no thread uses the socket.  Else the last one to leave releases it."""
+
+    def sends(self) -> bool:
+        """Whether a thread is sending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

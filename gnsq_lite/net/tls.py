@@ -2,6 +2,8 @@
 
 It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code monkey-patched or not, and bytes that came
 with the plain text before it are not lost (SEC-3).  Errors say what to set.
+
+Once the handshake is done, one thread may write while another reads.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import ssl
 from collections.abc import Callable
 
 from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, TLSError
+from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.options import TLSOptions
 
 #: Bytes of one read of plain text.
@@ -29,6 +32,8 @@ class TLSLayer:
         self._address = address
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(early)
+        #: OpenSSL allows no two calls on one connection at once, and the ssl module lets go of the GIL within.
+        self._lock = native_lock()
         must_verify = context.check_hostname or context.verify_mode != ssl.CERT_NONE
         name = self._name if must_verify or self._name else None
         try:
@@ -62,40 +67,50 @@ class TLSLayer:
 
     def decrypt(self, data: bytes) -> bytes:
         """Return the plain text that *data* completes.  Raises ConnectionLost at its end, and TLSError."""
-        self._in.write(data)
         chunks = []
-        try:
-            while chunk := self._object.read(_READ_SIZE):
-                chunks.append(chunk)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            if not chunks:
-                raise ConnectionLost(self._address, "connection closed by nsqd") from None
-        except ssl.SSLError as error:
-            if not chunks:
-                raise tls_failure(self._address, error) from error
-        return b"".join(chunks)
+        with self._lock:
+            self._in.write(data)
+            try:
+                while chunk := self._object.read(_READ_SIZE):
+                    chunks.append(chunk)
+                    if not (self._in.pending or self._object.pending()):
+                        break  # another read would raise, which costs more than this one
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLZeroReturnError:
+                if not chunks:
+                    raise ConnectionLost(self._address, "connection closed by nsqd") from None
+            except ssl.SSLError as error:
+                if not chunks:
+                    raise tls_failure(self._address, error) from error
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return what to send for *data*.  Raises TLSError."""
-        try:
-            self._object.write(data)
-        except ssl.SSLError as error:
-            raise TLSError(self._address, f"TLS failed: {error}") from error
-        return self._out.read()
+        """Return what to send for *data*, behind what TLS has to send for itself.  Raises TLSError."""
+        with self._lock:
+            try:
+                self._object.write(data)
+            except ssl.SSLError as error:
+                raise TLSError(self._address, f"TLS failed: {error}") from error
+            return self._out.read()
+
+    def has_outgoing(self) -> bool:
+        """Whether TLS has something to send for itself."""
+        return self._out.pending > 0
 
     def take_outgoing(self) -> bytes:
         """Return what TLS has to send for itself, often b""."""
-        return self._out.read()
+        with self._lock:
+            return self._out.read()
 
     def goodbye(self) -> bytes:
         """Return what to send last."""
-        try:
-            self._object.unwrap()
-        except (ssl.SSLError, OSError):
-            pass
-        return self._out.read()
+        with self._lock:
+            try:
+                self._object.unwrap()
+            except (ssl.SSLError, OSError):
+                pass
+            return self._out.read()
 
 
 def tls_failure(address: str, error: Exception) -> TLSError:

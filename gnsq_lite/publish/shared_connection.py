@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.errors import ConnectionLost, NSQConnectionError
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
@@ -27,6 +27,7 @@ from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.pipelined import STALE, PublishOwner
 from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.thread_io import ThreadIO
 
 _ONE_READ = (READ_SIZE,)
 #: Writes that a thread does for others before it leaves them to the loop.
@@ -65,16 +66,18 @@ class SharedConnection(Connection):
         self._sends = self._reads = False
         #: Roles whose publish had an outcome when last looked at.
         self._overstayed: list[Any] = []
-        self._receive = self._write = cast("Any", None)
-        self._flags = 0
+        #: How threads send and read, once they may.
+        self._io = cast("ThreadIO", None)
 
     # -- for the loop
 
     def run(self) -> None:
         """Read until the connection ends, beside the threads; waits.  Always ends with an exception, the reason."""
         stream = self._stream
-        if stream is not None and self._codec is None and stream.share(self):
-            self._receive, self._write, self._flags = stream.calls()
+        if stream is not None and stream.share(self):
+            self._io = ThreadIO(stream, self._codec)
+            if self._codec is not None:
+                self._codec = self._io
             self._lent = True
         super().run()
 
@@ -124,22 +127,21 @@ class SharedConnection(Connection):
         if mine:
             self._send_queued()
 
-    def _send_queued(self, data: bytes = b"") -> None:
-        """Write *data*, and then what is queued; what nsqd does not take now goes on when it does."""
+    def _send_queued(self) -> None:
+        """Write what is queued; what nsqd does not take now goes on when it does."""
         stream: Any = self._stream
-        while stream.closed is None:
-            if data:
-                self._emit(data)
-                if stream.unsent and self._lent:
-                    return
-            left = self._take_queue()
-            if left is None:
+        stream.send_own()
+        while stream.closed is None and not (stream.unsent and self._lent):
+            data = self._take_queue()
+            if data is None:
                 return
-            data = left
+            self._emit(data)
 
     def drained(self) -> None:
-        """nsqd has taken what the loop had written."""
-        if self._sender is LOOP:
+        """Go on if it is the loop that sends: nsqd has taken what it had written, or a thread left the rest to it."""
+        with self._lock:
+            goes_on = self._sender is LOOP
+        if goes_on:
             self._send_queued()
 
     def _watch(self) -> None:
@@ -184,6 +186,14 @@ class SharedConnection(Connection):
             self.close(ConnectionLost(self.address, "a thread ended in the middle of a publish"))
         self._flush()  # what a thread that was interrupted has left, too
 
+    def tls_sends(self) -> None:
+        """TLS has something to send for itself, when nobody else sends; at the latest within a second."""
+        self.loop.call_soon(self._flush)
+
+    def sends(self) -> bool:
+        """Whether a thread is sending."""
+        return isinstance(self._sender, Publication)
+
     def leave(self) -> bool:
         """The stream ends: threads take no more roles."""
         with self._lock:
@@ -194,10 +204,7 @@ class SharedConnection(Connection):
     # -- for a caller's thread
 
     def publish(self, publication: Publication, command: bytes) -> bool:
-        """Publish, and wait for the outcome, in the caller's thread.
-
-        False: nothing was sent, and the loop is to carry it out.
-        """
+        """Publish, and wait for the outcome, in the caller's thread; False: nothing was sent, it is the loop's."""
         try:
             with self._lock:
                 if not self._lent or self._destination.silent:
@@ -258,8 +265,7 @@ class SharedConnection(Connection):
         with self._lock:
             queue = self._queue
             if not queue or not (self._lent or self._sender is LOOP):
-                self._sends = False
-                self._sender = None
+                self._sender, self._sends = None, False
                 return None
             commands = []
             if self._join_queue is not None and len(queue) > 1:
@@ -285,18 +291,13 @@ class SharedConnection(Connection):
             if data is None:
                 return
             try:
-                sent = self._write(data, self._flags)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
+                if not self._io.send(data):
+                    break
             except OSError as error:
                 self._leave_sending(partial(self.close, lost(self.address, error)))
                 return
-            self._stream.bytes_out += sent  # type: ignore[union-attr]
-            if sent < len(data):
-                self._leave_sending(partial(self._send_queued, data[sent:]))
-                return
             self._sends = False
-        self._leave_sending(self._send_queued)
+        self._leave_sending(self.drained)
 
     def _leave_sending(self, act: Callable[[], None]) -> None:
         """Let the loop go on with *act* in the thread's place."""
@@ -308,39 +309,39 @@ class SharedConnection(Connection):
         """Read once, and settle what was answered."""
         got: list[bytes] = []
         try:
-            got.extend(map(self._receive, _ONE_READ))  # so that an interruption leaves in the list what has come
+            got.extend(map(self._io.receive, _ONE_READ))  # so that an interruption leaves in the list what has come
         except (BlockingIOError, InterruptedError):
             self._keep_deadline(mine)
             return
         except OSError as error:
-            self._give_back(error, mine)
+            self._give_back(lost(self.address, error), mine)
             return
-        except BaseException:
-            if got:
-                self._give_back(got[0], mine)
-            raise
-        self._reads, data = True, got[0]
-        if self._settle(data):
-            self.read_at = self.clock.now()
-            self._stream.bytes_in += len(data)  # type: ignore[union-attr]
-        else:
-            self._give_back(data, mine)
-        self._reads = False
+        finally:
+            if got:  # if only with an interruption
+                self._reads = True
+                self._take_read(got[0], mine)
         if not mine.decided:  # answers to others may come without a pause
             self._keep_deadline(mine)
+
+    def _take_read(self, data: bytes, mine: Publication) -> None:
+        """Settle what a read answers, or leave it to the loop."""
+        left = self._io.decode(data, self._settle)
+        if left is not None:
+            self._give_back(left, mine)
+            return
+        self.read_at, self._reads = self.clock.now(), False
 
     def _settle(self, data: bytes) -> bool:
         """Settle what a read of nothing but OKs answers; False: it is for the loop."""
         with self._lock:
             return not self._destination.silent and self._pending.take_oks(data, self._threads.taken)
 
-    def _give_back(self, data: bytes | OSError, mine: Publication) -> None:
+    def _give_back(self, data: bytes | NSQConnectionError, mine: Publication) -> None:
         """Leave the reading, and what was read, to the loop."""
         with self._lock:
             if mine.gate is not None:  # it waits in line again, in front
                 self._followers.appendleft(mine)
-            if self._stream is not None:
-                self._stream.give(data)
+            self._stream.give(data)  # type: ignore[union-attr]
             self._reader = LOOP
             self._reads = False
 
@@ -389,7 +390,7 @@ class SharedConnection(Connection):
                 torn = torn or self._sends
                 self._sender = LOOP
                 if not torn:
-                    self.loop.call_soon(self._send_queued)
+                    self.loop.call_soon(self.drained)
             if self._ending and not (isinstance(self._sender, Publication) or isinstance(self._reader, Publication)):
                 self._ending = False
                 self._stream.release()  # type: ignore[union-attr]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
+import gevent
 import pytest
 from gevent import monkey
 
 from gnsq_lite import Writer
+from gnsq_lite.publish.pipelined import STALE
+from tests.certs import Certificates
 from tests.servers import ServerHandle
 from tests.system.test_plain_threads import stored
 from tests.system.test_process_faults import python
@@ -21,8 +25,9 @@ PLAIN = pytest.mark.skipif(monkey.is_module_patched("socket"), reason="greenlets
 INTERRUPTED = """
 import os, random, signal, sys, threading, time
 from gnsq_lite import Writer, errors
-address, topic = sys.argv[1:]
-writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2)
+from tests.wrapped import options
+address, topic, kind, ca = sys.argv[1:]
+writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2, **options(kind, ca))
 writer.publish(topic, b"first")
 main_ok, ok, failed, stop, ready = [], [], [], False, threading.Event()
 def others(number):
@@ -84,10 +89,14 @@ print(*(body.decode() for body in main_ok + ok), sep=" ")
 @pytest.mark.program
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("others", [0, 4])
-def test_a_publish_may_be_interrupted_anywhere(broker: ServerHandle, topic: str, others: int) -> None:
-    done = python(INTERRUPTED, broker.tcp_address, topic, env={**os.environ, "OTHERS": str(others)}, limit=120.0)
+@pytest.mark.parametrize("kind", ["plain", "tls", "snappy", "tls+deflate"])
+def test_a_publish_may_be_interrupted_anywhere(
+    secured: ServerHandle, certs: Certificates, topic: str, others: int, kind: str
+) -> None:
+    env = {**os.environ, "OTHERS": str(others)}
+    done = python(INTERRUPTED, secured.tcp_address, topic, kind, certs.ca, env=env, limit=120.0)
     assert done.returncode == 0, done.stderr
-    seen = stored(broker, topic)
+    seen = stored(secured, topic)
     assert set(done.stdout.split()) - set(seen) == set()
     assert max(seen.values()) == 1
 
@@ -95,8 +104,9 @@ def test_a_publish_may_be_interrupted_anywhere(broker: ServerHandle, topic: str,
 KILLED = """
 import ctypes, sys, threading, time
 from gnsq_lite import Writer, errors
-address, topic = sys.argv[1:]
-writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2)
+from tests.wrapped import options
+address, topic, kind, ca = sys.argv[1:]
+writer = Writer(address, publish_timeout=20, reconnect_delay=0.05, max_reconnect_delay=0.2, **options(kind, ca))
 writer.publish(topic, b"first")
 class Killed(BaseException):
     pass
@@ -203,8 +213,11 @@ def test_a_thread_that_is_interrupted_in_the_line_is_not_given_the_reading() -> 
 
 @pytest.mark.program
 @pytest.mark.rule("PUB-2")
-def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(broker: ServerHandle, topic: str) -> None:
-    done = python(KILLED, broker.tcp_address, topic, limit=120.0)
+@pytest.mark.parametrize("kind", ["plain", "tls+snappy"])
+def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(
+    secured: ServerHandle, certs: Certificates, topic: str, kind: str
+) -> None:
+    done = python(KILLED, secured.tcp_address, topic, kind, certs.ca, limit=120.0)
     assert done.returncode == 0, done
 
 
@@ -228,8 +241,10 @@ def interrupt_after(function: str, call: str) -> None:
 def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it(
     broker: ServerHandle, topic: str
 ) -> None:
-    with Writer(broker.tcp_address, publish_timeout=5.0, compression="deflate", **QUICK) as writer:
+    gevent.get_hub()  # a thread with one hands over what comes to a connection that was idle
+    with Writer(broker.tcp_address, publish_timeout=5.0, **QUICK) as writer:
         writer.publish(topic, b"first")
+        time.sleep(10 * STALE)
         interrupt_after("hand_over", "append")
         with pytest.raises(Interrupted):
             writer.publish(topic, b"interrupted")
@@ -237,6 +252,7 @@ def test_who_is_interrupted_while_it_hands_a_publish_over_holds_up_none_after_it
         for number in range(5):
             writer.publish(topic, b"%d" % number)
         wait_for(lambda: writer.stats().pending == 0)
+        time.sleep(10 * STALE)
         interrupt_after("hand_over", "append")
         with pytest.raises(Interrupted):
             writer.publish_nowait(topic, b"interrupted")

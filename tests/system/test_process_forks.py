@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.certs import Certificates
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import LIMIT, python
 
@@ -16,8 +17,9 @@ pytestmark = pytest.mark.program
 FORKS = """
 import os, sys, threading, time
 from gnsq_lite import Writer
-address, topic = sys.argv[1:]
-writer = Writer(address)
+from tests.wrapped import options
+address, topic, kind, ca = sys.argv[1:]
+writer = Writer(address, **options(kind, ca))
 stop = threading.Event()
 sent = [0]
 def publish():
@@ -48,11 +50,14 @@ sys.exit(any(codes))
 
 
 @pytest.mark.rule("PUB-1")
-def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(broker: ServerHandle, topic: str) -> None:
-    done = python(FORKS, broker.tcp_address, topic)
+@pytest.mark.parametrize("kind", ["plain", "tls", "deflate"])
+def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(
+    secured: ServerHandle, certs: Certificates, topic: str, kind: str
+) -> None:
+    done = python(FORKS, secured.tcp_address, topic, kind, certs.ca)
     assert done.returncode == 0, done
     parent = int(done.stdout.split()[0])
-    assert int(broker.stats(topic)["depth"]) == parent + 5
+    assert int(secured.stats(topic)["depth"]) == parent + 5
 
 
 REINITS = """

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, TLSOptions, Writer, errors
+from tests import wrapped
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
@@ -21,15 +22,6 @@ QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 BODIES = [b"x", b"y" * 1000, random.Random(1).randbytes(300_000), b"z" * 900_000]
 
 
-@pytest.fixture
-def secured(make_broker: MakeBroker, certs: Certificates) -> ServerHandle:
-    return make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key)
-
-
-def options_of(certs: Certificates, tls: bool, compression: str | None) -> dict[str, Any]:
-    return {**QUICK, "tls": TLSOptions(ca_file=certs.ca) if tls else None, "compression": compression}
-
-
 # -- SEC-1 to SEC-3
 
 
@@ -37,23 +29,19 @@ def options_of(certs: Certificates, tls: bool, compression: str | None) -> dict[
 @pytest.mark.rule("SEC-2")
 @pytest.mark.rule("SEC-3")
 @pytest.mark.rule("NEG-3")
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("compression", [None, "snappy", "deflate"])
+@pytest.mark.parametrize("kind", wrapped.KINDS)
 def test_all_six_combinations_publish_and_consume(
-    secured: ServerHandle, certs: Certificates, topic: str, tls: bool, compression: str | None
+    secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
-    options = options_of(certs, tls, compression)
+    options = {**QUICK, **wrapped.options(kind, certs.ca)}
+    asked = ("tls" in kind, "snappy" in kind, "deflate" in kind)
     seen: list[bytes] = []
     with Writer(secured.tcp_address, **options) as writer:
         for body in BODIES:
             writer.publish(topic, body)
         writer.multipublish(topic, [b"%d" % n for n in range(2000)])
         granted = writer.stats().connections[0].negotiated
-        assert (granted.tls_v1, granted.snappy, granted.deflate) == (
-            tls,
-            compression == "snappy",
-            compression == "deflate",
-        )
+        assert (granted.tls_v1, granted.snappy, granted.deflate) == asked
         reader = Reader(
             topic,
             "ch",
@@ -66,11 +54,7 @@ def test_all_six_combinations_publish_and_consume(
             wait_for(lambda: reader.stats().finished == 2000 + len(BODIES), timeout=30)
             client = secured.stats(topic, "ch")["clients"][0]
     assert sorted(seen) == sorted([*BODIES, *[b"%d" % n for n in range(2000)]])
-    assert (client["tls"], client["snappy"], client["deflate"]) == (
-        tls,
-        compression == "snappy",
-        compression == "deflate",
-    )
+    assert (client["tls"], client["snappy"], client["deflate"]) == asked
 
 
 @pytest.mark.parametrize("compression", ["snappy", "deflate"])

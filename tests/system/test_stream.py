@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import gevent
@@ -54,6 +54,90 @@ def test_what_a_thread_has_read_comes_before_what_the_loop_reads() -> None:
     with pytest.raises(ConnectionLost, match="closed by nsqd") as lost:
         stream.read()
     stream.close(lost.value)
+
+
+class Turns:
+    """Threads that share a stream: whether one sends, and what TLS asked for."""
+
+    def __init__(self, *, sending: bool) -> None:
+        self.sending, self.asked = sending, 0
+
+    def tls_sends(self) -> None:
+        self.asked += 1
+
+    def sends(self) -> bool:
+        return self.sending
+
+    def leave(self) -> bool:
+        return not self.sending
+
+
+class Layer:
+    """A TLS that answers what it reads."""
+
+    def __init__(self) -> None:
+        self.outgoing = b""
+
+    def decrypt(self, data: bytes) -> bytes:
+        self.outgoing += b"<answer>"
+        return data
+
+    def encrypt(self, data: bytes) -> bytes:
+        return self.take_outgoing() + data
+
+    def has_outgoing(self) -> bool:
+        return bool(self.outgoing)
+
+    def take_outgoing(self) -> bytes:
+        found, self.outgoing = self.outgoing, b""
+        return found
+
+    def goodbye(self) -> bytes:
+        return b"<goodbye>"
+
+
+@contextmanager
+def with_layer(turns: Turns | None) -> Iterator[tuple[Stream, socket.socket]]:
+    """Make a stream with a TLS of its own, which threads share, and its other end."""
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        there.settimeout(20.0)
+        stream: Any = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
+        stream._tls, stream._sharing = Layer(), turns
+        yield stream, there
+        stream.close(ConnectionLost("nsqd", "done"))
+
+
+@pytest.mark.rule("SEC-1")
+def test_what_tls_sends_for_itself_goes_behind_what_a_thread_has_encrypted() -> None:
+    """A record that overtakes another cannot be read."""
+    turns = Turns(sending=True)
+    with with_layer(turns) as (stream, there):
+        first = stream.encrypt(b"first ")
+        assert stream.decrypt(b"x") == b"x"
+        stream._sock.send(first)
+        stream._sock.send(stream.encrypt(b" second"))
+        assert (turns.asked, there.recv(100)) == (1, b"first <answer> second")
+        assert stream.decrypt(b"y") == b"y"
+        stream.send_own()  # nobody else sends any more
+        assert there.recv(100) == b"<answer>"
+
+
+@pytest.mark.rule("SEC-1")
+@pytest.mark.parametrize("sending", [False, True])
+def test_the_last_word_of_tls_is_not_said_into_what_a_thread_sends(sending: bool) -> None:
+    with with_layer(Turns(sending=sending)) as (stream, there):
+        stream.close(ConnectionLost("nsqd", "done"))
+        assert there.recv(100) == (b"" if sending else b"<goodbye>")
+
+
+def test_the_rest_of_what_a_thread_sent_goes_out_as_it_is() -> None:
+    with with_layer(None) as (stream, there), gevent.Timeout(20):
+        stream.leave_rest(b"rest")
+        while stream.unsent:
+            gevent.sleep(0.01)
+        assert there.recv(100) == b"rest"
 
 
 # -- connecting -------------------------------------------------------------------------------------------------------

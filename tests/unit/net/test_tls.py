@@ -1,0 +1,110 @@
+"""One connection's TLS, between two buffers."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import TLSError
+from gnsq_lite.net.tls import TLSLayer
+from gnsq_lite.options import TLSOptions
+from tests.certs import Certificates, make
+
+COUNT = 2000
+BODY = b"x" * 500
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder: Path = tmp_path_factory.mktemp("certs")
+    return make(folder)
+
+
+class Server:
+    """The other end."""
+
+    def __init__(self, certs: Certificates) -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certs.server.cert, certs.server.key)
+        self.came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.came, self._goes, server_side=True)
+
+    def answer(self) -> bytes:
+        """Go on with the handshake; return what is to be sent."""
+        with suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        return self._goes.read()
+
+    def encrypt(self, data: bytes) -> bytes:
+        self.tls.write(data)
+        return self._goes.read()
+
+
+def shaken(certs: Certificates) -> tuple[TLSLayer, Server]:
+    """Return both ends after the handshake."""
+    server = Server(certs)
+    layer = TLSLayer(TLSOptions(ca_file=certs.ca), "localhost", "nsqd:4150")
+    layer.shake_hands(server.answer, server.came.write)  # type: ignore[arg-type]
+    assert layer.decrypt(server.answer()) == b""  # tickets
+    return layer, server
+
+
+@pytest.mark.rule("SEC-1")
+def test_one_thread_encrypts_while_another_decrypts(certs: Certificates) -> None:
+    layer, server = shaken(certs)
+    records = [server.encrypt(BODY) for _ in range(COUNT)]
+    came: list[bytes] = []
+    failed: list[Exception] = []
+
+    def run(act: Any) -> None:
+        try:
+            act()
+        except Exception as error:
+            failed.append(error)
+
+    reads = Thread(target=run, args=(lambda: came.extend(map(layer.decrypt, records)),))
+    reads.start()
+    run(lambda: [server.came.write(layer.encrypt(BODY)) for _ in range(COUNT)])
+    reads.join()
+    assert not failed
+    assert b"".join(came) == BODY * COUNT
+    assert b"".join(server.tls.read(len(BODY)) for _ in range(COUNT)) == BODY * COUNT
+
+
+@pytest.mark.rule("SEC-1")
+def test_no_two_threads_are_in_openssl_at_once(certs: Certificates) -> None:
+    """It mostly goes well, so the calls are looked at."""
+    layer, server = shaken(certs)
+    inner: Any = layer._object
+    seen: dict[str, bool] = {}
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            seen[name] = layer._lock.locked()
+            return getattr(inner, name)
+
+    layer._object = Spy()  # type: ignore[assignment]
+    layer.encrypt(b"x")
+    layer.decrypt(server.encrypt(b"x"))
+    layer.goodbye()
+    assert seen == dict.fromkeys(["write", "read", "pending", "unwrap"], True)
+
+
+def test_records_are_taken_in_any_pieces(certs: Certificates) -> None:
+    layer, server = shaken(certs)
+    assert layer.decrypt(server.encrypt(b"one") + server.encrypt(b"two")) == b"onetwo"
+    record = server.encrypt(b"three")
+    assert [layer.decrypt(record[at : at + 1]) for at in range(len(record))] == [b""] * (len(record) - 1) + [b"three"]
+    assert layer.decrypt(server.encrypt(bytes(200_000))) == bytes(200_000)
+
+
+def test_what_came_before_a_fault_is_returned_first(certs: Certificates) -> None:
+    layer, server = shaken(certs)
+    assert layer.decrypt(server.encrypt(b"last") + b"no record at all") == b"last"
+    with pytest.raises(TLSError):
+        layer.decrypt(b"nor this")
