@@ -16,6 +16,7 @@ import pytest
 
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import LIMIT, python
+from tests.system.test_reader import wait_for
 
 pytestmark = pytest.mark.program
 
@@ -95,11 +96,16 @@ def uwsgi() -> str | None:
 
 
 @pytest.mark.skipif(uwsgi() is None, reason="no uWSGI: pip install uwsgi")
-@pytest.mark.parametrize("flags", [[], ["--py-call-osafterfork"], ["--enable-threads"]], ids=" ".join)
-def test_a_writer_of_a_preloaded_application_publishes_in_uwsgis_workers(
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--py-call-osafterfork"], ["--enable-threads"], ["--lazy-apps"], ["--lazy-apps", "--enable-threads"]],
+    ids=" ".join,
+)
+def test_a_writer_of_an_application_publishes_in_uwsgis_workers(
     broker: ServerHandle, topic: str, flags: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
+    loads = 2 if "--lazy-apps" in flags else 1  # each worker its own, whose publish it counts, or the master
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [str(uwsgi()), "--http-socket", address, "--master", "--processes", "2", "--need-app", "--die-on-term"]
@@ -110,13 +116,14 @@ def test_a_writer_of_a_preloaded_application_publishes_in_uwsgis_workers(
         subprocess.Popen(command, stdout=log, stderr=log, env=environment) as run,
     ):
         try:
-            assert _asked(f"http://{address}/") == b"published 1", (tmp_path / "log").read_text()
+            answer = _asked(f"http://{address}/")
+            wait_for(lambda: int(broker.stats(topic)["depth"]) == loads + 1)
         finally:
             run.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 run.wait(10)
             run.kill()
-    assert int(broker.stats(topic)["depth"]) == 2
+    assert answer == b"published %d" % loads, (tmp_path / "log").read_text()
 
 
 def _asked(url: str) -> bytes:

@@ -41,11 +41,12 @@ def others(number):
         except errors.OutcomeUnknown as error:
             failed.append(error)
 def interrupt():
-    ready.wait()
     chance = random.Random(1)
     while not stop:
-        time.sleep(chance.random() * 0.004)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        if ready.wait(0.1):  # once each time: who is interrupted is to catch it
+            ready.clear()
+            time.sleep(chance.random() * 0.004)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 threads = [threading.Thread(target=others, args=(number,)) for number in range(int(os.environ["OTHERS"]))]
 for thread in threads:
     thread.start()
