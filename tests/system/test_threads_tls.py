@@ -86,7 +86,6 @@ def peers(certs: Certificates, serve: Callable[[Peer, int], None]) -> Iterator[s
     thread.join()
 
 
-@pytest.mark.program
 @pytest.mark.rule("SEC-1")
 @pytest.mark.rule("PUB-2")
 def test_bytes_that_are_no_tls_end_the_connection_and_threads_go_on_with_the_next(certs: Certificates) -> None:
@@ -109,7 +108,6 @@ def test_bytes_that_are_no_tls_end_the_connection_and_threads_go_on_with_the_nex
     assert sum(taken) <= stats.published + stats.unknown
 
 
-@pytest.mark.program
 @pytest.mark.rule("SEC-1")
 def test_a_connection_that_threads_used_ends_with_a_goodbye(certs: Certificates) -> None:
     ends: list[str] = []
