@@ -223,6 +223,23 @@ def test_while_handlers_keep_the_whole_share_nothing_is_looked_at_until_one_answ
     assert delivery.tick_after is not None
 
 
+def test_a_silence_after_a_time_without_ticks_is_found_by_the_first_one() -> None:
+    clock = FakeClock()
+    delivery = Delivery(clock, 0.0002)
+    delivery.set_limit(5, 0)
+    for received in range(1, 5):  # each handler takes long, so RDY goes up with what is in flight
+        delivery.received(1, received, 0)
+        clock.advance(TICK)
+        delivery.tick(received, received)
+    delivery.received(1, 5, 0)
+    assert (delivery.ready, delivery.tick_after) == (5, None)  # all of the share is in flight
+    delivery._window = 2  # as where messages come faster
+    clock.advance(0.01)
+    assert [delivery.answered(2), delivery.tick_after] == [None, TICK]
+    clock.advance(TICK)
+    assert delivery.tick(5, 2) == 3  # nsqd flushes what it may hold
+
+
 def test_at_full_speed_it_is_looked_at_ever_more_rarely_and_the_end_is_still_found() -> None:
     clock = FakeClock()
     delivery, received, every = full(clock), 40, []
