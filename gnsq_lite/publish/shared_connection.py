@@ -95,8 +95,9 @@ class SharedConnection(Connection):
         if self._is_stale() and cast("Stream", self._stream).has_ended():
             self._destination.on_disconnected(self)
             return False
+        command = publication.command()
         with self._lock:
-            self._enqueue(publication, publication.command())
+            self._enqueue(publication, command)
         return True
 
     def _enqueue(self, publication: Publication | None, command: bytes) -> None:
