@@ -20,6 +20,7 @@ from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, Op
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address
 from gnsq_lite.policy import sequence as order
+from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -238,6 +239,10 @@ class Dialect(Protocol):
 
     def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
         """Return the endpoint to publish to, out of the reachable *endpoints*.  Raises NotSent, OptionError."""
+
+    def leaders(self, topic: str, route: Lookup | None) -> Leaders | None:
+        """Return what does the same as :meth:`choose` and :meth:`encode` for one plain message; None: nothing does."""
+        return None
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """Return the bytes of the command.  Raises OptionError for what the dialect cannot do."""

@@ -115,6 +115,7 @@ class Writer(Generic[Outcome]):
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
         self._own: WriterOptions = own
+        self._packs = self._dialect.pack is not None
         self._settings = ProducerSettings(
             dialect=self._dialect,
             endpoints=[Endpoint(host, port) for host, port in endpoints],
@@ -170,14 +171,18 @@ class Writer(Generic[Outcome]):
         if getpid() != self._pid:
             look_for_fork()
         core = self._core
-        plain = key is None and partition is None and trace_id is None and headers is None and not defer
-        if plain and timeout is None and core is not None and not (core.routed or core.closing):
-            # The most common way, made short.
+        plain = trace_id is None and headers is None and not defer and timeout is None and not self._packs
+        led = core is not None and core.routed
+        if plain and core is not None and not core.closing and (led or (key is None and partition is None)):
+            # The most common ways, made short.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
-            return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
+            seconds = self._own.publish_timeout
+            if led:
+                return core.publish_led(topic, body, seconds, key_bytes(key), partition)  # type: ignore[no-any-return]
+            return core.publish(topic, body, seconds)  # type: ignore[no-any-return]
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
         return core.carry_and_wait(publication)  # type: ignore[no-any-return]
 
@@ -365,15 +370,9 @@ class Writer(Generic[Outcome]):
         deadline = core.clock.now() + seconds
         publication = Publication(core.loop, topic, (body,), seconds, deadline, self._own.retries)
         if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
-            request = PublishRequest(
-                topic=topic,
-                bodies=(body,),
-                defer=check_number("defer", defer, *DEFER) if defer else 0.0,
-                key=key_bytes(key),
-                partition=partition,
-                trace_id=trace_id,
-                headers=headers,
-            )
+            request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
+            request.trace_id, request.headers = trace_id, headers
+            request.defer = check_number("defer", defer, *DEFER) if defer else 0.0
             self._ask(core, publication, request)
         return core, publication
 

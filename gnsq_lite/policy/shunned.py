@@ -43,6 +43,9 @@ class Shunned(Generic[E]):
         self._endpoints.discard(endpoint)
         self._nodes.discard(endpoint.address)
 
+    def __bool__(self) -> bool:
+        return bool(self._endpoints)
+
     def has(self, endpoint: E) -> bool:
         """Whether it is to be avoided."""
         return endpoint in self._endpoints or endpoint.address in self._nodes

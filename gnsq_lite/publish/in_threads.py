@@ -18,6 +18,7 @@ from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.publication import Publication
+from gnsq_lite.wire.commands import PUBLISH_HEADS
 
 
 class Turns(Protocol):
@@ -88,6 +89,19 @@ class InThreads:
         publication = Publication(self._loop, topic, (body,), timeout, self.clock.now() + timeout, self._retries)
         return self._publish_and_wait(publication, publication.command())
 
+    def publish_led(self, topic: str, body: bytes, timeout: float, key: bytes | None, partition: int | None) -> Any:
+        """Do the same to the leader of the key's, the named, or the next partition."""
+        publication = Publication(self._loop, topic, (body,), timeout, self.clock.now() + timeout, self._retries)
+        publication.key, publication.partition = key, partition
+        if self._is_first() and get_hub_if_exists() is None:
+            connection = self._lead(publication)
+            if connection is not None and connection.publish(publication, publication.data):
+                return publication.outcome()
+        PUBLISH_HEADS[topic]  # a bad name is refused here
+        publication.data = b""
+        self._carry(publication)
+        return publication.result()
+
     def publish_any(self, publication: Publication) -> Any:
         """Do the same with what may be more than one plain message, or goes to a leader."""
         known = not self.routed and publication.request is None
@@ -130,6 +144,7 @@ class InThreads:
 
     def hand_over(self, publication: Publication) -> None:
         """Leave it to the loop, behind what was handed over before."""
+        publication.ask()
         self._entering.append(publication)
         publication.carrier = self
         self._loop.call_soon(self.enter)

@@ -5,6 +5,7 @@ lost leader refused at its head.  Those of a partition without a leader wait sep
 publish never goes to a partition other than its own.
 
 A caller's thread chooses the leader itself unless something of its topic waits.  Everything else happens in the loop.
+As long as nothing waits, :class:`~gnsq_lite.policy.leaders.Leaders` does for plain publishes what the dialect would.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.policy.leaders import Leader, Leaders
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.destination import Destination
@@ -40,8 +42,11 @@ _LONGEST_PAUSE = 2.0
 class Topic:
     """One topic's route."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.lookup: Lookup | None = None
+        #: Those of the lookup, while it is fresh and nothing waits for another one; each time others.
+        self.leaders: Leaders | None = None
         #: Those that wait for a fresh lookup, and those whose partition has no leader in the last one; in their order.
         self.waiting: deque[Publication] = deque()
         self.held: deque[Publication] = deque()
@@ -92,7 +97,35 @@ class Routes:
         None: the loop is to see to it; for one, where something waits that was published before.
         """
         topic = self._topics.get(publication.topic)
-        if topic is None or topic.waiting or not topic.fresh:
+        if topic is None:
+            return None
+        leaders = topic.leaders
+        leader = self._leader(leaders, publication)
+        if leader is not None:
+            destination: Any = leader.destination
+            if destination is None or destination.connection is None:
+                destination = leader.destination = self._find(leader.endpoint)
+            # As below; who put something back has taken these leaders away.
+            return None if destination is None or topic.leaders is not leaders else destination.connection
+        return self._ask_in_thread(topic, publication)
+
+    def _leader(self, leaders: Leaders | None, publication: Publication) -> Leader | None:
+        """Make its command and return its leader; None where that takes the dialect."""
+        if leaders is None or publication.request is not None or publication.batch or publication.leader is not None:
+            return None  # who has a leader already has had its turn
+        key, partition = publication.key, publication.partition
+        if self._shunned and key is None and partition is None:
+            return None
+        leader = leaders.of(key, partition)
+        if leader is not None:
+            publication.number = next(self._numbers)
+            publication.leader = leader.endpoint
+            body = publication.bodies[0]
+            publication.data = b"".join((leader.head, len(body).to_bytes(4, "big"), body))
+        return leader
+
+    def _ask_in_thread(self, topic: Topic, publication: Publication) -> Any:
+        if topic.waiting or not topic.fresh:
             return None
         returns, lookup = topic.returns, topic.lookup
         publication.request = request = self._dialect.prepare(publication.asked())
@@ -109,18 +142,28 @@ class Routes:
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
+        topic = self._topic(publication.topic)
+        leader = self._leader(topic.leaders, publication)
+        if leader is not None:
+            self._send_to(leader.endpoint, publication)
+            return
         publication.number = next(self._numbers)
         publication.request = self._dialect.prepare(publication.asked())
-        topic = self._topic(publication.topic)
         if topic.waiting or not topic.fresh:
             topic.waiting.append(publication)
         else:
             self._place(topic, publication)
 
+    def _request(self, publication: Publication) -> PublishRequest:
+        """Return how it was asked for, also where it was sent without asking the dialect."""
+        if publication.request is None:
+            publication.request = self._dialect.prepare(publication.asked())
+        return publication.request
+
     def _topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = Topic()
+            topic = self._topics[name] = Topic(name)
             self._open(name, topic)
         return topic
 
@@ -141,7 +184,7 @@ class Routes:
         if agreed is None:
             return
         lookup = agreed
-        topic.fresh = False  # and no thread chooses by it before what waits has its place
+        topic.fresh, topic.leaders = False, None  # and no thread chooses by it before what waits has its place
         if lookup.endpoints or topic.lookup is None:
             topic.lookup = lookup
         if lookup.endpoints:
@@ -170,12 +213,12 @@ class Routes:
             if not waiting[0].done():
                 self._place(topic, waiting[0])
             waiting.popleft()  # once it has its place: until then no thread may overtake it
+        if topic.fresh:
+            topic.leaders = self._dialect.leaders(topic.name, topic.lookup)
 
     def _place(self, topic: Topic, publication: Publication) -> None:
         """Choose the leader and queue the command there."""
-        request = publication.request
-        if request is None:
-            raise ValueError("a routed publish has a request")
+        request = self._request(publication)
         try:
             endpoint = self._choose(topic.lookup, request, publication.leader)
             publication.leader = None
@@ -194,6 +237,7 @@ class Routes:
     def retry(self, publication: Publication, error: NSQError) -> None:
         """nsqd refused it: look the topic up again at once and send it to the new leader, until its deadline."""
         topic = self._topic(publication.topic)
+        publication.leader = None
         if self._may_retry(topic, publication, error):
             publication.sent = publication.in_doubt
             self._put_back(topic, publication)
@@ -219,8 +263,9 @@ class Routes:
         """
         for publication in publications:
             topic = self._topic(publication.topic)
+            publication.leader = None
             if topic.discovery is None or (
-                not _is_bound(publication.request) and self.goes_elsewhere(publication, None)
+                not _is_bound(self._request(publication)) and self.goes_elsewhere(publication, None)
             ):
                 self._place(topic, publication)
             else:
@@ -230,10 +275,10 @@ class Routes:
     def goes_elsewhere(self, publication: Publication, endpoint: Endpoint | None) -> bool:
         """Whether it now has a leader that is not silent and not at *endpoint*."""
         topic = self._topic(publication.topic)
-        if publication.request is None or not (topic.lookup or topic.discovery is None):
+        if not (topic.lookup or topic.discovery is None):
             return False
         try:
-            chosen = self._choose(topic.lookup, publication.request)
+            chosen = self._choose(topic.lookup, self._request(publication))
         except NSQError:
             return False
         return chosen != endpoint and not self._shunned.has(chosen)
@@ -265,6 +310,7 @@ class Routes:
 
     def _put_back(self, topic: Topic, publication: Publication) -> None:
         topic.returns += 1
+        topic.leaders = None
         topic.fresh = topic.discovery is None
         _insert(topic.waiting, publication)
 
@@ -328,9 +374,9 @@ def lightest(endpoints: Iterable[Endpoint], load: Callable[[Endpoint], int]) -> 
     return [endpoint for each, endpoint in loads if each == least]
 
 
-def _is_bound(request: PublishRequest | None) -> bool:
+def _is_bound(request: PublishRequest) -> bool:
     """Whether it must go to one particular partition."""
-    return request is not None and (request.key is not None or request.partition is not None)
+    return request.key is not None or request.partition is not None
 
 
 def _insert(queue: deque[Publication], publication: Publication) -> None:

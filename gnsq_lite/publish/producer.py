@@ -73,13 +73,14 @@ class Producer:
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
         self._gathered = self._make_gathered()
         self.threads = self._make_threads()
-        #: Publishes one message, whose body was checked, to whichever nsqd, and waits; of (topic, body, timeout), from
-        #: any thread.  Raises InvalidName before anything is sent, and the publish's own error.
+        #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout, and key, partition where
+        #: led).  From any thread.  Raises InvalidName before anything is sent, and the publish's own error.
         self.publish: Callable[[str, bytes, float], Any] = self._publish
         if loop.is_shared:
             self.publish = self.threads.publish
         elif settings.coalesce:
             self.publish = self._gathered.publish
+        self.publish_led: Callable[..., Any] = self.threads.publish_led if loop.is_shared else self._publish
         self._greenlets: list[Any] = []
         self._started = False
         self._set_routed(settings.dialect.needs_route(""))
@@ -242,13 +243,14 @@ class Producer:
 
     # -- publishing
 
-    def _publish(self, topic: str, body: bytes, timeout: float) -> Any:
+    def _publish(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
         greenlet = getcurrent()
         # A greenlet below the hub, or the thread's first one above it; else it is another thread's, or a nested one.
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
         commands.PUBLISH_HEADS[topic]  # a bad name is refused here
         deadline = self.clock.now() + timeout
         publication = Publication(self.loop, topic, (body,), timeout, deadline, self.settings.retries)
+        publication.key, publication.partition = key, partition
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)

@@ -68,10 +68,12 @@ class Publication(Completion, Generic[Outcome]):
         "decided",
         "gate",
         "in_doubt",
+        "key",
         "last_error",
         "leader",
         "moves",
         "number",
+        "partition",
         "request",
         "retries",
         "sent",
@@ -103,6 +105,9 @@ class Publication(Completion, Generic[Outcome]):
         self.topic, self.bodies, self.batch = topic, bodies, batch
         #: How it was asked for, where that was more than a plain message or batch, or where a leader takes it.
         self.request: PublishRequest | None = None
+        #: All that was asked beside the message where there is no request yet.
+        self.key: bytes | None = None
+        self.partition: int | None = None
         #: The command's bytes where they had to be made before it is written: to check it, or for the leader chosen.
         self.data = b""
         #: How many messages it is.
@@ -124,7 +129,14 @@ class Publication(Completion, Generic[Outcome]):
 
     def asked(self) -> PublishRequest:
         """Return what a dialect is to read."""
-        return self.request or PublishRequest(topic=self.topic, bodies=self.bodies, batch=self.batch)
+        return self.request or PublishRequest(
+            topic=self.topic, bodies=self.bodies, batch=self.batch, key=self.key, partition=self.partition
+        )
+
+    def ask(self) -> None:
+        """Have its key or partition in a request: when it is looked at there may be no leaders to choose from."""
+        if self.request is None and (self.key is not None or self.partition is not None):
+            self.request = self.asked()
 
     def command(self) -> bytes:
         """Return the bytes to write."""

@@ -29,6 +29,7 @@ from gnsq_lite.dialect import (
 )
 from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
+from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.policy.sequence import Sequence as Sequencer
 from gnsq_lite.youzan.constants import VERSION_MARK
 from gnsq_lite.youzan.dialect import YouzanDialect
@@ -159,6 +160,10 @@ class AutoDialect(Dialect):
     def prepare(self, request: PublishRequest) -> PublishRequest:
         """As Youzan's."""
         return self._youzan.prepare(request)
+
+    def leaders(self, topic: str, route: Lookup | None) -> Leaders | None:
+        """As the dialect of the topic's route."""
+        return self._by(route).leaders(topic, route)
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """As the dialect of the topic's route.  Raises OptionError."""

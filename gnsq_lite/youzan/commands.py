@@ -122,7 +122,12 @@ def publish(topic: str, body: bytes, partition: int | None = None) -> bytes:
     Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
     """
     check_body(body)
-    return _head(b"PUB", topic, partition) + _size(len(body)) + body
+    return publish_head(topic, partition) + _size(len(body)) + body
+
+
+def publish_head(topic: str, partition: int | None) -> bytes:
+    """Return the line of a PUB, which the body's size follows.  Raises InvalidName, OptionError."""
+    return _head(b"PUB", topic, partition)
 
 
 def multipublish(topic: str, bodies: Iterable[bytes], partition: int | None = None) -> bytes:

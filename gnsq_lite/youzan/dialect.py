@@ -16,6 +16,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role
 from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
 from gnsq_lite.options import Address
+from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.compression import CODEC_KEY, pack
@@ -233,6 +234,12 @@ class YouzanDialect(Dialect):
         return self._chooser.choose(
             request.topic, layout, key=request.key, partition=request.partition, reachable=reachable
         )
+
+    def leaders(self, topic: str, route: Lookup | None) -> Leaders | None:
+        """Return them where a publish needs no more than its partition's PUB."""
+        if self.options.trace or self.balances_load or route is None or not isinstance(route.meta, TopicLayout):
+            return None
+        return self._chooser.leaders(topic, route.meta)
 
     def _check(self, request: PublishRequest) -> None:
         if request.defer:

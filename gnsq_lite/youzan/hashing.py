@@ -11,6 +11,7 @@ its writers, or messages of one key end up in two partitions and lose their orde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from gnsq_lite.errors import OptionError
@@ -30,6 +31,14 @@ def java_string_hash(text: str) -> int:
     return h - (1 << 32) if h & 0x80000000 else h
 
 
+def _java_hash(key: bytes) -> int:
+    return abs(java_string_hash(key.decode()))
+
+
+#: What each mapping makes of a key, to be taken modulo the number of partitions; UnicodeError: "java" needs text.
+HASHES: dict[KeyMapping, Callable[[bytes], int]] = {"go": murmur3_32, "java": _java_hash}
+
+
 def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go") -> int:
     """Return the partition, 0 to ``partition_num - 1``, that *key* belongs to.
 
@@ -40,11 +49,9 @@ def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go
         raise OptionError("key", key, "must be bytes or text")
     if partition_num < 1:
         raise OptionError("partition_num", partition_num, "must be at least 1")
+    if mapping not in HASHES:
+        raise OptionError("key_mapping", mapping, "must be 'go' or 'java'")
     try:
-        if mapping == "go":
-            return murmur3_32(key if isinstance(key, bytes) else key.encode()) % partition_num
-        if mapping == "java":
-            return abs(java_string_hash(key if isinstance(key, str) else key.decode())) % partition_num
+        return HASHES[mapping](key if isinstance(key, bytes) else key.encode()) % partition_num
     except UnicodeError:
         raise OptionError("key", key, f"is not UTF-8 text, which the {mapping!r} mapping needs") from None
-    raise OptionError("key_mapping", mapping, "must be 'go' or 'java'")

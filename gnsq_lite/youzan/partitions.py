@@ -22,8 +22,9 @@ from gnsq_lite.errors import (
     PubFailedError,
     TopicNotExistError,
 )
-from gnsq_lite.youzan.commands import check_partition
-from gnsq_lite.youzan.hashing import KeyMapping, partition_of
+from gnsq_lite.policy.leaders import Leader, Leaders
+from gnsq_lite.youzan.commands import check_partition, publish_head
+from gnsq_lite.youzan.hashing import HASHES, KeyMapping, partition_of
 from gnsq_lite.youzan.lookup import TopicLayout
 
 #: The partition's leader is, or may be, elsewhere: look it up again (YZ-8).
@@ -39,13 +40,11 @@ class PartitionChooser:
         self._mapping: KeyMapping = mapping
         self._turns: defaultdict[str, Iterator[int]] = defaultdict(count)
 
-    def partition_for(
-        self, topic: str, layout: TopicLayout, key: str | bytes | None, partition: int | None
-    ) -> int | None:
-        """Return the one partition that will do; None when any will.
+    def partition_for(self, topic: str, layout: TopicLayout, key: str | bytes | None, partition: int | None) -> int:
+        """Return the key's partition or the named one.
 
         Raises:
-            OptionError: both are given, or the topic has no such partition.
+            OptionError: both are given, or neither, or the topic has no such partition.
             NotSent: a key is given and nobody knows how many partitions there are; nothing was sent.
         """
         if partition is not None:
@@ -56,7 +55,7 @@ class PartitionChooser:
                 raise OptionError("partition", partition, why)
             return check_partition(partition)
         if key is None:
-            return None
+            raise OptionError("key", key, "is needed where no partition is given")
         if not layout.partition_num:
             raise NotSent(f"{topic}: nsqlookupd does not say how many partitions it has; a key needs that")
         return partition_of(key, layout.partition_num, self._mapping)
@@ -70,20 +69,24 @@ class PartitionChooser:
         partition: int | None = None,
         reachable: Collection[Endpoint] | None = None,
     ) -> Endpoint:
-        """Return the endpoint of a publish.
+        """Return the endpoint of a publish that has a key or names its partition.
 
-        *reachable* is what can be connected to; None: all that is listed.  Without key and partition the writable
-        partitions take turns.
+        *reachable* is what can be connected to; None: all that is listed.
 
         Raises:
-            PartitionUnavailable: the key's or the named partition has no leader that can be reached; nothing was sent.
-            NotSent: no partition can be reached; nothing was sent.
-            OptionError: as :meth:`partition_for`.
+            PartitionUnavailable: the partition has no leader that can be reached; nothing was sent.
+            NotSent, OptionError: as :meth:`partition_for`.
         """
-        wanted = self.partition_for(topic, layout, key, partition)
-        if wanted is not None:
-            return self._endpoint_of(topic, layout, wanted, reachable)
-        return self.in_turn(topic, [e for e in layout.endpoints() if reachable is None or e in reachable])
+        return self._endpoint_of(topic, layout, self.partition_for(topic, layout, key, partition), reachable)
+
+    def leaders(self, topic: str, layout: TopicLayout) -> Leaders | None:
+        """Return what chooses as this does, and takes the same turns; None where nobody tells of partitions."""
+        if not layout.has_meta or not 0 <= max(layout.partitions, default=0) < layout.partition_num:
+            return None
+        listed = layout.partitions
+        made = {number: Leader(endpoint, publish_head(topic, number)) for number, endpoint in listed.items()}
+        by_number = [made.get(number) for number in range(layout.partition_num)]
+        return Leaders(by_number, self._turns[topic], HASHES[self._mapping])
 
     def in_turn(self, topic: str, endpoints: Sequence[Endpoint]) -> Endpoint:
         """Return the one of *endpoints* whose turn it is; from any thread.  Raises NotSent: there is none."""

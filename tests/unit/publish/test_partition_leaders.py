@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +11,12 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.publish.partition_leaders import Topic, lightest
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.youzan.auto import AutoDialect
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
 from tests.fakes import FakeClock
@@ -44,7 +46,7 @@ def routed_core(clock: FakeClock) -> tuple[Any, Topic]:
         coalesce=False,
     )
     core: Any = Producer(loop_here(), settings, clock)
-    topic = core.routes._topics["t"] = Topic()
+    topic = core.routes._topics["t"] = Topic("t")
     topic.discovery = NoDiscovery()
     return core, topic
 
@@ -93,9 +95,13 @@ class Line:
 
 
 class Known:
-    """A Writer whose topic "t" has three partitions, the last of which has no leader."""
+    """A Writer whose topic "t" has three partitions, the last of which has no leader.
 
-    def __init__(self) -> None:
+    Its publishes are plain ones, for which the known leaders will do; or *asks*, and then it takes the dialect.
+    """
+
+    def __init__(self, asks: bool = False) -> None:
+        self._asks = asks
         self.core, self.topic = routed_core(FakeClock())
         self.routes = self.core.routes
         self.core.destinations.update({endpoint: Line(endpoint) for endpoint in LEADERS})
@@ -109,15 +115,17 @@ class Known:
         self.routes._agreed = lambda topic, lookup: lookup
         self.routes._learned(self.topic, Lookup(leaders, layout))
 
-    def publication(self, partition: int | None = None, body: bytes = b"x") -> Publication:
+    def publication(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publication:
         publication = Publication(self.core.loop, "t", (body,), 5.0, self.core.clock.now() + 5.0)
-        publication.request = PublishRequest(topic="t", bodies=(body,), partition=partition)
+        publication.key, publication.partition = key, partition
+        if self._asks:
+            publication.request = publication.asked()
         return publication
 
 
-@pytest.fixture
-def known() -> Iterator[Known]:
-    known = Known()
+@pytest.fixture(params=[False, True], ids=["plain", "asked"])
+def known(request: pytest.FixtureRequest) -> Iterator[Known]:
+    known = Known(request.param)
     yield known
     known.routes.close()
 
@@ -140,14 +148,17 @@ def test_a_thread_finds_the_leader_unless_something_of_its_topic_waits(known: Kn
 def test_a_thread_overtakes_nothing_that_is_put_back_while_it_chooses(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, dialect = known.core.settings.dialect.encode, known.core.settings.dialect
+    def puts_back_first(act: Callable[..., Any]) -> Callable[..., Any]:
+        def puts_back(*args: Any) -> Any:
+            known.routes.retry(known.publication(0), errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+            known.learn(*LEADERS)  # all of it is over before the thread goes on
+            return act(*args)
 
-    def puts_back(*args: Any) -> Any:
-        known.routes.retry(known.publication(0), errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
-        known.learn(*LEADERS)  # all of it is over before the thread goes on
-        return encode(*args)
+        return puts_back
 
-    monkeypatch.setattr(dialect, "encode", puts_back)
+    dialect = known.core.settings.dialect
+    monkeypatch.setattr(dialect, "encode", puts_back_first(dialect.encode))
+    monkeypatch.setattr(Leaders, "of", puts_back_first(Leaders.of))
     known.routes._place = lambda topic, publication: None
     assert known.routes.in_thread(known.publication(0)) is None
 
@@ -191,3 +202,45 @@ def test_a_turn_that_a_thread_took_and_could_not_use_is_the_loops(known: Known) 
     known.routes._shunned.add(avoided, whole_node=True)
     known.routes.send(shunned)
     assert known.sent[-1][0] is not avoided
+
+
+@pytest.mark.rule("YZ-4")
+def test_what_is_lost_is_asked_for_again_as_it_was(known: Known) -> None:
+    """Sent without a request, it has one as soon as its leader is lost: its key must not be."""
+    lost = known.publication(1)
+    assert known.routes.in_thread(lost) is LEADERS[1]
+    known.routes.put_back([lost])
+    assert known.routes.in_thread(known.publication(1)) is None  # nothing comes before it
+    moved = Endpoint("c", 1, 1)
+    known.learn(LEADERS[0], moved)
+    assert known.sent == [(moved, lost)]
+    assert lost.data == b"PUB t 1\n\0\0\0\1x"
+    assert lost.asked().partition == 1
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_publish_that_any_leader_may_take_avoids_those_that_are_shunned(known: Known) -> None:
+    known.routes._shunned.add(LEADERS[0], whole_node=True)
+    assert {known.routes.in_thread(known.publication()) for _ in range(4)} == {LEADERS[1]}
+    assert known.routes.in_thread(known.publication(0)) is LEADERS[0]  # it must
+
+
+@pytest.mark.rule("YZ-9")
+def test_the_dialect_alone_makes_what_needs_more_than_a_pub() -> None:
+    route = Lookup(LEADERS, TopicLayout(partition_num=2, partitions=dict(enumerate(LEADERS)), has_meta=True))
+    assert YouzanDialect().leaders("t", route) is not None
+    assert YouzanDialect(trace=True).leaders("t", route) is None
+    assert YouzanDialect(balance="load").leaders("t", route) is None
+    assert YouzanDialect().leaders("t", None) is None
+    assert YouzanDialect().leaders("t", Lookup(LEADERS, TopicLayout(partitions=dict(enumerate(LEADERS))))) is None
+    assert AutoDialect().leaders("t", route) is not None
+    assert AutoDialect().leaders("t", Lookup(LEADERS)) is None
+
+
+def test_a_bad_partition_is_refused_as_ever(known: Known) -> None:
+    for key, partition in ((None, -1), (None, 3), (None, "1"), (None, 1.0), (None, True), (b"k", 1)):
+        publication = known.publication(partition, key=key)
+        assert known.routes.in_thread(publication) is None
+        known.routes.send(publication)
+        with pytest.raises(errors.OptionError):
+            publication.result(0)
