@@ -7,7 +7,7 @@ connection's owner passes in what it read, and gets back what that means for the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,14 +15,27 @@ from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import NsqdError, NSQError, UnexpectedFrame
 from gnsq_lite.wire.constants import OK
 
-#: nsqd's answer to a publish, as a frame.
+#: nsqd's answer to a publish, as a frame; and how one begins behind its size that says OK, and maybe more.
 _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
+_OK_HEAD = _OK_FRAME[4:]
+#: Reads any other answer: of (request, body), its receipt.  Raises ProtocolError.
+Read = Callable[[PublishRequest, bytes], Any]
 
 
 def count_oks(data: bytes) -> int:
     """Return how many OKs a read consists of; 0: it holds something else."""
     count = len(data) // len(_OK_FRAME)
     return count if data == _OK_FRAME * count else 0
+
+
+def _answers(data: bytes) -> list[bytes]:
+    """Return the bodies of the answers that a read consists of; none where it holds anything else."""
+    at, bodies = 0, []
+    while data.startswith(_OK_HEAD, at + 4):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        bodies.append(data[at + 8 : end])
+        at = end
+    return bodies if at == len(data) else []
 
 
 class Unanswered(Protocol):
@@ -42,8 +55,8 @@ class Unanswered(Protocol):
     def done(self) -> bool:
         """Whether it has its outcome, if only that its deadline has passed."""
 
-    def settle(self) -> bool:
-        """Set its outcome: nsqd has it.  Return False if it already had one."""
+    def settle(self, value: Any = None) -> bool:
+        """Set its outcome: nsqd has it, and said *value*.  Return False if it already had one."""
 
     def is_ok(self) -> bool:
         """Whether nsqd has taken it."""
@@ -84,38 +97,55 @@ class Taken:
 class AnswerQueue(deque[P]):
     """Unanswered publishes, the oldest first; one whose deadline has passed keeps its place."""
 
-    __slots__ = ()
+    __slots__ = ("_read",)
 
-    def receipt(self, body: bytes, read: Callable[[PublishRequest, bytes], Any]) -> Any:
-        """Return the receipt in the answer *body* to the oldest, None for OK; *read* parses any other answer.
+    def __init__(self, publications: Iterable[P] = (), *, read: Read) -> None:
+        super().__init__(publications)
+        self._read = read
+
+    def receipt(self, body: bytes) -> Any:
+        """Return the receipt in the answer *body* to the oldest, None for OK.
 
         Raises UnexpectedFrame, ProtocolError: it is not understood, and the end of the connection settles the oldest.
         """
         if not self:
             raise UnexpectedFrame(f"an answer without a publish: {body[:50]!r}")
+        return self._receipt(self[0], body)
+
+    def _receipt(self, publication: P, body: bytes) -> Any:
         if body == OK:
             return None
-        request = self[0].request
-        if request is None:
+        if publication.request is None:
             raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
-        return read(request, body)
+        return self._read(publication.request, body)
+
+    def _receipts(self, data: bytes) -> list[Any]:
+        """Return one for each answer of a read; none where it is no such read, or not understood."""
+        bodies = _answers(data)
+        try:
+            return [self._receipt(self[at], body) for at, body in enumerate(bodies)]
+        except (NSQError, IndexError):
+            return []
 
     def take_oks(self, data: bytes, total: Taken) -> bool:
-        """Settle the oldest if a read is that many OKs and nothing else, and add them to *total*; else return False.
+        """Settle the oldest if a read is that many OKs, or traces, and nothing else; return False otherwise.
 
+        They are added to *total*.
         If the thread is interrupted in here, each is settled and counted, or keeps its place; the rest of the
         answers is lost, so the connection must end.
         """
         count = 1 if data == _OK_FRAME else count_oks(data)  # most reads are one, where one waits for each
+        receipts = None if count else self._receipts(data)
+        count = len(receipts) if receipts else count
         if not count or len(self) < count:
             return False
         taken = freed = 0
         publication: P | None = None
         try:
-            for _ in range(count):
+            for at in range(count):
                 publication = self[0]
                 del self[0]
-                if publication.settle():
+                if publication.settle(receipts[at] if receipts else None):
                     taken += publication.count
                     freed += publication.cost
                 publication = None

@@ -75,7 +75,8 @@ class Destination:
         self.connection: Any = None
         #: Whether threads use the connection too; the queue of answers is theirs as well then.
         self.shared = owner.loop.is_shared
-        self.pending: AnswerQueue[Publication] = AnswerQueue()
+        self._receipt = owner.settings.dialect.receipt
+        self.pending: AnswerQueue[Publication] = AnswerQueue(read=self._receipt)
         #: Routed publishes, which may go nowhere else, until the connection is there.
         self.waiting: deque[Publication] = deque()
         self.error: NSQError | None = None
@@ -94,7 +95,7 @@ class Destination:
     def on_response(self, connection: Connection, body: bytes) -> None:
         """An OK settles the oldest unanswered publish."""
         pending = self.pending
-        receipt = None if pending and body == OK else pending.receipt(body, self._owner.settings.dialect.receipt)
+        receipt = None if pending and body == OK else pending.receipt(body)
         self._succeed(self._answered(connection), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
@@ -157,7 +158,9 @@ class Destination:
             return Pipelined(
                 owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken
             )
-        self.pending = AnswerQueue()  # what a thread still reads of the last connection answers none of these
+        self.pending = AnswerQueue(
+            read=self._receipt
+        )  # what a thread still reads of the last connection answers none of these
         most, retries = settings.max_body_size, settings.retries
         join = partial(gathered, owner.loop, most=most, retries=retries) if settings.coalesce else None
         return SharedConnection(owner.loop, target, settings.connection, self, owner.threads, self.pending, join)

@@ -34,6 +34,7 @@ with Broker(youzan=True, nsqds=2) as broker:
                 writer.publish("t", b"x", key=b"%d" % number)
                 writer.publish("t", b"x")
                 writer.publish("t", b"x", partition=count % 2)
+                assert writer.publish("t", b"x", trace_id=count + 1).trace_id == count + 1
                 writer.multipublish("t", [b"x"] * 3)
 
         threads = [threading.Thread(target=publish, args=(number,)) for number in range(2)]
@@ -43,7 +44,7 @@ with Broker(youzan=True, nsqds=2) as broker:
             thread.join()
         blocked.release()
         count = sum(len(broker.youzan.bodies("t", partition)) for partition in (0, 1))
-        assert (count, writer.stats().published) == (62, 62), (count, writer.stats())
+        assert (count, writer.stats().published) == (72, 72), (count, writer.stats())
 """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import gevent
 import pytest
 
+from gnsq_lite.dialect import PlainDialect
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.outcomes import Outcomes
@@ -26,7 +27,7 @@ def test_who_waits_for_all_costs_one_look_for_all_that_a_turn_settles(in_thread:
         looks.append(1)
         return publications
 
-    queue = AnswerQueue(publications)
+    queue = AnswerQueue(publications, read=PlainDialect().receipt)
     outcomes = Outcomes(loop_here(), FakeClock(), 1000, everything)
     waits = gevent.spawn(outcomes.drain, 5.0)
     gevent.sleep(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.dialect import Endpoint
+from gnsq_lite.dialect import Endpoint, PlainDialect
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
@@ -35,7 +35,7 @@ class Bench:
 
     def __init__(self, count: int) -> None:
         self.owner, self.taken = Owner(), Taken()
-        self.pending: AnswerQueue[Publication] = AnswerQueue()
+        self.pending: AnswerQueue[Publication] = AnswerQueue(read=PlainDialect().receipt)
         for _ in range(count):
             self.pending.append(Publication(loop_here(), "t", (b"x",), 5.0, 5.0))
         self.all = list(self.pending)
