@@ -2,8 +2,8 @@
 
 A thread that finds nobody sending sends for all.  A thread that finds nobody reading reads for all until its own answer
 has come, and hands the reading to the first that still waits.  The loop takes part too: it watches the socket while no
-thread reads, sends what no thread waits for, and gets every read that holds more than OKs, so that one place decides
-what an answer means.
+thread reads, sends what no thread waits for, and gets every read that holds more than OKs and receipts, so that one
+place decides what an answer means.
 
 A thread may be interrupted anywhere.  Each role belongs to a publish, so a role left behind is noticed; the connection
 ends only if a command or an answer may have been torn.
