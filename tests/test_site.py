@@ -62,7 +62,18 @@ INNER = {
     "Reader": {"after_fork"},
     "Writer": {"after_fork"},
     "Worker": {"stages"},
-    "Publication": {"asked", "command", "expired", "is_ok", "mark_sent", "open_gate", "outcome", "settle", "stand_in"}
+    "Publication": {
+        "ask",
+        "asked",
+        "command",
+        "expired",
+        "is_ok",
+        "mark_sent",
+        "open_gate",
+        "outcome",
+        "settle",
+        "stand_in",
+    }
     | {"wait_in"},
 }
 
