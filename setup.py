@@ -29,7 +29,7 @@ setup(
     ext_modules=[
         Extension(
             "gnsq_lite._speed",
-            ["gnsq_lite/_speed.c", "gnsq_lite/_speed_run.c"],
+            ["gnsq_lite/_speed.c", "gnsq_lite/_speed_run.c", "gnsq_lite/_speed_lists.c"],
             depends=["gnsq_lite/_speed.h"],
             optional=True,
         ),

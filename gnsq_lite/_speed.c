@@ -2,7 +2,7 @@
 
    It knows nothing but the layout of a message frame (WIRE-2, WIRE-3) and where the slots of Message are; it makes no
    decision: at whatever is no whole, lawful message frame it stops, and Python goes on from there.  _speed_run.c calls the
-   handlers. */
+   handlers, _speed_lists.c takes whole lists. */
 
 #include "_speed.h"
 
@@ -54,17 +54,18 @@ slot_offset(PyTypeObject *type, const char *name)
     return offset;
 }
 
-PyDoc_STRVAR(know_doc, "know($module, type, fresh, /)\n--\n\n"
-                       "Fill *type*'s slots directly from now on; *fresh* is a new message's token.");
+PyDoc_STRVAR(know_doc, "know($module, type, fresh, kept, /)\n--\n\n"
+                       "Fill *type*'s slots directly from now on; *fresh* is a new message's token, *kept* that of one\n"
+                       "whose user answers later.");
 
 static PyObject *
 know(PyObject *module, PyObject *args)
 {
     State *state = state_of(module);
     PyTypeObject *type;
-    PyObject *fresh;
+    PyObject *fresh, *kept;
     Py_ssize_t offset[SLOTS];
-    if (!PyArg_ParseTuple(args, "O!O:know", &PyType_Type, &type, &fresh)) {
+    if (!PyArg_ParseTuple(args, "O!OO:know", &PyType_Type, &type, &fresh, &kept)) {
         return NULL;
     }
     if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || !PyType_IS_GC(type) || type->tp_itemsize != 0) {
@@ -82,6 +83,8 @@ know(PyObject *module, PyObject *args)
     Py_XSETREF(state->message, type);
     Py_INCREF(fresh);
     Py_XSETREF(state->fresh, fresh);
+    Py_INCREF(kept);
+    Py_XSETREF(state->kept, kept);
     Py_RETURN_NONE;
 }
 
@@ -244,12 +247,25 @@ skip_answered(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(at);
 }
 
+PyDoc_STRVAR(all_new_doc, "all_new($module, messages, most, /)\n--\n\n"
+                          "Return whether all are new, and none was sent more than *most* times.");
+PyDoc_STRVAR(keep_open_doc, "keep_open($module, messages, /)\n--\n\n"
+                            "Keep those that are new open, as enable_async() does; return the others.");
+PyDoc_STRVAR(finish_open_doc, "finish_open($module, messages, kept_too, /)\n--\n\n"
+                              "Finish those that are new, and, with *kept_too*, those whose user answers later; return\n"
+                              "what Python has to look at.");
+PyDoc_STRVAR(columns_doc, "columns($module, messages, /)\n--\n\n"
+                          "Return the one connection of all messages, or None, and as bytes their timestamps in ns, int64,\n"
+                          "attempts, int32, ids, the ends of the bodies behind a 0, int32, and the bodies.  None: they are\n"
+                          "for Python.");
+
 static int
 traverse(PyObject *module, visitproc visit, void *arg)
 {
     State *state = state_of(module);
     Py_VISIT(state->message);
     Py_VISIT(state->fresh);
+    Py_VISIT(state->kept);
     Py_VISIT(state->fins);
     Py_VISIT(state->runner);
     return 0;
@@ -261,6 +277,7 @@ clear(PyObject *module)
     State *state = state_of(module);
     Py_CLEAR(state->message);
     Py_CLEAR(state->fresh);
+    Py_CLEAR(state->kept);
     Py_CLEAR(state->fins);
     Py_CLEAR(state->runner);
     Py_CLEAR(state->popleft);
@@ -279,6 +296,10 @@ static PyMethodDef methods[] = {
     {"know", know, METH_VARARGS, know_doc},
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, scan_doc},
     {"skip_answered", (PyCFunction)(void (*)(void))skip_answered, METH_FASTCALL, skip_answered_doc},
+    {"all_new", (PyCFunction)(void (*)(void))all_new, METH_FASTCALL, all_new_doc},
+    {"keep_open", keep_open, METH_O, keep_open_doc},
+    {"finish_open", (PyCFunction)(void (*)(void))finish_open, METH_FASTCALL, finish_open_doc},
+    {"columns", columns, METH_O, columns_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -21,6 +21,7 @@ enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, SLOTS };
 typedef struct {
     PyTypeObject *message;    /* NULL until know() */
     PyObject *fresh;          /* what its token is at first */
+    PyObject *kept;           /* and when its user answers later */
     Py_ssize_t offset[SLOTS]; /* where its slots are */
     PyTypeObject *fins;       /* the types of _speed_run.c */
     PyTypeObject *runner;
@@ -32,6 +33,20 @@ slot(const State *state, PyObject *message, int which)
 {
     return (PyObject **)((char *)message + state->offset[which]);
 }
+
+/* The connection that was answered last, and where its FINs go: None where it wants to be called. */
+typedef struct {
+    PyObject *connection, *fins;
+} Target;
+
+/* Queue the FIN of *message*, which was claimed; -1 with an exception. */
+int queue_fin(const State *state, PyObject *message, Target *target);
+
+/* Of _speed_lists.c. */
+PyObject *all_new(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *keep_open(PyObject *module, PyObject *messages);
+PyObject *finish_open(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *columns(PyObject *module, PyObject *messages);
 
 /* Add Fins and Runner to *module*; -1 with an exception. */
 int add_run_types(PyObject *module, State *state);

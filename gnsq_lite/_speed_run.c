@@ -206,11 +206,6 @@ typedef struct {
     Py_ssize_t surplus;
 } Runner;
 
-/* The connection that was answered last, and where its FINs go: None where it wants to be called. */
-typedef struct {
-    PyObject *connection, *fins;
-} Target;
-
 static double
 seconds(void)
 {
@@ -249,9 +244,8 @@ call_and_forget(PyObject *callable, PyObject *first, PyObject *second)
     return 0;
 }
 
-/* Queue the FIN of *message*, which was claimed. */
-static int
-finish(const State *state, PyObject *message, Target *target)
+int
+queue_fin(const State *state, PyObject *message, Target *target)
 {
     PyObject *connection = *slot(state, message, CONNECTION);
     if (connection == NULL) {
@@ -354,7 +348,7 @@ handle(Runner *self, const State *state, PyObject *job, Target *target)
     }
     *place = NULL;
     Py_DECREF(token);
-    return finish(state, job, target);
+    return queue_fin(state, job, target);
 }
 
 /* Show *job* in *seat*, a worker's list of itself and what it is at; -1 with an exception. */

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
-from gnsq_lite.speed import know
+from gnsq_lite.speed import columns, finish_open, keep_open, know
 
 #: The token of an unanswered message: nothing has happened, the user answers later, nsqd's time-out has passed.
 NEW: Final = 0
@@ -279,8 +279,29 @@ def unless_answered(answer: Callable[..., None], *args: Any) -> None:
 
 def finish_all(messages: Iterable[Message]) -> None:
     """Send FIN for those that are not answered."""
-    for message in messages:
+    for message in finish_open(list(messages), True):
         unless_answered(message.finish)
+
+
+def finish_all_new(messages: list[Message]) -> None:
+    """Do as :func:`finish_new` does, with each."""
+    for message in finish_open(messages, False):
+        finish_new(message)
+
+
+def keep_all(messages: list[Message]) -> None:
+    """Keep them open: they are answered later, from any thread or greenlet.  None of them is answered yet."""
+    for message in keep_open(messages):
+        message.enable_async()
+
+
+def read_columns(messages: list[Any]) -> tuple[str | None, bytes, bytes, bytes, bytes, bytes] | None:
+    """Return what the messages hold, column by column, as :func:`gnsq_lite.speed.columns` does; None: it cannot.
+
+    The first is the address of the one nsqd, None for messages of several.
+    """
+    found = columns(messages)
+    return None if found is None else (None if found[0] is None else found[0].address, *found[1:])
 
 
 def send_back(messages: Iterable[Message]) -> None:
@@ -289,4 +310,4 @@ def send_back(messages: Iterable[Message]) -> None:
         unless_answered(message.requeue, 0.0, False)
 
 
-know(Message, NEW)  # a change of Message.__init__ needs the same change in _speed.c
+know(Message, NEW, ASYNC)  # a change of Message.__init__ needs the same change in _speed.c

@@ -3,7 +3,7 @@
 :mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.  What C and Python agree upon:
 
 A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Who
-deletes it answers, so there is one answer, whatever the threads.  ``know(Message, NEW)`` tells C the slots.
+deletes it answers, so there is one answer, whatever the threads.  ``know(Message, NEW, ASYNC)`` tells C the slots.
 
 ``Runner.drain(queue, seat)`` takes jobs from the left of the queue, and shows in ``seat[1]``, if there is a seat, the
 one it is at.  C handles a job by itself where it is a Message, or of a subclass, whose token is NEW and whose attempts
@@ -79,8 +79,35 @@ def pure_skip_answered(messages: list[Any], at: int, /) -> int:
     return at
 
 
-def pure_know(type: type, fresh: int, /) -> None:
-    """Python needs to know nothing; C fills the slots of *type* directly, with *fresh* as a new message's token."""
+def pure_all_new(messages: list[Any], most: int, /) -> bool:
+    """Whether all are new, and none was sent more than *most* times; False where that is for Python to see."""
+    return False
+
+
+def pure_keep_open(messages: list[Any], /) -> list[Any]:
+    """Keep those that are new open, as ``enable_async()`` does, and return the others: here all of them."""
+    return messages
+
+
+def pure_finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
+    """Finish those that are new, and, with *kept_too*, those whose user answers later.
+
+    Return what Python has to look at, here all of them: other objects, and with *kept_too* what has expired.
+    """
+    return messages
+
+
+def pure_columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, bytes] | None:
+    """Return the one connection of all messages, or None, and what they hold column by column, in native byte order.
+
+    These are the timestamps in ns, int64; the attempts, int32; the ids; the ends of the bodies behind a 0, int32; the
+    bodies.  None: the caller has to do it, here always; in C for other objects and for bodies of 2 GiB together.
+    """
+    return None
+
+
+def pure_know(type: type, fresh: int, kept: int, /) -> None:
+    """Python needs to know nothing; C fills the slots of *type* directly, with these tokens."""
 
 
 class PureFins:
@@ -175,12 +202,17 @@ class PureRunner:
 
 
 scan, skip_answered, know, is_accelerated = pure_scan, pure_skip_answered, pure_know, False
+all_new, keep_open, finish_open, columns = pure_all_new, pure_keep_open, pure_finish_open, pure_columns
 Fins: TypeAlias = PureFins
 Runner: TypeAlias = PureRunner
 if WANTED != "python":
     try:
         from gnsq_lite._speed import Fins as _Fins
         from gnsq_lite._speed import Runner as _Runner
+        from gnsq_lite._speed import all_new as _all_new
+        from gnsq_lite._speed import columns as _columns
+        from gnsq_lite._speed import finish_open as _finish_open
+        from gnsq_lite._speed import keep_open as _keep_open
         from gnsq_lite._speed import know as _know
         from gnsq_lite._speed import scan as _scan
         from gnsq_lite._speed import skip_answered as _skip_answered
@@ -188,4 +220,5 @@ if WANTED != "python":
         do_without(missing)
     else:
         scan, skip_answered, know, is_accelerated = _scan, _skip_answered, _know, True
+        all_new, keep_open, finish_open, columns = _all_new, _keep_open, _finish_open, _columns
         Fins, Runner = _Fins, _Runner

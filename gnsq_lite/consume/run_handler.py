@@ -16,6 +16,7 @@ from gnsq_lite.message import (
     Message,
     Requeue,
     TimeLimitExceeded,
+    finish_all_new,
     finish_new,
     is_expired,
     is_open,
@@ -24,7 +25,7 @@ from gnsq_lite.message import (
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
-from gnsq_lite.speed import Runner
+from gnsq_lite.speed import Runner, all_new
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -114,7 +115,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
     """Return what handles lists of messages; those the handler did not answer are finished, or all fail."""
     most = max_attempts or 65536
 
-    def run(batch: list[Message]) -> None:
+    def answerable(batch: list[Message]) -> list[Message]:
         live = []
         for message in batch:
             if not is_open(message):
@@ -129,6 +130,10 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
             except BaseException as error:  # no Exception: it ends this worker, so the others go back too
                 outcomes.on_exception([each for each in batch if not each.has_responded], error)
                 raise
+        return live
+
+    def run(batch: list[Message]) -> None:
+        live = batch.copy() if all_new(batch, most) else answerable(batch)
         if not live:
             return
         try:
@@ -140,8 +145,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
             if not isinstance(error, Exception):
                 raise
             return
-        for message in live:
-            finish_new(message)
+        finish_all_new(live)
 
     return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
 

@@ -31,7 +31,7 @@ from gnsq_lite.spark.schema import arrow_schema, to_batch
 from gnsq_lite.spark.segments import conform
 from gnsq_lite.spark.shelves import EpochSpool
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError
-from gnsq_lite.spark.stream import ignore_sigterm
+from gnsq_lite.spark.stream import settle_process
 
 #: Messages of one chunk, and the seconds it may be filled.
 CHUNK_ROWS, CHUNK_SECONDS = 10_000, 0.2
@@ -77,7 +77,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
 
     def _started(self) -> Meta:
         if self._meta is None:
-            ignore_sigterm()
+            settle_process()
             options = self._options
             wanted = Meta(str(uuid.uuid4()), options.topic, options.channel)
             meta = self._opened().open(wanted, options.lock_wait_ms / 1000)

@@ -42,7 +42,7 @@ from gnsq_lite.spark.logschema import LOG_COLUMNS, LOG_DDL
 from gnsq_lite.spark.logtask import RangeTask, lost
 from gnsq_lite.spark.offsets import Patience
 from gnsq_lite.spark.options import parse, redacted, seconds_of
-from gnsq_lite.spark.stream import ignore_sigterm
+from gnsq_lite.spark.stream import settle_process
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -183,13 +183,13 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where startingOffsets means."""
-        ignore_sigterm()
+        settle_process()
         self._last = self._resolved(self._options.starting(batch=False), self._whole())
         return as_offset(self._options.topic, self._last)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return how far a batch from *start* may go; PySpark before 4.2 passes nothing."""
-        ignore_sigterm()
+        settle_process()
         topic = self._options.topic
         begins = parse_places(start, topic) if start is not None else self._last
         extents = self._extents(begins)
@@ -251,7 +251,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, one for a topic partition."""
-        ignore_sigterm()
+        settle_process()
         begins, ends = parse_places(start, self._options.topic), parse_places(end, self._options.topic)
         self._last = ends
         return self._planned(begins, ends, self._extents(begins))

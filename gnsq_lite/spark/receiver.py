@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from gnsq_lite import Reader
 from gnsq_lite.errors import ClosedError
-from gnsq_lite.message import Message
+from gnsq_lite.message import Message, keep_all
 from gnsq_lite.options import format_address, parse_address
 from gnsq_lite.spark.options import SourceOptions
 
@@ -73,8 +73,7 @@ class ReaderReceiver:
         """Connect."""
 
         def take(messages: list[Message]) -> None:
-            for message in messages:
-                message.enable_async()
+            keep_all(messages)
             on_messages(messages)
 
         for number in range(self._count):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.message import read_columns
 
 #: (column, Spark type, Arrow type).  ``timestamp`` is the publish time by nsqd's clock, its nanoseconds cut to us.
 COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
@@ -114,37 +115,59 @@ _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
 
 def to_batch(messages: Sequence[Received], include_youzan: bool = False) -> pa.RecordBatch:
     """Return the messages as one RecordBatch, in their order.  All of them are of one connection or of several."""
-    count = len(messages)
     schema = arrow_schema(include_youzan)
-    first = messages[0]
-    origins = list(map(_ORIGIN, messages))
-    arrays = [
-        pa.repeat(pa.scalar(first.topic, pa.string()), count),
-        pa.repeat(pa.scalar(first.channel, pa.string()), count),
-        pa.repeat(pa.scalar(origins[0], pa.string()), count)
-        if len(set(origins)) == 1
-        else pa.array(origins, pa.string()),
-        _ids([message.id for message in messages]),
-        pc.divide(_numbers("q", [message.timestamp_ns for message in messages]), _THOUSAND).view(schema.field(4).type),
-        _numbers("i", [message.attempts for message in messages]),
-        pa.array([message.body for message in messages], pa.binary()),
-    ]
+    names = [messages[0].topic, messages[0].channel]
+    read = read_columns(list(messages))
+    fields = _from_columns(*read[1:]) if read is not None else _from_messages(messages)
+    origins = _origins(messages) if read is None or read[0] is None else _same(read[0], len(messages))
+    arrays = [*(_same(name, len(messages)) for name in names), origins, *fields]
     if include_youzan:
         arrays += _youzan(messages)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _numbers(code: str, values: list[int]) -> pa.Array:
-    """Return *values* as an int64 ("q") or int32 ("i") column; pa.array() looks at each one's type."""
-    data = pa.py_buffer(array(code, values))
-    return pa.Array.from_buffers(pa.int64() if code == "q" else pa.int32(), len(values), [None, data])
+def _same(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-def _ids(ids: list[bytes]) -> pa.Array:
-    joined = b"".join(ids)
-    if len(ids) <= _MOST_IDS and set(map(len, ids)) == {16} and is_text_id(joined):
-        return pa.Array.from_buffers(pa.string(), len(ids), [None, _ID_OFFSETS, pa.py_buffer(joined)])
-    return pa.array([id_text(one) for one in ids], pa.string())
+def _origins(messages: Sequence[Received]) -> pa.Array:
+    origins = list(map(_ORIGIN, messages))
+    return _same(origins[0], len(origins)) if len(set(origins)) == 1 else pa.array(origins, pa.string())
+
+
+def _from_columns(stamps: bytes, attempts: bytes, ids: bytes, ends: bytes, bodies: bytes) -> list[pa.Array]:
+    count = len(attempts) // 4
+    texts = _text_ids(ids, count)
+    return [
+        pa.array([id_text(ids[at : at + 16]) for at in range(0, len(ids), 16)]) if texts is None else texts,
+        _microseconds(stamps, count),
+        pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(attempts)]),
+        pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(bodies)]),
+    ]
+
+
+def _from_messages(messages: Sequence[Received]) -> list[pa.Array]:
+    count = len(messages)
+    ids = [message.id for message in messages]
+    texts = _text_ids(b"".join(ids), count) if set(map(len, ids)) == {16} else None
+    return [
+        pa.array(map(id_text, ids), pa.string()) if texts is None else texts,
+        _microseconds(array("q", [message.timestamp_ns for message in messages]), count),
+        pa.array([message.attempts for message in messages], pa.int32()),
+        pa.array([message.body for message in messages], pa.binary()),
+    ]
+
+
+def _microseconds(stamps: Any, count: int) -> pa.Array:
+    nanoseconds = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(stamps)])
+    return pc.divide(nanoseconds, _THOUSAND).view(COLUMNS[4][2])
+
+
+def _text_ids(joined: bytes, count: int) -> pa.Array | None:
+    """Return the column of *count* ids of 16 bytes; None where they are not nsqd's hex digits, or too many."""
+    if count > _MOST_IDS or not is_text_id(joined):
+        return None
+    return pa.Array.from_buffers(pa.string(), count, [None, _ID_OFFSETS, pa.py_buffer(joined)])
 
 
 def _youzan(messages: Sequence[Received]) -> list[pa.Array]:

@@ -7,6 +7,7 @@ segment files.  An offset is a segment number; ``(start, end]`` never changes it
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -38,6 +39,8 @@ _AvailableNow: Any = available_now_mixin()
 
 #: Seconds an answer to Spark waits for a row where there is none: it asks again 10 ms after each.
 PATIENT = 0.1
+#: New objects before Spark's source process looks for garbage: many times what is in flight.
+UNCOLLECTED = 50_000
 
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
@@ -62,7 +65,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def _started(self) -> Collector:
         if self._collector is None:
-            ignore_sigterm()
+            settle_process()
             options = self._options
             spool = open_any_spool(options, self.files())
             self._collector = Collector(spool, self._make_receiver(), options)
@@ -241,22 +244,27 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return read_segments(partition, self._options, complete=self._options.fail_on_data_loss)
 
 
-def ignore_sigterm() -> None:
-    """In Spark's source process only: outlive the SIGTERM Spark stops it with, so that ``stop()`` is called.
+def settle_process() -> None:
+    """In Spark's source process only, which does nothing else: outlive a SIGTERM, and collect garbage more seldom.
 
-    The process ends by the end of its socket, which Spark closes at the same time.
+    Spark stops it with SIGTERM, and closes its socket at the same time: so ``stop()`` is called before its end.  The
+    collector would look through all that is in flight each time that another 700 messages have come.
     """
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    runner = spec is not None and spec.name.endswith("python_streaming_source_runner")
-    if runner and threading.current_thread() is threading.main_thread():
+    if _is_source_process() and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        gc.freeze()
+        gc.set_threshold(UNCOLLECTED, 10, 10)
+
+
+def _is_source_process() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.endswith("python_streaming_source_runner")
 
 
 def exit_after(seconds: float) -> threading.Event:
     """End Spark's source process in *seconds* unless the returned event is set: it must not outlive its query."""
     done = threading.Event()
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name.endswith("python_streaming_source_runner"):
+    if _is_source_process():
 
         def guard() -> None:
             if not done.wait(seconds):

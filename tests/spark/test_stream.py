@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -386,3 +388,18 @@ def test_stop_leaves_the_lock_and_may_be_called_twice(readers: Any) -> None:
     reader.stop()
     assert RECEIVERS[-1].calls[-1] == "stop"
     readers().initialOffset()
+
+
+def test_the_process_of_a_source_outlives_a_sigterm_and_seldom_collects_garbage() -> None:
+    program = """
+import gc, signal, sys, types
+from gnsq_lite.spark import stream
+before = gc.get_threshold()
+stream.settle_process()
+print(gc.get_threshold() == before, signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
+sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.sql.streaming.python_streaming_source_runner")
+stream.settle_process()
+print(gc.get_threshold()[0] >= 50_000, signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == ["True", "False", "True", "True"]

@@ -1,0 +1,207 @@
+/* The accelerator's third part: what is done to a list of messages at once, kept open, finished, or read column by column.
+
+   Only messages that Message.__init__ or the scan made are touched; all others are returned, or the whole list is refused,
+   and Python does it. */
+
+#include "_speed.h"
+
+static PyObject *
+list_of(PyObject *argument, const char *name)
+{
+    if (!PyList_Check(argument)) {
+        PyErr_Format(PyExc_TypeError, "%s() takes a list", name);
+        return NULL;
+    }
+    return argument;
+}
+
+static inline int
+is_message(const State *state, PyObject *object)
+{
+    return state->message != NULL && PyObject_TypeCheck(object, state->message);
+}
+
+PyObject *
+all_new(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = PyModule_GetState(module);
+    if (count != 2) {
+        PyErr_Format(PyExc_TypeError, "all_new() takes 2 arguments, not %zd", count);
+        return NULL;
+    }
+    PyObject *messages = list_of(args[0], "all_new");
+    long most = messages == NULL ? -1 : PyLong_AsLong(args[1]);
+    if (most == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
+        PyObject *message = PyList_GET_ITEM(messages, i);
+        if (!is_message(state, message) || *slot(state, message, TOKEN) != state->fresh) {
+            Py_RETURN_FALSE;
+        }
+        PyObject *attempts = *slot(state, message, ATTEMPTS);
+        int overflow = 1;
+        if (attempts == NULL || !PyLong_CheckExact(attempts) ||
+            PyLong_AsLongAndOverflow(attempts, &overflow) > most || overflow) {
+            Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+PyObject *
+keep_open(PyObject *module, PyObject *messages)
+{
+    const State *state = PyModule_GetState(module);
+    if (list_of(messages, "keep_open") == NULL) {
+        return NULL;
+    }
+    PyObject *others = PyList_New(0);
+    for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
+        PyObject *message = PyList_GET_ITEM(messages, i);
+        if (is_message(state, message) && *slot(state, message, TOKEN) == state->fresh) {
+            PyObject **place = slot(state, message, TOKEN), *token = *place;
+            Py_INCREF(state->kept);
+            *place = state->kept;
+            Py_DECREF(token);
+        }
+        else if (PyList_Append(others, message) < 0) {
+            Py_CLEAR(others);
+        }
+    }
+    return others;
+}
+
+/* Finish one, or leave it to Python in *others*; -1 with an exception. */
+static int
+finish_one(const State *state, PyObject *message, int kept_too, Target *target, PyObject *others)
+{
+    if (!is_message(state, message)) {
+        return PyList_Append(others, message);
+    }
+    PyObject **place = slot(state, message, TOKEN), *token = *place;
+    if (token == NULL) {
+        return 0;
+    }
+    if (token != state->fresh && !(kept_too && token == state->kept)) {
+        return kept_too ? PyList_Append(others, message) : 0;
+    }
+    *place = NULL;
+    Py_DECREF(token);
+    return queue_fin(state, message, target);
+}
+
+PyObject *
+finish_open(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = PyModule_GetState(module);
+    if (count != 2) {
+        PyErr_Format(PyExc_TypeError, "finish_open() takes 2 arguments, not %zd", count);
+        return NULL;
+    }
+    PyObject *messages = list_of(args[0], "finish_open");
+    int kept_too = messages == NULL ? -1 : PyObject_IsTrue(args[1]);
+    PyObject *others = kept_too < 0 ? NULL : PyList_New(0);
+    Target target = {NULL, NULL};
+    for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
+        PyObject *message = PyList_GET_ITEM(messages, i);
+        Py_INCREF(message); /* a FIN may wake what changes the list */
+        if (finish_one(state, message, kept_too, &target, others) < 0) {
+            Py_CLEAR(others);
+        }
+        Py_DECREF(message);
+    }
+    Py_XDECREF(target.connection);
+    Py_XDECREF(target.fins);
+    return others;
+}
+
+/* -- columns ------------------------------------------------------------------------------------------------------- */
+
+enum { ID_LENGTH = 16 };
+
+/* The bytes that all bodies take; -1 where a message is of another kind, or they are too many for 32-bit offsets. */
+static Py_ssize_t
+measure(const State *state, PyObject *messages)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
+        PyObject *message = PyList_GET_ITEM(messages, i);
+        if (!Py_IS_TYPE(message, state->message)) {
+            return -1;
+        }
+        PyObject *body = *slot(state, message, BODY), *id = *slot(state, message, ID);
+        PyObject *stamp = *slot(state, message, TIMESTAMP), *attempts = *slot(state, message, ATTEMPTS);
+        if (body == NULL || !PyBytes_CheckExact(body) || id == NULL || !PyBytes_CheckExact(id) ||
+            PyBytes_GET_SIZE(id) != ID_LENGTH || stamp == NULL || !PyLong_CheckExact(stamp) || attempts == NULL ||
+            !PyLong_CheckExact(attempts) || PyBytes_GET_SIZE(body) > INT32_MAX - total) {
+            return -1;
+        }
+        total += PyBytes_GET_SIZE(body);
+    }
+    return total;
+}
+
+/* Copy one message's fields to place *i*; -1 where a number does not fit. */
+static int
+put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32_t *used)
+{
+    PyObject *body = *slot(state, message, BODY);
+    long long stamp = PyLong_AsLongLong(*slot(state, message, TIMESTAMP));
+    long attempts = PyLong_AsLong(*slot(state, message, ATTEMPTS));
+    if (PyErr_Occurred() || attempts > INT32_MAX || attempts < INT32_MIN) {
+        PyErr_Clear();
+        return -1;
+    }
+    int64_t wide = stamp;
+    int32_t narrow = (int32_t)attempts;
+    memcpy(columns[0] + i * (Py_ssize_t)sizeof(wide), &wide, sizeof(wide));
+    memcpy(columns[1] + i * (Py_ssize_t)sizeof(narrow), &narrow, sizeof(narrow));
+    memcpy(columns[2] + i * ID_LENGTH, PyBytes_AS_STRING(*slot(state, message, ID)), ID_LENGTH);
+    memcpy(columns[4] + *used, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
+    *used += (int32_t)PyBytes_GET_SIZE(body);
+    memcpy(columns[3] + (i + 1) * (Py_ssize_t)sizeof(*used), used, sizeof(*used));
+    return 0;
+}
+
+PyObject *
+columns(PyObject *module, PyObject *messages)
+{
+    const State *state = PyModule_GetState(module);
+    if (list_of(messages, "columns") == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(messages);
+    Py_ssize_t total = state->message == NULL || count == 0 || count > INT32_MAX / ID_LENGTH ? -1 : measure(state, messages);
+    if (total < 0) {
+        Py_RETURN_NONE;
+    }
+    PyObject *owner = *slot(state, PyList_GET_ITEM(messages, 0), CONNECTION);
+    Py_ssize_t sizes[5] = {count * 8, count * 4, count * ID_LENGTH, (count + 1) * 4, total};
+    PyObject *bytes[5] = {NULL, NULL, NULL, NULL, NULL}, *found = NULL;
+    char *places[5];
+    int32_t used = 0;
+    for (int i = 0; i < 5; i++) {
+        if ((bytes[i] = PyBytes_FromStringAndSize(NULL, sizes[i])) == NULL) {
+            goto done;
+        }
+        places[i] = PyBytes_AS_STRING(bytes[i]);
+    }
+    memset(places[3], 0, sizeof(used));
+    for (Py_ssize_t i = 0; i < count; i++) { /* the GIL is held, and nothing here calls Python: the list is the same */
+        PyObject *message = PyList_GET_ITEM(messages, i);
+        if (*slot(state, message, CONNECTION) != owner) {
+            owner = NULL;
+        }
+        if (put(state, message, i, places, &used) < 0) {
+            found = Py_NewRef(Py_None);
+            goto done;
+        }
+    }
+    found = PyTuple_Pack(6, owner == NULL ? Py_None : owner, bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]);
+done:
+    for (int i = 0; i < 5; i++) {
+        Py_XDECREF(bytes[i]);
+    }
+    return found;
+}
