@@ -52,10 +52,15 @@ class Gateway:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(30)
 
+    @property
+    def url(self) -> str:
+        """Where Hadoop's clients find the bucket."""
+        return "s3a://bucket"
+
     def options(self, spool: str) -> dict[str, str]:
         """Return the source's options for a spool in the bucket."""
         return {
-            "spoolDir": f"s3a://bucket/{spool}",
+            "spoolDir": f"{self.url}/{spool}",
             "nsq.storage.endpoint": f"http://127.0.0.1:{self.port}",
             "nsq.storage.accessKeyId": "gnsq",
             "nsq.storage.secretAccessKey": "gnsq-secret",

@@ -107,6 +107,10 @@ class Hdfs:
         """Return the source's options for a spool there."""
         return {"spoolDir": f"{self.url}/spools/{spool}"}
 
+    def hadoop(self) -> dict[str, str]:
+        """Return the settings of a session that writes there."""
+        return {"spark.hadoop.dfs.replication": "1"}
+
     @property
     def url(self) -> str:
         """It, as Spark names it."""

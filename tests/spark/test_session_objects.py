@@ -1,4 +1,4 @@
-"""A query whose spool is on a real S3 server, in a real Spark session: its tasks read objects, and its driver moves."""
+"""A query whose spool is on a real S3 server or HDFS, in a real Spark session: tasks read objects, its driver moves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tests.programs import running
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session, stop_spark
 from tests.spark.gateway import HADOOP_AWS, PROGRAM, Gateway
+from tests.spark.hadoop import JARS, Hdfs
 from tests.spark.kill_harness import harness
 from tests.spark.test_session_source import Feed, Sink, stream, until
 
+STORES = [*([Gateway] if PROGRAM and HADOOP_AWS else []), *([Hdfs] if JARS else [])]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 if PROGRAM:
@@ -80,25 +82,25 @@ if PROGRAM and HADOOP_AWS:
             assert program.ends(400) == 0, program.output
             return program.output
 
+
+if STORES:
+
     @pytest.mark.timeout(1200)
     @pytest.mark.rule("PIPE-2")
     @pytest.mark.rule("PIPE-5")
+    @pytest.mark.parametrize("make", STORES)
     def test_killed_drivers_go_on_elsewhere_with_spool_and_checkpoint_on_the_store(
-        nsqd: ServerHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        make: type[Gateway] | type[Hdfs], nsqd: ServerHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stop_spark()  # the harness runs sessions of its own, each on an empty disk
-        gateway = Gateway(tmp_path / "gateway")
-        place = {
-            "options": gateway.options("spool"),
-            "conf": gateway.hadoop(),
-            "checkpoint": "s3a://bucket/checkpoint",
-        }
+        store = make(tmp_path / "store")
+        place = {"options": store.options("spool"), "conf": store.hadoop(), "checkpoint": f"{store.url}/checkpoint"}
         monkeypatch.setenv("GNSQ_HARNESS_PLACE", json.dumps(place))
         try:
             base = tmp_path / "harness"
             result = harness(base, nsqd, messages=8_000, kills=3, seed=3, receiver="driver", quiet=True)
         finally:
-            gateway.kill()
+            store.kill()
         told = {name: result[name] for name in ("kills", "lost", "duplicates", "replays_that_differ")}
         assert told == {"kills": 3, "lost": 0, "duplicates": 0, "replays_that_differ": 0}
         assert not (base / "checkpoint").exists()
