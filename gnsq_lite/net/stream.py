@@ -69,7 +69,7 @@ class Stream:
         self._readable: Any = self._hub.loop.io(sock.fileno(), _READ)
         self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
-        self._tls: TLSLayer | None = None
+        self.tls: TLSLayer | None = None
         self._sharing: Sharing | None = None
         self._offered_to: Callable[[bytes], bool] | None = None
         #: What others have read, and decrypted, and left to the loop's reader, who takes it before it reads itself.
@@ -126,7 +126,7 @@ class Stream:
 
         It must not raise, nor wait.  Whom it has resumed by the loop runs at once.
         """
-        if self._tls is None:
+        if self.tls is None:
             self._offered_to = take
 
     def _take(self) -> bool:
@@ -151,7 +151,7 @@ class Stream:
         It saves polls where many small answers are sure to come.  Under TLS, and on a system without SO_RCVLOWAT,
         nothing changes.
         """
-        if self.closed is not None or self._tls is not None:
+        if self.closed is not None or self.tls is not None:
             return
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
@@ -263,11 +263,11 @@ class Stream:
         return self._sock.recv, self._sock.send, _DONTWAIT
 
     def something_came(self) -> bool:
-        """Look, without waiting, whether there are bytes, or the end of the stream, to be read.  Raises OSError."""
+        """Look, without waiting, whether there are bytes, the end of the stream, or an error, to be read."""
         try:
             self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT)
-        except (BlockingIOError, InterruptedError):
-            return False
+        except OSError as error:
+            return not isinstance(error, (BlockingIOError, InterruptedError))
         return True
 
     def give(self, data: bytes | NSQConnectionError) -> None:
@@ -307,18 +307,18 @@ class Stream:
         """
         layer = TLSLayer(tls, host, self.address, early)
         layer.shake_hands(self.read, self._send)
-        self._tls = layer
+        self.tls = layer
 
     def encrypt(self, data: bytes) -> bytes:
         """Return what to send for *data*, in the order of the calls; for who sends.  Raises TLSError."""
-        return data if self._tls is None else self._tls.encrypt(data)
+        return data if self.tls is None else self.tls.encrypt(data)
 
     def decrypt(self, data: bytes) -> bytes:
         """Return what the read *data* completes; for who reads.  Raises ConnectionLost at its end, TLSError."""
         if not data:
             raise ConnectionLost(self.address, "connection closed by nsqd")
         self.bytes_in += len(data)
-        return data if self._tls is None else self._decrypt(self._tls, data)
+        return data if self.tls is None else self._decrypt(self.tls, data)
 
     def _decrypt(self, tls: TLSLayer, data: bytes) -> bytes:
         plain = tls.decrypt(data)
@@ -332,12 +332,12 @@ class Stream:
 
     def send_own(self) -> None:
         """Send what TLS has to send for itself; in the loop's thread, and only while nobody else sends."""
-        if self._tls is not None:
-            self._send(self._tls.take_outgoing())
+        if self.tls is not None:
+            self._send(self.tls.take_outgoing())
 
     def decrypt_buffered(self) -> bytes:
         """Return plain text that came in one packet with the end of the handshake."""
-        return self._decrypt(self._tls, b"") if self._tls is not None else b""
+        return self._decrypt(self.tls, b"") if self.tls is not None else b""
 
     # -- the end
 
@@ -349,9 +349,9 @@ class Stream:
         sharing = self._sharing
         alone = sharing is None or sharing.leave()
         may_speak = not self._chunks and (sharing is None or not sharing.sends())
-        if self._tls is not None and may_speak:
+        if self.tls is not None and may_speak:
             try:
-                self._sock.send(self._tls.goodbye(), _DONTWAIT)
+                self._sock.send(self.tls.goodbye(), _DONTWAIT)
             except OSError:
                 pass
         self._chunks.clear()

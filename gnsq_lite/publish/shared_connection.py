@@ -132,10 +132,7 @@ class SharedConnection(Connection):
         """Write what is queued; what nsqd does not take now goes on when it does."""
         stream: Any = self._stream
         stream.send_own()
-        while stream.closed is None and not (stream.unsent and self._lent):
-            data = self._take_queue()
-            if data is None:
-                return
+        while stream.closed is None and not (stream.unsent and self._lent) and (data := self._take_queue()) is not None:
             self._emit(data)
 
     def drained(self) -> None:
@@ -170,9 +167,7 @@ class SharedConnection(Connection):
     def unsent_publishes(self, *, take: bool = False) -> list[Publication]:
         """Return what is queued without an outcome, in order; with *take*, remove it too."""
         with self._lock:
-            queue = self._queue
-            if take:
-                self._queue = []
+            queue, self._queue = self._queue, [] if take else self._queue
         return [publication for publication, _ in queue if publication is not None and not publication.done()]
 
     def look_after(self) -> None:
@@ -210,11 +205,10 @@ class SharedConnection(Connection):
             with self._lock:
                 if not self._lent or self._destination.silent:
                     return False
+                stale = False
                 if self._reader is None:
                     self._reader = publication
                     stale = not self._pending and self.clock.now() - self.read_at > STALE
-                else:
-                    stale = False
                 if not stale:
                     self._join(publication, command)
             if stale and not self._join_alive(publication, command):
@@ -243,10 +237,7 @@ class SharedConnection(Connection):
 
     def _join_alive(self, publication: Publication, command: bytes) -> bool:
         """As the reader, check that the connection is alive, and queue it; False: something has arrived."""
-        try:
-            alive = not self._stream.something_came()  # type: ignore[union-attr]
-        except OSError:
-            alive = False
+        alive = not self._stream.something_came()  # type: ignore[union-attr]
         with self._lock:
             # What came may be the answer to one that another thread has sent meanwhile.
             if (alive or self._pending) and self._lent:
@@ -292,11 +283,18 @@ class SharedConnection(Connection):
             if data is None:
                 return
             try:
-                if not self._io.send(data):
-                    break
+                if self._io.is_coded:
+                    data = self._io.encode(data)
+                sent = self._io.write(data, self._io.flags)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
             except OSError as error:
                 self._leave_sending(partial(self.close, lost(self.address, error)))
                 return
+            self._stream.bytes_out += sent  # type: ignore[union-attr]
+            if sent < len(data):
+                self._stream.leave_rest(data[sent:])  # type: ignore[union-attr]
+                break
             self._sends = False
         self._leave_sending(self.drained)
 
@@ -326,8 +324,9 @@ class SharedConnection(Connection):
 
     def _take_read(self, data: bytes, mine: Publication) -> None:
         """Settle what a read answers, or leave it to the loop."""
-        left = self._io.decode(data, self._settle)
-        if left is not None:
+        if data and not self._io.is_coded and self._settle(data):
+            self._stream.bytes_in += len(data)  # type: ignore[union-attr]
+        elif (left := self._io.decode(data, self._settle)) is not None:
             self._give_back(left, mine)
             return
         self.read_at, self._reads = self.clock.now(), False

@@ -15,32 +15,23 @@ from gnsq_lite.wire.compress import Codec
 
 
 class ThreadIO:
-    """For threads, who see to it that one of them sends and one reads at a time; for the loop, the codec.
+    """The coding of one connection: for threads, of whom one sends and one reads at a time; for the loop, the codec.
 
     A thread that is interrupted in here leaves a stream on which nothing more can be sent, or read.
     """
 
     def __init__(self, stream: Stream, codec: Codec | None) -> None:
         self._stream, self._codec = stream, codec
-        #: Of bytes at most; waits a moment, and then raises BlockingIOError.
-        self.receive, self._write, self._flags = stream.calls()
+        #: Of bytes at most; waits a moment, and then raises BlockingIOError.  And what sends, with its flags.
+        self.receive, self.write, self.flags = stream.calls()
+        #: Whether bytes change on the way; where they do not, neither coding needs to be asked.
+        self.is_coded = codec is not None or stream.tls is not None
         #: What a thread has decompressed, and the loop is to take first.
         self._held: Iterator[bytes] = iter(())
 
-    def send(self, data: bytes) -> bool:
-        """Send *data*; False: the loop sends the rest of it, before anything else.  Raises OSError."""
-        if self._codec is not None:
-            data = self._codec.compress(data)
-        data = self._stream.encrypt(data)
-        try:
-            sent = self._write(data, self._flags)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        self._stream.bytes_out += sent
-        if sent == len(data):
-            return True
-        self._stream.leave_rest(data[sent:])
-        return False
+    def encode(self, data: bytes) -> bytes:
+        """Return what to send for *data*.  Raises TLSError."""
+        return self._stream.encrypt(data if self._codec is None else self._codec.compress(data))
 
     def decode(self, data: bytes, take: Callable[[bytes], bool]) -> bytes | NSQConnectionError | None:
         """Have *take* called with what a read completes, if that is not much; return what to give to the loop.

@@ -104,7 +104,7 @@ def with_layer(turns: Turns | None) -> Iterator[tuple[Stream, socket.socket]]:
         here.setblocking(False)
         there.settimeout(20.0)
         stream: Any = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
-        stream._tls, stream._sharing = Layer(), turns
+        stream.tls, stream._sharing = Layer(), turns
         yield stream, there
         stream.close(ConnectionLost("nsqd", "done"))
 

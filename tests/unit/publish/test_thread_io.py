@@ -16,22 +16,15 @@ NO = b"\0\0\0\7\0\0\0\1E_BAD"
 
 
 class Line:
-    """A stream whose TLS, if any, turns letters round; nsqd takes *room* bytes of each write."""
+    """A stream whose TLS turns letters round."""
 
-    def __init__(self, room: int = 1_000_000) -> None:
-        self.room, self.bytes_out = room, 0
-        self.sent = b""
-        self.rest: list[bytes] = []
+    tls: Any = "on"
+
+    def __init__(self) -> None:
         self.error: NSQConnectionError | None = None
 
     def calls(self) -> Any:
-        return (lambda size: b""), self._send, 0
-
-    def _send(self, data: bytes, flags: int) -> int:
-        if not self.room:
-            raise BlockingIOError
-        self.sent += data[: self.room]
-        return min(self.room, len(data))
+        return None, None, 0
 
     def encrypt(self, data: bytes) -> bytes:
         if self.error is not None:
@@ -42,9 +35,6 @@ class Line:
         if self.error is not None:
             raise self.error
         return data.swapcase()
-
-    def leave_rest(self, rest: bytes) -> None:
-        self.rest.append(rest)
 
 
 def thread_io(line: Line, codec: Codec | None = None) -> ThreadIO:
@@ -64,18 +54,11 @@ class Reads:
         return True
 
 
-@pytest.mark.rule("PUB-2")
-@pytest.mark.parametrize("room", [0, 1, 4])
-def test_what_nsqd_does_not_take_is_left_to_the_loop_as_it_is_encoded(room: int) -> None:
-    line = Line(room)
-    assert not thread_io(line).send(b"abcdef")
-    assert (line.sent, line.rest, line.bytes_out) == (b"ABCDEF"[:room], [b"ABCDEF"[room:]], room)
-
-
-def test_what_is_taken_whole_leaves_nothing() -> None:
-    line = Line(6)
-    assert thread_io(line).send(b"abcdef")
-    assert (line.sent, line.rest, line.bytes_out) == (b"ABCDEF", [], 6)
+def test_bytes_that_do_not_change_on_the_way_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert thread_io(Line()).is_coded
+    monkeypatch.setattr(Line, "tls", None)
+    assert not thread_io(Line()).is_coded
+    assert thread_io(Line(), make_codec("snappy")).is_coded
 
 
 @pytest.mark.rule("SEC-2")
@@ -83,10 +66,10 @@ def test_what_is_taken_whole_leaves_nothing() -> None:
 def test_what_is_sent_is_compressed_first(algorithm: Any) -> None:
     line, peer = Line(), make_codec(algorithm)
     shared = thread_io(line, make_codec(algorithm))
-    shared.send(b"one")
-    line.sent += line.encrypt(shared.compress(b"two"))  # the loop's turn
-    shared.send(b"three")
-    assert b"".join(peer.decompress(line.sent.swapcase())) == b"onetwothree"
+    sent = shared.encode(b"one")
+    sent += line.encrypt(shared.compress(b"two"))  # the loop's turn
+    sent += shared.encode(b"three")
+    assert b"".join(peer.decompress(sent.swapcase())) == b"onetwothree"
 
 
 def test_what_is_not_for_the_thread_is_given_to_the_loop_decrypted() -> None:
@@ -104,7 +87,7 @@ def test_an_error_in_what_was_read_is_the_loops(error: NSQConnectionError) -> No
     line.error = error
     assert thread_io(line).decode(b"x", Reads()) is error
     with pytest.raises(type(error)):
-        thread_io(line).send(b"x")
+        thread_io(line).encode(b"x")
 
 
 @pytest.mark.rule("SEC-2")
