@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if NO_HDFS or not JARS:
         why = NO_HDFS or "no HDFS server: set GNSQ_HADOOP_HDFS to a folder of its jars (tests/spark/hadoop.py)"
         terminalreporter.write_line(f"tests/spark: spools on HDFS left out: {why}", yellow=True)
-    for kind in () if NO_SESSION else ("Delta", "Iceberg"):
+    for kind in () if NO_SESSION else ("Delta", "Iceberg", "Avro"):
         if not os.environ.get(f"GNSQ_{kind.upper()}"):
             why = f"set GNSQ_{kind.upper()} to a folder of its jars for this PySpark"
             terminalreporter.write_line(f"tests/spark: no {kind}: {why}", yellow=True)
