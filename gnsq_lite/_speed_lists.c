@@ -15,6 +15,17 @@ list_of(PyObject *argument, const char *name)
     return argument;
 }
 
+/* The list that is the first of two arguments; NULL with an exception. */
+static PyObject *
+list_of_two(PyObject *const *args, Py_ssize_t count, const char *name)
+{
+    if (count != 2) {
+        PyErr_Format(PyExc_TypeError, "%s() takes 2 arguments, not %zd", name, count);
+        return NULL;
+    }
+    return list_of(args[0], name);
+}
+
 static inline int
 is_message(const State *state, PyObject *object)
 {
@@ -25,11 +36,7 @@ PyObject *
 all_new(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     const State *state = PyModule_GetState(module);
-    if (count != 2) {
-        PyErr_Format(PyExc_TypeError, "all_new() takes 2 arguments, not %zd", count);
-        return NULL;
-    }
-    PyObject *messages = list_of(args[0], "all_new");
+    PyObject *messages = list_of_two(args, count, "all_new");
     long most = messages == NULL ? -1 : PyLong_AsLong(args[1]);
     if (most == -1 && PyErr_Occurred()) {
         return NULL;
@@ -95,11 +102,7 @@ PyObject *
 finish_open(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     const State *state = PyModule_GetState(module);
-    if (count != 2) {
-        PyErr_Format(PyExc_TypeError, "finish_open() takes 2 arguments, not %zd", count);
-        return NULL;
-    }
-    PyObject *messages = list_of(args[0], "finish_open");
+    PyObject *messages = list_of_two(args, count, "finish_open");
     int kept_too = messages == NULL ? -1 : PyObject_IsTrue(args[1]);
     PyObject *others = kept_too < 0 ? NULL : PyList_New(0);
     Target target = {NULL, NULL};

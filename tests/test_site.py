@@ -66,6 +66,7 @@ INNER = {
         "ask",
         "asked",
         "command",
+        "command_behind",
         "expired",
         "is_ok",
         "mark_sent",

@@ -28,7 +28,6 @@ from gnsq_lite.publish.pipelined import MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.publish.shared_connection import SharedConnection
-from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
 
@@ -94,8 +93,7 @@ class Destination:
 
     def on_response(self, connection: Connection, body: bytes) -> None:
         """An OK settles the oldest unanswered publish."""
-        pending = self.pending
-        receipt = None if pending and body == OK else pending.receipt(body)
+        receipt = self.pending.receipt(body)
         self._succeed(self._answered(connection), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
@@ -158,9 +156,8 @@ class Destination:
             return Pipelined(
                 owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken
             )
-        self.pending = AnswerQueue(
-            read=self._receipt
-        )  # what a thread still reads of the last connection answers none of these
+        # What a thread still reads of the last connection answers none of these.
+        self.pending = AnswerQueue(read=self._receipt)
         most, retries = settings.max_body_size, settings.retries
         join = partial(gathered, owner.loop, most=most, retries=retries) if settings.coalesce else None
         return SharedConnection(owner.loop, target, settings.connection, self, owner.threads, self.pending, join)

@@ -120,8 +120,7 @@ class Routes:
         if leader is not None:
             publication.number = next(self._numbers)
             publication.leader = leader.endpoint
-            body = publication.bodies[0]
-            publication.data = b"".join((leader.head, len(body).to_bytes(4, "big"), body))
+            publication.data = publication.command_behind(leader.head)
         return leader
 
     def _ask_in_thread(self, topic: Topic, publication: Publication) -> Any:

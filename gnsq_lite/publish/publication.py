@@ -144,8 +144,12 @@ class Publication(Completion, Generic[Outcome]):
             return self.data
         if self.batch:
             return commands.multipublish_packed(commands.multipublish_head(self.topic), list(self.bodies))
+        return self.command_behind(commands.PUBLISH_HEADS[self.topic])
+
+    def command_behind(self, head: bytes) -> bytes:
+        """Return the PUB of its one message, whose line is *head*."""
         body = self.bodies[0]
-        return b"".join((commands.PUBLISH_HEADS[self.topic], len(body).to_bytes(4, "big"), body))
+        return b"".join((head, len(body).to_bytes(4, "big"), body))
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
