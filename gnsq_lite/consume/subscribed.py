@@ -95,6 +95,8 @@ class Subscribed(Connection):
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
         self._look_at = 0.0  # when that fires
+        #: What the delivery is to learn of the last read: handlers begin before it does.
+        self._came: tuple[int, int, float, float] | None = None
         #: The RDY that the delivery chose, until it is sent: only the last of a turn is.
         self._ready: int | None = None
         self._told_ready = 0
@@ -124,15 +126,36 @@ class Subscribed(Connection):
         self._flow.received(self.endpoint, len(messages))
         count = self.in_flight.add(messages)
         self._must_wait = count > self._limit.most
-        delivery = self._delivery
-        if delivery is not None and not delivery.is_full:
-            kept = len(self._fins)
-            if kept:
-                self._flush_soon()
-            self._tell_ready(delivery.received(len(messages), count - kept, messages[-1].timestamp_ns))
+        kept = self._note(messages, count) if self._delivery is not None and not self._delivery.is_full else 0
         self._is_handing_on = True
         self.take(messages)
         self._is_handing_on = False
+        if kept:
+            self._flush_soon()
+        elif self._came is not None:
+            self.loop.call_soon(self._choose)
+
+    def _note(self, messages: list[Message], in_flight: int) -> int:
+        """Note for the delivery what a read brought; return how many FINs wait, which go out with what it chooses."""
+        self._learn()
+        kept = len(self._fins)
+        age = self.clock.wall() - messages[-1].timestamp_ns * 1e-9
+        self._came = len(messages), in_flight - kept, age, self.read_at
+        return kept
+
+    def _learn(self) -> bool:
+        """Have the delivery choose by the read that was noted, if any; return whether it did, and is to be watched."""
+        came, self._came = self._came, None
+        if came is None or self._delivery is None:
+            return False
+        ready = self._delivery.received(*came)
+        self._ready = self._ready if ready is None else ready
+        return True
+
+    def _choose(self) -> None:
+        """After the handlers that could begin, unless they have answered: then it is done with their answers."""
+        if not (self._due or self._fins.due) and self._learn():
+            self._tell_ready(self._ready)
 
     def _wait_for_room(self) -> None:
         if self.in_flight.count > self._limit.most:
@@ -145,6 +168,7 @@ class Subscribed(Connection):
     def set_ready(self, count: int) -> None:
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
         self._limit.allow(count)
+        self._learn()
         if self._delivery is None:
             self.send(commands.ready(count))
         else:
@@ -176,6 +200,7 @@ class Subscribed(Connection):
 
     def _look_at_delivery(self) -> None:
         self._stop_delivery()
+        self._learn()
         delivery = self._delivery
         if delivery is None:
             return
@@ -268,6 +293,7 @@ class Subscribed(Connection):
     def _flush(self) -> None:
         # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
+        has_learnt = self._learn()
         delivery = self._delivery
         if delivery is not None and not delivery.is_full and self._may_keep(delivery):
             self._watch_delivery(delivery)
@@ -290,7 +316,9 @@ class Subscribed(Connection):
             if delivery is not None and (self._delivery_timer is None or not delivery.is_full):
                 ready = delivery.answered(self.in_flight.count)
                 self._ready = self._ready if ready is None else ready
-                self._watch_delivery(delivery)
+                has_learnt = True
+        if delivery is not None and has_learnt:
+            self._watch_delivery(delivery)
         if self._ready is not None:
             if self._ready != self._told_ready:
                 self._told_ready = self._ready
@@ -321,6 +349,7 @@ class Subscribed(Connection):
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
         if late:
             self.expired += len(late)
+            self._learn()
             if self._delivery is not None:
                 self._tell_ready(self._delivery.expired(self.in_flight.count))
             text = "%s: %d messages were not answered in time; nsqd sends them again"

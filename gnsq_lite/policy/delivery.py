@@ -170,9 +170,8 @@ class Delivery:
             return self._plan(self._adjusted())
         return self._plan(self._send(self._wanted()))
 
-    def received(self, count: int, in_flight: int, timestamp_ns: int) -> int | None:
-        """A read brought *count* messages, the last published at *timestamp_ns*; return the RDY to send."""
-        now = self._clock.now()
+    def received(self, count: int, in_flight: int, age: float, now: float) -> int | None:
+        """A read at *now* brought *count* messages, the last *age* seconds old; return the RDY to send."""
         self._in_flight = in_flight
         gap, self._read_at = now - self._read_at, now
         if self._received:  # the time before the first message says nothing
@@ -181,7 +180,7 @@ class Delivery:
         self._received += count
         opened_at, lag, longest = self._used_up(now), 0.0, 0.0
         if opened_at is not None or self._before_flush is not None:
-            lag, longest = self._lags(now, timestamp_ns)
+            lag, longest = self._lags(now, age)
         if self._before_flush is not None:
             self._flushed(count, now, lag > gap + 2.0 * self._coarse)
         elif opened_at is not None and now - opened_at < 2.0 * self._span and self._waited(longest, now - opened_at):
@@ -191,9 +190,8 @@ class Delivery:
             self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
         return self._plan(None if self._is_quick else self._adjusted())
 
-    def _lags(self, now: float, timestamp_ns: int) -> tuple[float, float]:
+    def _lags(self, now: float, age: float) -> tuple[float, float]:
         """Return how much older than those that come at once a message is, and the oldest of those just before it."""
-        age = self._clock.wall() - timestamp_ns * 1e-9
         self._age.add(age, now)
         self._oldest.add(-age, now, _JUST_BEFORE * self._span)
         return age - self._age.value, -self._oldest.value - self._age.value

@@ -100,10 +100,39 @@ def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -
     for _ in range(5):
         bench.clock.advance(0.05)
         message = bench.message()
-        assert bench.running() == [TICK]  # should its handler take longer, nsqd is to be told
         message.finish()
         assert bench.turn() == b"FIN " + message.id + b"\n"
-        assert bench.running() == []
+        assert bench.timers == []
+
+
+def test_a_handler_begins_before_the_ready_is_chosen_and_where_it_takes_long_nsqd_is_told() -> None:
+    bench = Bench()
+    delivery = bench.connection._delivery
+    assert delivery is not None
+    chosen: list[int] = []
+    bench.handle = lambda messages: chosen.append(delivery._received)  # type: ignore[method-assign]
+    bench.clock.advance(0.05)
+    bench.message()
+    bench.turn()
+    assert chosen == [0]
+    assert bench.running() == [TICK]
+    bench.clock.advance(TICK)
+    bench.timers[-1].act()
+    assert bench.turn() == commands.ready(2)
+    bench.message()
+    assert bench.turn() == commands.ready(3)
+    assert chosen == [0, 1]
+
+
+def test_a_share_that_comes_between_a_message_and_the_choice_counts_the_message() -> None:
+    bench = Bench()
+    bench.clock.advance(0.05)
+    bench.message()
+    bench.connection.set_ready(1)
+    assert bench.connection._delivery is not None
+    assert bench.connection._delivery._received == 1
+    bench.turn()
+    assert bench.running() == []  # with one there is nothing to choose
 
 
 def test_what_is_sent_while_answers_wait_goes_out_at_once_with_them() -> None:
@@ -112,6 +141,7 @@ def test_what_is_sent_while_answers_wait_goes_out_at_once_with_them() -> None:
     for _ in range(40):  # each is answered 2 ms after it came
         bench.clock.advance(0.01)
         messages.append(bench.message())
+        bench.turn()
         for _ in range(2):
             bench.clock.advance(TICK)
             for timer in [timer for timer in bench.timers if timer.runs]:

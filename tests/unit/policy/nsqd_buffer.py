@@ -59,6 +59,7 @@ class Wire:
         self._writing = False
         self._tick_at = math.inf
         self._chosen: int | None = None
+        self._came: tuple[int, int, float, float] | None = None
         self._answered_at = self.longest_kept = 0.0
         #: Seconds from publish to arrival, in the order of arrival; RDY commands; the most messages that were out.
         self.latencies: list[float] = []
@@ -138,6 +139,7 @@ class Wire:
 
     def limit(self, count: int) -> None:
         """The flow control gives the connection another share."""
+        self._learn()
         self._tell(self.delivery.set_limit(count, self.in_flight) if self.prompt else count)
 
     def _tell(self, ready: int | None) -> None:
@@ -158,6 +160,7 @@ class Wire:
         if at != self._tick_at:  # an earlier one took its place
             return
         self._tick_at = math.inf
+        self._learn()
         if self._answers:
             self._write_soon()
         self._tell(self.delivery.tick(self.received, self.in_flight))
@@ -169,13 +172,28 @@ class Wire:
         self.received += len(batch)
         self.in_flight += len(batch)
         if self.prompt and not self.delivery.is_full:
-            if self._answers:
-                self._write_soon()
-            last = self.clock.wall() - (now - batch[-1]) + self.skew
-            left = self.in_flight - self._answers
-            self._tell(self.delivery.received(len(batch), left, int(last * 1e9)))
+            self._learn()
+            age = now - batch[-1] - self.skew
+            self._came = len(batch), self.in_flight - self._answers, age, self.clock.now()
         self.waiting.extend(batch)
-        self._at(now, self._work)  # in a turn of its own: what is to be written goes out before
+        kept = self._answers
+        self._at(now, self._work)
+        if kept:
+            self._write_soon()
+        else:
+            self._at(now, self._choose)
+
+    def _learn(self) -> bool:
+        """Choose by the last read, for which no handler has waited."""
+        came, self._came = self._came, None
+        if came is not None:
+            ready = self.delivery.received(*came)
+            self._chosen = self._chosen if ready is None else ready
+        return came is not None
+
+    def _choose(self) -> None:
+        if not self._writing and self._learn():
+            self._tell(self._chosen)
 
     def _work(self) -> None:
         while self.waiting and self.running < self.concurrency:
@@ -202,6 +220,7 @@ class Wire:
     def _write(self) -> None:
         """As Subscribed does."""
         self._writing = False
+        has_learnt = self._learn()
         kept = self.prompt and self._chosen is None and self._answers
         if kept and not self.delivery.is_full and self.delivery.keeps(self.in_flight, self._answers):
             self._watch()
@@ -214,7 +233,9 @@ class Wire:
             if self.prompt and not (self._tick_at < math.inf and self.delivery.is_full):
                 ready = self.delivery.answered(self.in_flight)
                 self._chosen = self._chosen if ready is None else ready
-                self._watch()
+                has_learnt = True
+        if has_learnt:
+            self._watch()
         ready, self._chosen = self._chosen, None
         if ready is not None and (not self.commands or ready != self.commands[-1]):
             self.commands.append(ready)

@@ -100,7 +100,7 @@ def test_answers_wait_only_where_a_message_that_comes_meanwhile_is_sent_at_once(
     delivery = Delivery(clock, 0.0002)
     delivery.set_limit(3, 0)
     for received in range(1, 40):  # each is answered 2 ms after it came
-        delivery.received(1, 1, int(clock.wall() * 1e9))
+        delivery.received(1, 1, 0.0, clock.now())
         clock.advance(TICK)
         delivery.tick(received, 1)
         clock.advance(TICK)
@@ -108,12 +108,12 @@ def test_answers_wait_only_where_a_message_that_comes_meanwhile_is_sent_at_once(
         clock.advance(0.01)
     assert delivery.ready == 1
     assert not delivery.keeps(1, 1)  # nothing can come before this is answered
-    delivery.received(1, 1, int(clock.wall() * 1e9))
+    delivery.received(1, 1, 0.0, clock.now())
     clock.advance(2 * TICK)
     assert [delivery.ready, delivery.keeps(1, 1), delivery.tick_after] == [2, True, pytest.approx(0.024)]
     clock.advance(0.024)  # twice as long as from message to message
     assert [delivery.keeps(1, 1), delivery.answered(0), delivery.tick_after] == [False, 1, None]
-    delivery.received(1, 1, int(clock.wall() * 1e9))
+    delivery.received(1, 1, 0.0, clock.now())
     assert delivery.keeps(1, 0)
     assert delivery.set_limit(1, 1) == 1
     assert not delivery.keeps(1, 1)
@@ -202,12 +202,12 @@ def test_a_backlog_is_worked_off_as_fast_however_slowly_it_was_published(
 
 def full(clock: FakeClock, limit: int = 40) -> Delivery:
     """Return one whose messages are all in flight, with a backlog behind them."""
-    delivery, received, published = Delivery(clock, 0.0002), 0, int(clock.wall() * 1e9)
+    delivery, received, published = Delivery(clock, 0.0002), 0, clock.now()
     delivery.set_limit(limit, 0)
     while received < limit:
         clock.advance(0.0005)
         count, received = delivery.ready - received, delivery.ready
-        delivery.received(count, received, published)
+        delivery.received(count, received, clock.now() - published, clock.now())
         clock.advance(0.001)
         delivery.tick(received, received)
     assert delivery.is_full
@@ -228,10 +228,10 @@ def test_a_silence_after_a_time_without_ticks_is_found_by_the_first_one() -> Non
     delivery = Delivery(clock, 0.0002)
     delivery.set_limit(5, 0)
     for received in range(1, 5):  # each handler takes long, so RDY goes up with what is in flight
-        delivery.received(1, received, 0)
+        delivery.received(1, received, 0.0, clock.now())
         clock.advance(TICK)
         delivery.tick(received, received)
-    delivery.received(1, 5, 0)
+    delivery.received(1, 5, 0.0, clock.now())
     assert (delivery.ready, delivery.tick_after) == (5, None)  # all of the share is in flight
     delivery._window = 2  # as where messages come faster
     clock.advance(0.01)
@@ -256,7 +256,7 @@ def test_at_full_speed_it_is_looked_at_ever_more_rarely_and_the_end_is_still_fou
 
 def test_an_nsqd_that_was_only_slow_does_not_have_it_looked_at_more_often_again() -> None:
     clock = FakeClock()
-    delivery, received, published = full(clock), 40, int(clock.wall() * 1e9)
+    delivery, received, published = full(clock), 40, clock.now()
     delivery.answered(0)
     for _ in range(10):
         clock.advance(0.1)
@@ -264,7 +264,7 @@ def test_an_nsqd_that_was_only_slow_does_not_have_it_looked_at_more_often_again(
         delivery.tick(received, 0)
     clock.advance(0.02)
     assert delivery.tick(received, 0) == 1
-    assert delivery.received(1, 1, published) == 40  # it had waited all the while
+    assert delivery.received(1, 1, clock.now() - published, clock.now()) == 40  # it had waited all the while
     assert delivery.is_full
     delivery.answered(0)
     assert delivery.tick_after == pytest.approx(0.0102, abs=1e-3)
@@ -321,9 +321,10 @@ def test_an_idle_connection_needs_no_ticks() -> None:
 
 @pytest.mark.rule("RDY-1")
 def test_a_new_connection_gets_one_first_and_a_share_of_one_is_left_alone() -> None:
-    delivery = Delivery(FakeClock(), 0.0002)
+    clock = FakeClock()
+    delivery = Delivery(clock, 0.0002)
     assert [delivery.set_limit(n, 0) for n in (1, 200, 1, 0, 1)] == [1, None, None, 0, 1]
-    assert [delivery.received(1, 1, 0), delivery.answered(0)] == [None, None]
+    assert [delivery.received(1, 1, 0.0, clock.now()), delivery.answered(0)] == [None, None]
     assert delivery.tick_after is None
 
 
@@ -331,7 +332,7 @@ def test_what_expired_here_may_count_at_nsqd_so_the_whole_share_is_used_for_a_mi
     clock = FakeClock()
     delivery = Delivery(clock, 0.0002)
     assert delivery.set_limit(10, 0) == 1
-    delivery.received(1, 1, 0)
+    delivery.received(1, 1, 0.0, clock.now())
     assert delivery.expired(0) == 10
     clock.advance(59.0)
     assert delivery.tick(1, 0) is None
