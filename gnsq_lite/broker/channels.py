@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, Message, Subscriber
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 
 #: Bytes handed to one client before the next one has its turn.
@@ -58,30 +58,30 @@ class Channel:
         self.exiting = False
         self.clients: dict[int, Subscriber] = {}
         self.message_count = self.requeue_count = self.timeout_count = 0
-        self.queue: deque[Message] = deque()
-        self.in_flight: dict[bytes, Message] = {}
-        self.deferred: dict[bytes, Message] = {}
+        self.queue: deque[StoredMessage] = deque()
+        self.in_flight: dict[bytes, StoredMessage] = {}
+        self.deferred: dict[bytes, StoredMessage] = {}
         self._shared = shared
-        self._timeouts: list[tuple[float, int, Message]] = []
-        self._delays: list[tuple[float, int, Message]] = []
+        self._timeouts: list[tuple[float, int, StoredMessage]] = []
+        self._delays: list[tuple[float, int, StoredMessage]] = []
         self._sequence = 0
         self._turn = 0
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
-    def put(self, message: Message) -> None:
+    def put(self, message: StoredMessage) -> None:
         """Take a new message, ready at once."""
         self.message_count += 1
         self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
         self._enqueue(message)
 
-    def put_deferred(self, message: Message, delay: float, now: float) -> None:
+    def put_deferred(self, message: StoredMessage, delay: float, now: float) -> None:
         """Take a new message that is ready *delay* seconds from *now*."""
         self.message_count += 1
         self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
         self._defer(message, delay, now)
 
-    def _enqueue(self, message: Message) -> None:
+    def _enqueue(self, message: StoredMessage) -> None:
         if self.ephemeral and len(self.queue) >= self._shared.options.mem_queue_size:
             self._discard(message)  # nsqd/dummy_backend_queue.go @v1.3.0
             return
@@ -89,14 +89,14 @@ class Channel:
         if self.clients:
             self._shared.wake(self)
 
-    def _defer(self, message: Message, delay: float, now: float) -> None:
+    def _defer(self, message: StoredMessage, delay: float, now: float) -> None:
         message.client = None
         message.deadline = now + delay
         self.deferred[message.id] = message
         self._sequence += 1
         heappush(self._delays, (message.deadline, self._sequence, message))
 
-    def _discard(self, message: Message) -> None:
+    def _discard(self, message: StoredMessage) -> None:
         self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
 
     # -- out --------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Channel:
     def _give(self, client: Subscriber, count: int, now: float) -> None:
         queue, in_flight, timeouts = self.queue, self.in_flight, self._timeouts
         deadline, sequence, size = now + client.msg_timeout, self._sequence, 0
-        batch: list[Message] = []
+        batch: list[StoredMessage] = []
         while queue and len(batch) < count and size < _BATCH_BYTES:
             message = queue.popleft()
             if client.sample_rate and self._shared.rng.randrange(100) > client.sample_rate:
@@ -147,7 +147,7 @@ class Channel:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _take(self, client: Subscriber, message_id: bytes) -> Message:
+    def _take(self, client: Subscriber, message_id: bytes) -> StoredMessage:
         message = self.in_flight.get(message_id)
         if message is None:
             raise AnswerRefused("ID not in flight")
@@ -277,12 +277,14 @@ class Channel:
         if delete:
             self.empty()
 
-    def remains(self) -> list[Message]:
+    def remains(self) -> list[StoredMessage]:
         """Return all messages that are not finished, as nsqd would write them to disk when it exits."""
         return [*self.queue, *self.in_flight.values(), *self.deferred.values()]
 
 
-def _due(heap: list[tuple[float, int, Message]], held: dict[bytes, Message], now: float) -> list[Message]:
+def _due(
+    heap: list[tuple[float, int, StoredMessage]], held: dict[bytes, StoredMessage], now: float
+) -> list[StoredMessage]:
     """Take what is due by *now* off *heap* and out of *held*; entries of answered messages are stale."""
     due = []
     while heap and heap[0][0] <= now:

@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 
-from gnsq_lite.broker.tcp import AcceptedConnection, RealSocket, Timer
+from gnsq_lite.broker.tcp import AcceptedConnection, LoopTimer, RealSocket
 
 _READ = 1
 _ACCEPTS_PER_TURN = 64
@@ -60,7 +60,7 @@ class TCPListener:
         self.port: int = self._socket.getsockname()[1]
         self._loop: Any = gevent.get_hub().loop
         self._accepts = self._loop.io(self._socket.fileno(), _READ)
-        self._pause = Timer(self._loop)
+        self._pause = LoopTimer(self._loop)
         self._open = True
 
     def start(self) -> None:

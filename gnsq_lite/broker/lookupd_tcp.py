@@ -37,7 +37,7 @@ class _Refused(Exception):
 
 
 class LookupdClient:
-    """One connection to the broker's nsqlookupd: a :class:`~gnsq_lite.broker.tcp.Receiver`.
+    """One connection to the broker's nsqlookupd: a :class:`~gnsq_lite.broker.tcp.ByteReceiver`.
 
     *introduce* returns what the nsqlookupd says of itself.
     """

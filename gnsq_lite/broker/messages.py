@@ -9,7 +9,7 @@ _NODE_SHIFT, _TIME_SHIFT, _SEQUENCE_LIMIT = 12, 22, 1 << 12
 _EPOCH = 1288834974288  # nsqd/guid.go:24 @v1.3.0, in units of 2**20 ns
 
 
-class Message:
+class StoredMessage:
     """One message on one channel (or waiting in its topic)."""
 
     __slots__ = ("attempts", "body", "client", "deadline", "deferred", "delivered_at", "id", "timestamp_ns")
@@ -24,9 +24,9 @@ class Message:
         self.delivered_at = 0.0
         self.deadline = 0.0
 
-    def copy(self) -> Message:
+    def copy(self) -> StoredMessage:
         """Return the same message for another channel: it is answered and counted on its own."""
-        return Message(self.id, self.body, self.timestamp_ns, self.deferred)
+        return StoredMessage(self.id, self.body, self.timestamp_ns, self.deferred)
 
     @property
     def cost(self) -> int:
@@ -51,7 +51,7 @@ class Subscriber:
         """Return how many messages it may be sent now: RDY less what it has in flight."""
         return self.ready_count - self.in_flight_count
 
-    def deliver(self, messages: list[Message]) -> None:
+    def deliver(self, messages: list[StoredMessage]) -> None:
         """Send *messages*; they are in flight already."""
         raise NotImplementedError
 

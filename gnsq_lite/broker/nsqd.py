@@ -18,7 +18,7 @@ from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
 from gnsq_lite.broker.settings import settings_of
-from gnsq_lite.broker.tcp import AcceptedConnection, Timer
+from gnsq_lite.broker.tcp import AcceptedConnection, LoopTimer
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
@@ -63,7 +63,7 @@ class Nsqd:
         self._tcp: TCPListener | None = None
         self._http: HTTPListener | None = None
         self._https: HTTPListener | None = None
-        self._timers: list[Timer] = []
+        self._timers: list[LoopTimer] = []
         self._loop: Any = None
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
@@ -220,15 +220,15 @@ class Nsqd:
         for session in sessions:
             session.flush()
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+    def after(self, seconds: float, callback: Callable[[], None]) -> LoopTimer:
         """Call *callback* once."""
-        timer = Timer(self._loop)
+        timer = LoopTimer(self._loop)
         timer.start(seconds, callback)
         return timer
 
-    def every(self, seconds: float, callback: Callable[[], None]) -> Timer:
+    def every(self, seconds: float, callback: Callable[[], None]) -> LoopTimer:
         """Call *callback* again and again."""
-        timer = Timer(self._loop)
+        timer = LoopTimer(self._loop)
         timer.start(seconds, callback, repeat=True)
         return timer
 

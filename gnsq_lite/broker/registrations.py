@@ -43,7 +43,7 @@ class Peer:
 
 
 @dataclass
-class Producer:
+class Registrant:
     """A peer under one registration; each can be tombstoned on its own."""
 
     peer: Peer
@@ -61,7 +61,7 @@ class RegistrationDB:
     clock: Clock
     inactive_producer_timeout: float = 300.0
     tombstone_lifetime: float = 45.0
-    _map: dict[Registration, dict[str, Producer]] = field(default_factory=dict)
+    _map: dict[Registration, dict[str, Registrant]] = field(default_factory=dict)
 
     def add(self, key: Registration) -> None:
         """Make sure that *key* exists."""
@@ -69,7 +69,7 @@ class RegistrationDB:
 
     def add_producer(self, key: Registration, peer: Peer) -> None:
         """Register *peer* under *key*; one that is there keeps its tombstone."""
-        self._map.setdefault(key, {}).setdefault(peer.id, Producer(peer))
+        self._map.setdefault(key, {}).setdefault(peer.id, Registrant(peer))
 
     def remove_producer(self, key: Registration, peer_id: str) -> int:
         """Take a peer off *key*, which stays even if it is empty; return how many are left."""
@@ -88,7 +88,7 @@ class RegistrationDB:
             return [exact] if exact in self._map else []
         return [r for r in self._map if r.category == category and key in ("*", r.key) and subkey in ("*", r.subkey)]
 
-    def producers(self, category: str, key: str = "", subkey: str = "") -> list[Producer]:
+    def producers(self, category: str, key: str = "", subkey: str = "") -> list[Registrant]:
         """Return the producers under one exact key."""
         return list(self._map.get(Registration(category, key, subkey), {}).values())
 
@@ -96,7 +96,7 @@ class RegistrationDB:
         """Return the registrations a peer is under."""
         return [key for key, producers in self._map.items() if peer_id in producers]
 
-    def active(self, producers: list[Producer], *, tombstones: bool = True) -> list[Producer]:
+    def active(self, producers: list[Registrant], *, tombstones: bool = True) -> list[Registrant]:
         """Return those heard of lately and, with *tombstones*, not tombstoned."""
         now = self.clock.now()
         lifetime = self.tombstone_lifetime if tombstones else 0.0
@@ -106,7 +106,7 @@ class RegistrationDB:
             if now - p.peer.last_update <= self.inactive_producer_timeout and not p.is_tombstoned(now, lifetime)
         ]
 
-    def items(self) -> Iterator[tuple[Registration, list[Producer]]]:
+    def items(self) -> Iterator[tuple[Registration, list[Registrant]]]:
         """Yield everything, for /debug."""
         for key, producers in self._map.items():
             yield key, list(producers.values())

@@ -15,7 +15,7 @@ from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.commands import Command, CommandError, CommandReader, LineTooLong
 from gnsq_lite.broker.fault_script import Manner, Rule, Script
 from gnsq_lite.broker.identify import Profile
-from gnsq_lite.broker.messages import Message, Subscriber
+from gnsq_lite.broker.messages import StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.output import Output
 from gnsq_lite.broker.ports import Timer, Transport
@@ -211,7 +211,7 @@ class Session(Subscriber):
         self._out_size += len(data) + 8
         self._flush_this_turn()
 
-    def deliver(self, messages: list[Message]) -> None:
+    def deliver(self, messages: list[StoredMessage]) -> None:
         """Buffer message frames, and flush when nsqd would: buffer full, RDY used up, or by the timer."""
         out, pack, size = self._out, _MESSAGE_HEAD.pack, 0
         for message in messages:

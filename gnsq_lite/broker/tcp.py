@@ -26,7 +26,7 @@ _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
 _READ, _WRITE = 1, 2
 
 
-class Receiver(Protocol):
+class ByteReceiver(Protocol):
     """What a connection hands its bytes to."""
 
     def receive(self, data: bytes) -> None:
@@ -42,7 +42,7 @@ class Receiver(Protocol):
         """The connection is gone."""
 
 
-class Timer:
+class LoopTimer:
     """A timer of the loop that frees what it took when it fires or is stopped."""
 
     __slots__ = ("_callback", "_loop", "_once", "_watcher")
@@ -86,7 +86,7 @@ class AcceptedConnection:
     ) -> None:
         self.remote_address = address
         self.tls_info: dict[str, Any] = {}
-        self.receiver: Receiver | None = None
+        self.receiver: ByteReceiver | None = None
         self.write_timeout = 30.0
         self._sock, self._loop, self._context, self._closed = sock, loop, context, closed
         self._backlog: deque[memoryview] = deque()
@@ -99,10 +99,10 @@ class AcceptedConnection:
         self._gone = False
         self._reads = loop.io(sock.fileno(), _READ)
         self._writes = loop.io(sock.fileno(), _WRITE)
-        self._timer = Timer(loop)  # of the handshake, and later of the end
-        self._stall = Timer(loop)  # of a peer that takes nothing
+        self._timer = LoopTimer(loop)  # of the handshake, and later of the end
+        self._stall = LoopTimer(loop)  # of a peer that takes nothing
 
-    def start(self, receiver: Receiver) -> None:
+    def start(self, receiver: ByteReceiver) -> None:
         """Begin to read for *receiver*."""
         self.receiver = receiver
         self._reads.start(self._readable)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from gnsq_lite.broker.channels import Channel, Shared
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, IdFactory, Message, Subscriber
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, IdFactory, StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.clock import Clock
 
@@ -50,11 +50,11 @@ class Topic:
         self.exiting = False
         self.channels: dict[str, Channel] = {}
         self.message_count = self.message_bytes = 0
-        self.queue: deque[Message] = deque()
+        self.queue: deque[StoredMessage] = deque()
         self.ids = IdFactory(shared.options.node_id)
         self._shared = shared
 
-    def put(self, messages: list[Message], now: float) -> None:
+    def put(self, messages: list[StoredMessage], now: float) -> None:
         """Take all of *messages* or, raising PutRefused, none."""
         if self.exiting:
             raise PutRefused("exiting")
@@ -75,7 +75,7 @@ class Topic:
             self.queue.append(message)
             self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
 
-    def _spread(self, message: Message, now: float) -> None:
+    def _spread(self, message: StoredMessage, now: float) -> None:
         first = True
         for channel in self.channels.values():
             own = message if first else message.copy()
@@ -156,7 +156,7 @@ class Topics:
         """Put *bodies* into *topic*, all or none, and return how many.  Raises PutRefused."""
         wall_ns = int(self._clock.wall() * 1e9)
         next_id = topic.ids.next
-        messages = [Message(next_id(wall_ns), body, wall_ns, defer) for body in bodies]
+        messages = [StoredMessage(next_id(wall_ns), body, wall_ns, defer) for body in bodies]
         topic.put(messages, self._clock.now())
         return len(messages)
 
@@ -246,4 +246,4 @@ class Topics:
             topic.drain(self.now())
 
 
-Saved = dict[str, tuple[bool, list[Message], dict[str, tuple[bool, list[Message]]]]]
+Saved = dict[str, tuple[bool, list[StoredMessage], dict[str, tuple[bool, list[StoredMessage]]]]]

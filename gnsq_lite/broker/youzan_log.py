@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.broker.channels import AnswerRefused, Channel, Shared
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, Message, Subscriber
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, StoredMessage, Subscriber
 from gnsq_lite.broker.topics import PutRefused
 
 PARTITION_SHIFT = 50
@@ -20,7 +20,7 @@ MAX_ATTEMPTS = 4000
 DISK_OVERHEAD = 30  # of an ext topic one more
 
 
-class PartitionMessage(Message):
+class PartitionMessage(StoredMessage):
     """A message with its place in the partition."""
 
     __slots__ = ("header", "offset", "raw_size", "tag")
@@ -81,7 +81,7 @@ class PartitionChannel(Channel):
             return message_id
         return next((known for known in self.in_flight if known[:8] == message_id[:8]), message_id)
 
-    def _take(self, client: Subscriber, message_id: bytes) -> Message:
+    def _take(self, client: Subscriber, message_id: bytes) -> StoredMessage:
         if message_id in self.deferred:
             raise AnswerRefused("client does not own message : 0 vs 0")
         try:
@@ -91,7 +91,7 @@ class PartitionChannel(Channel):
                 raise AnswerRefused("Message ID not in flight") from None
             raise
 
-    def _enqueue(self, message: Message) -> None:
+    def _enqueue(self, message: StoredMessage) -> None:
         if message.attempts:  # it was read before: it stands before what was not
             self.queue.appendleft(message)
         else:
@@ -112,7 +112,7 @@ class PartitionChannel(Channel):
             self._forget(self.name)
         return was_last
 
-    def _give_back(self, held: list[Message]) -> None:
+    def _give_back(self, held: list[StoredMessage]) -> None:
         for message in reversed(held):
             del self.in_flight[message.id]
             message.client = None

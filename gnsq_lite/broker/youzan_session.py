@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 from gnsq_lite.broker import gojson, identify
 from gnsq_lite.broker.channels import AnswerRefused
 from gnsq_lite.broker.commands import BodyRule, Command, CommandError, CommandReader, base10, body_rules, quoted
-from gnsq_lite.broker.messages import Message
+from gnsq_lite.broker.messages import StoredMessage
 from gnsq_lite.broker.ports import Transport
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import CLOSING, INIT, SUBSCRIBED, Server
@@ -242,7 +242,7 @@ class YouzanSession(ProtocolV2):
         """Whether the client's filter lets *message* through; what it stops counts as finished."""
         return not self.with_ext or passes(self.ext_filter, message.header)
 
-    def deliver(self, messages: list[Message]) -> None:
+    def deliver(self, messages: list[StoredMessage]) -> None:
         """Buffer message frames: what the topic and the SUB add goes before the body."""
         framed = []
         for message in messages:
@@ -253,7 +253,7 @@ class YouzanSession(ProtocolV2):
                 more = b"\0" if header is None else b"\4" + len(header).to_bytes(2, "big") + header
             if self.with_place:
                 more += held.offset.to_bytes(8, "big") + held.raw_size.to_bytes(4, "big")
-            frame = Message(held.id, more + held.body, held.timestamp_ns)
+            frame = StoredMessage(held.id, more + held.body, held.timestamp_ns)
             frame.attempts = held.attempts
             framed.append(frame)
         super().deliver(framed)

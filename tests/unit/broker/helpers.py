@@ -7,7 +7,7 @@ from typing import Any
 
 from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.fault_script import Script
-from gnsq_lite.broker.messages import Message, Subscriber
+from gnsq_lite.broker.messages import StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.topics import Topics
@@ -20,10 +20,10 @@ class FakeSubscriber(Subscriber):
     def __init__(self, client_id: int = 1, ready: int = 0, msg_timeout: float = 60.0) -> None:
         super().__init__(client_id, msg_timeout)
         self.ready_count = ready
-        self.got: list[Message] = []
+        self.got: list[StoredMessage] = []
         self.disconnected = False
 
-    def deliver(self, messages: list[Message]) -> None:
+    def deliver(self, messages: list[StoredMessage]) -> None:
         self.got += messages
 
     def disconnect(self) -> None:
