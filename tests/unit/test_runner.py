@@ -398,11 +398,11 @@ def test_runners_and_fins_keep_no_reference_and_are_collected(runner: Any, fins:
     gc.collect()
     assert [ref() for ref in refs] == [None, None]
     before = sys.getrefcount(Message), sys.getrefcount(None), len(gc.get_objects())
-    for _ in range(200):
+    for _ in range(100):
         once()
     gc.collect()
     after = sys.getrefcount(Message), sys.getrefcount(None), len(gc.get_objects())
-    assert all(abs(now - then) < 100 for now, then in zip(after, before, strict=True)), (before, after)
+    assert all(abs(now - then) < 50 for now, then in zip(after, before, strict=True)), (before, after)
 
 
 @BOTH

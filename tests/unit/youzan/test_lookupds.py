@@ -64,9 +64,9 @@ def test_all_are_asked_when_all_rest() -> None:
     assert lookupds.due() == ("a", "b")  # soonest awake first
 
 
-def test_a_million_failures_overflow_nothing() -> None:
+def test_thousands_of_failures_overflow_nothing() -> None:
     lookupds, clock = a_set("a", "b", retries=0)
-    for _ in range(100_000):
+    for _ in range(5000):  # a float ends at 2 ** 1024
         lookupds.failed("a")
     assert rest_of(lookupds, clock, "a") == 35.0
 
