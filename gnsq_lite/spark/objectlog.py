@@ -25,6 +25,7 @@ import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.files import Store
@@ -39,6 +40,10 @@ _HEAD = struct.Struct("<8sQqqQI16s")
 HEAD_BYTES = 96
 #: Seconds without a sign of life after which a lease may be taken over; it is renewed four times in that time.
 LEASE = 10.0
+#: Seconds a store may be away from an open spool: what failed is tried again so long.
+PATIENCE = 60.0
+
+_T = TypeVar("_T")
 
 
 class SpoolFenced(SpoolError):
@@ -77,6 +82,22 @@ def unpack(number: int, data: bytes) -> Entry:
     if magic != _MAGIC:
         raise SegmentDamaged(f"object {number} of the spool is none of this version")
     return Entry(number, term, rows, partition, size, crc, writer)
+
+
+def patiently(do: Callable[[], _T], what: str, clock: Clock, sleep: Callable[[float], None]) -> _T:
+    """Return what *do* returns; while the store is away it is asked again.  Raises OSError when PATIENCE is over."""
+    pause, deadline = 0.5, clock.now() + PATIENCE
+    while True:
+        try:
+            return do()
+        except (FileNotFoundError, FileExistsError):  # that is an answer
+            raise
+        except OSError as error:
+            log.warning("spool %s is tried again: %s", what, error)
+            if clock.now() >= deadline:
+                raise
+        sleep(pause)
+        pause = min(5.0, 2 * pause)
 
 
 def key(number: int) -> str:
@@ -222,20 +243,24 @@ class ObjectLog:
     def commit(self, number: int) -> None:
         """Note that the entries up to *number* are needed no more.  Raises SpoolFenced, OSError."""
         self.check_writer()
-        self._committed.write(key(self._term), json.dumps({"number": number}).encode())
+        text = json.dumps({"number": number}).encode()
+        self._patiently(lambda: self._committed.write(key(self._term), text))
 
     def check_writer(self) -> None:
         """Raise SpoolFenced where there is a newer lease; OSError."""
-        names = self._leases.names()
+        names = self._patiently(self._leases.names)
         if names and int(names[-1]) != self._term:
             raise SpoolFenced(f"spool {self.store.url} was taken over by another query: this one removes nothing more")
 
     def remove(self, numbers: list[int]) -> None:
         """Remove entries that are committed."""
         if numbers:
-            self._log.remove(*map(key, numbers))
+            self._patiently(lambda: self._log.remove(*map(key, numbers)))
 
     # -- reading
+
+    def _patiently(self, do: Callable[[], _T]) -> _T:
+        return patiently(do, self.store.url, self._clock, self._sleep)
 
     def committed(self) -> int:
         """Return the last committed number."""
@@ -244,15 +269,15 @@ class ObjectLog:
 
     def numbers(self) -> list[int]:
         """Return the numbers that are there."""
-        return [int(name) for name in self._log.names()]
+        return [int(name) for name in self._patiently(self._log.names)]
 
     def entry(self, number: int) -> Entry:
         """Return a head.  Raises SegmentDamaged, FileNotFoundError, OSError."""
-        return unpack(number, self._log.read(key(number), 0, HEAD_BYTES))
+        return unpack(number, self._patiently(lambda: self._log.read(key(number), 0, HEAD_BYTES)))
 
     def payload(self, segment: Segment) -> bytes:
         """Return the bytes of a segment.  Raises SegmentDamaged, FileNotFoundError, OSError."""
-        data = self._log.read(key(segment.number))
+        data = self._patiently(lambda: self._log.read(key(segment.number)))
         entry = unpack(segment.number, data)
         payload = data[HEAD_BYTES:]
         if entry.segment != segment or len(payload) != entry.size or zlib.crc32(payload) != entry.crc:

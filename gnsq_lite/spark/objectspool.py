@@ -11,19 +11,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.objectlog import ObjectLog
+from gnsq_lite.spark.files import Blobs, Store
+from gnsq_lite.spark.objectlog import ObjectLog, patiently
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Seconds a write is tried again, in which nobody knows whether it was done.
-PATIENCE = 60.0
+_T = TypeVar("_T")
 
 
 class ObjectSpool:
@@ -43,7 +44,7 @@ class ObjectSpool:
         self.directory = log_.store.url
         self._log, self._clock, self._sleep = log_, clock, sleep
         self.meta = Meta("", topic, channel)
-        self.ids = log_.store.below("ids/")
+        self.ids: Blobs = Index(log_.store.below("ids/"), clock, sleep)
         self.indexed: int | None = None
         self.segments: list[Segment] = []
         self._past: list[Segment] = []
@@ -90,17 +91,13 @@ class ObjectSpool:
             self.newest = segment.number
 
     def _stored(self, partition: int, rows: int, payload: bytes) -> Segment:
-        pause, deadline = 0.5, self._clock.now() + PATIENCE
-        while True:
-            try:
-                return self._log.append(partition, rows, payload)
-            except OSError as error:
-                log.warning("spool %s: a write is tried again: %s", self.directory, error)
-                if self._clock.now() >= deadline:
-                    why = f"spool {self.directory} takes no writes: {error}; nothing is lost, the messages stay in nsqd"
-                    raise SpoolError(why) from error
-            self._sleep(pause)
-            pause = min(5.0, 2 * pause)
+        try:
+            return patiently(
+                lambda: self._log.append(partition, rows, payload), self.directory, self._clock, self._sleep
+            )
+        except OSError as error:
+            why = f"spool {self.directory} takes no writes: {error}; nothing is lost, the messages stay in nsqd"
+            raise SpoolError(why) from error
 
     def roll(self) -> int:
         """Return the number of the newest segment; none is open."""
@@ -177,6 +174,37 @@ class ObjectSpool:
                     yield segment.partition, batch
             except (SegmentDamaged, FileNotFoundError) as error:
                 log.warning("spool %s: %s cannot be read for de-duplication: %s", self.directory, segment.name, error)
+
+
+class Index:
+    """Where the index of known messages is.  Keys that cannot be read count as damaged: so a store is waited for."""
+
+    def __init__(self, store: Store, clock: Clock, sleep: Callable[[float], None]) -> None:
+        self._store, self._clock, self._sleep = store, clock, sleep
+
+    def names(self) -> list[str]:
+        """Return the names that are there, sorted.  Raises SpoolError."""
+        return self._asked(self._store.names)
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError, SpoolError."""
+        return self._asked(lambda: self._store.read(name, at, size))
+
+    def _asked(self, do: Callable[[], _T]) -> _T:
+        try:
+            return patiently(do, self._store.url, self._clock, self._sleep)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise SpoolError(f"the index of spool {self._store.url} cannot be read: {error}") from error
+
+    def write(self, name: str, data: bytes) -> None:
+        """Set the content of *name*.  Raises OSError."""
+        self._store.write(name, data)
+
+    def remove(self, name: str) -> None:
+        """Remove *name*.  Raises OSError."""
+        self._store.remove(name)
 
 
 def read_object(log_: ObjectLog, spool: str, segment: Segment) -> list[pa.RecordBatch]:

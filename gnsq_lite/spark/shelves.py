@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.files import Files, Store
-from gnsq_lite.spark.objectlog import ObjectLog
+from gnsq_lite.spark.objectlog import ObjectLog, patiently
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolNotVisible, check_visible, lock_directory, read_meta
+
+_T = TypeVar("_T")
 
 
 class Shelf(Protocol):
@@ -85,32 +89,35 @@ class DirectoryShelf:
 class ObjectShelf:
     """Objects below a prefix."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._store, self._clock, self._sleep = store, clock, sleep
+
+    def _patiently(self, do: Callable[[], _T]) -> _T:
+        return patiently(do, self._store.url, self._clock, self._sleep)
 
     def read(self, name: str) -> pa.Buffer | None:
         """Return the object's content."""
         try:
-            return pa.py_buffer(self._store.read(name))
+            return pa.py_buffer(self._patiently(lambda: self._store.read(name)))
         except FileNotFoundError:
             return None
 
     def create(self, name: str, data: bytes) -> bool:
         """Put it under the condition that the name is free."""
         try:
-            self._store.create(name, data)
+            self._patiently(lambda: self._store.create(name, data))
         except FileExistsError:  # an answer that was lost, of a put that was not, looks the same
-            return self._store.read(name) == data
+            return self._patiently(lambda: self._store.read(name)) == data
         return True
 
     def names(self) -> list[str]:
         """Return the objects' names."""
-        return self._store.names()
+        return self._patiently(self._store.names)
 
     def remove(self, names: list[str]) -> None:
         """Remove the objects, many at once."""
         if names:
-            self._store.remove(*names)
+            self._patiently(lambda: self._store.remove(*names))
 
 
 class EpochSpool(Protocol):

@@ -18,6 +18,7 @@ import pytest
 from gnsq_lite.spark import objectlog as module
 from gnsq_lite.spark.files import Store
 from gnsq_lite.spark.hdfs import HdfsStore
+from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, SpoolFenced
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.objectstore import ObjectStore, settings
@@ -218,6 +219,40 @@ def test_a_store_that_stays_away_ends_the_query_with_the_reason(place: Make, mon
     monkeypatch.setattr(kept_by(place), "create", away)
     with pytest.raises(SpoolError, match=r"takes no writes: connection refused.*nothing is lost"):
         made.append(rows(0, 1))
+    monkeypatch.undo()
+    made.close()
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_store_that_is_away_while_the_index_is_read_costs_no_known_message(
+    place: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = spool(place())
+    (written,) = [batch for _, batch in rows(0, 3)]
+    known = Known(made.ids, 1000)
+    known.add(-1, written)
+    known.flush(1)
+    known = Known(made.ids, 1000)
+    known.open()
+    (more,) = [batch for _, batch in rows(3, 1)]
+    known.add(-1, more)
+    kept: Any = kept_by(place)
+    read, failures = kept.read, [1, 2]
+
+    def lossy(self: Any, *given: Any) -> bytes:
+        if failures:
+            raise OSError(f"connection reset {failures.pop()}")
+        return bytes(read(self, *given))
+
+    monkeypatch.setattr(kept, "read", lossy)
+    known.flush(2)  # joins the first file with what is new
+    assert not failures
+    again = Known(made.ids, 1000)
+    again.open()
+    assert again.fresh(-1, written).num_rows == 0
+    failures += range(100)
+    with pytest.raises(SpoolError, match=r"the index of spool .* cannot be read: connection reset"):
+        Known(made.ids, 1000).open()
     monkeypatch.undo()
     made.close()
 

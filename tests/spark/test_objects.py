@@ -8,8 +8,9 @@ import os
 import pickle
 import random
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.spark import objectspool
+from gnsq_lite.spark import objectlog
 from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.spoolmeta import SpoolError
@@ -129,7 +130,7 @@ if STORES:
     def test_a_second_driver_is_refused_and_a_server_that_is_away_for_a_while_costs_nothing(
         server: ServerHandle, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(objectspool, "PATIENCE", 300.0)  # two Javas may need so long to start
+        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)  # two Javas may need so long to start
         publish(server, 1000)
         query = Query(NsqStreamReader(options(server, store)))
         with pytest.raises(Exception, match="in use by another query"):
@@ -143,6 +144,25 @@ if STORES:
         query.run(settled(server))
         query.reader.stop()
         assert sorted(query.rows) == sorted([*range(1000), *range(500)])
+
+    def test_a_server_that_goes_and_comes_back_under_a_running_query_costs_nothing(
+        server: ServerHandle, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)  # two Javas may need so long to start
+        publish(server, 2000)
+        query = Query(NsqStreamReader(options(server, store, maxInFlight="200", maxOffsetsPerTrigger="200")))
+        collector = query.reader._collector
+        assert collector is not None
+        until(lambda: collector.stored >= 1000)
+        query.run(lambda: len(query.rows) >= 200)
+        store.kill()  # with batches to plan, to read and to commit
+        back = threading.Timer(5.0, store.start)
+        back.start()
+        query.run(lambda: len(query.rows) >= 2000, 300.0)
+        back.join()
+        query.run(settled(server))
+        query.reader.stop()
+        assert sorted(query.rows) == list(range(2000))
 
     @pytest.mark.rule("PIPE-2")
     @pytest.mark.rule("PIPE-3")
@@ -224,8 +244,11 @@ if STORES:
         return {row for batch in batches(base) for row in batch}
 
     def until_batches(base: Path, count: int, child: Any) -> None:
-        deadline = time.monotonic() + 60
-        while len(batches(base)) < count:
-            assert child.is_alive(), "the query ended by itself"
+        until(lambda: len(batches(base)) >= count or not child.is_alive())
+        assert child.is_alive(), "the query ended by itself"
+
+    def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not what():
             assert time.monotonic() < deadline
             time.sleep(0.05)
