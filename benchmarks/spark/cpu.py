@@ -12,24 +12,33 @@ _KINDS = (("python_streaming_source_runner", "source"), ("pyspark", "workers"), 
 
 def seconds() -> dict[tuple[str, int], float]:
     """Return the CPU seconds of every descendant of this process so far: (kind, pid) -> seconds."""
-    parents: dict[int, int] = {}
-    spent: dict[int, float] = {}
+    spent = _processes()
+    return {(_kind(pid), pid): spent[pid][1] for pid in below(os.getpid(), spent)}
+
+
+def below(ancestor: int, processes: dict[int, tuple[int, float]] | None = None) -> list[int]:
+    """Return the descendants of *ancestor*."""
+    found = _processes() if processes is None else processes
+
+    def is_below(pid: int) -> bool:
+        while pid > 1 and pid != ancestor:
+            pid = found[pid][0] if pid in found else 0
+        return pid == ancestor
+
+    return [pid for pid in found if pid != ancestor and is_below(pid)]
+
+
+def _processes() -> dict[int, tuple[int, float]]:
+    """Return pid -> its parent's pid and the CPU seconds it has used."""
+    found: dict[int, tuple[int, float]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(") ")[2].split()
             except OSError:
                 continue  # it ended meanwhile
-            parents[int(entry.name)] = int(fields[1])
-            spent[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
-    return {(_kind(pid), pid): used for pid, used in spent.items() if _is_ours(pid, parents)}
-
-
-def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    above = parents.get(pid, 0)
-    while above > 1 and above != os.getpid():
-        above = parents.get(above, 0)
-    return above == os.getpid()
+            found[int(entry.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS
+    return found
 
 
 def _kind(pid: int) -> str:
