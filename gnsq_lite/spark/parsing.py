@@ -28,7 +28,7 @@ def parse_json(frame: Any, schema: str, *, unparsed: str = UNPARSED) -> Any:
     column that is there already.
     """
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
     given_type: Any = StructType.fromDDL(schema)
     fields = [*given_type.fieldNames(), unparsed]
@@ -38,7 +38,7 @@ def parse_json(frame: Any, schema: str, *, unparsed: str = UNPARSED) -> Any:
         raise OptionError("schema", schema, f"the frame has a column {taken[0]} already: select or rename it first")
     mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": unparsed}
     text = f.col("body").cast("string")
-    value = f.from_json(text, f"{schema}, `{unparsed}` STRING", mode)
+    value = f.from_json(text, StructType([*given_type.fields, StructField(unparsed, StringType())]), mode)
     whole = f.from_json(f.concat(f.lit(_BEFORE), text, f.lit(_AFTER)), _WHOLE).getField("gnsq_lite_end").isNotNull()
     read = frame.withColumn("__value", value)
     parsed = whole & f.is_valid_utf8(text) & f.col("__value").isNotNull() & f.col(f"__value.`{unparsed}`").isNull()

@@ -85,10 +85,18 @@ def test_a_hostile_body_is_told_and_harms_no_other_row() -> None:
         parse_json(frame, "BODY STRING")
 
 
-def test_nested_values_are_columns_of_columns() -> None:
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "who STRUCT<id: INT, tags: ARRAY<STRING>>, at DATE",
+        "who: struct<id: int, tags: array<string>>, at: date",
+        "struct<who: struct<id: int, tags: array<string>>, at: date>",
+    ],
+)
+def test_nested_values_are_columns_of_columns_in_each_form_of_a_schema(schema: str) -> None:
     spark = spark_session("local[2]")
     frame = spark.createDataFrame(
         [(bytearray(b'{"who": {"id": 7, "tags": ["a", null]}, "at": "2026-11-22"}'),)], "body BINARY"
     )
-    (row,) = parse_json(frame, "who STRUCT<id: INT, tags: ARRAY<STRING>>, at DATE", unparsed="bad").collect()
+    (row,) = parse_json(frame, schema, unparsed="bad").collect()
     assert (row.who.id, row.who.tags, str(row["at"]), row.bad) == (7, ["a", None], "2026-11-22", None)

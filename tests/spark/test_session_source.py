@@ -59,7 +59,7 @@ class Sink:
         self.batches[batch_id] = sorted(int(row.body) for row in frame.select("body").collect())
 
     def rows(self) -> list[int]:
-        return sorted(row for rows in self.batches.values() for row in rows)
+        return sorted(row for rows in list(self.batches.values()) for row in rows)  # a thread of Spark adds to them
 
 
 def stream(spark: Any, feed: Feed, sink: Any, *, now: bool = False, source: str = "nsq", **more: str) -> Any:
