@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import MissingExtra, OptionError
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -22,6 +25,10 @@ log = logging.getLogger("gnsq_lite.spark")
 _T = TypeVar("_T")
 #: Seconds a call may take: the library itself waits for good for a NameNode that took a call and does not answer.
 LIMIT = 60.0
+#: Seconds one attempt at a write may take.
+ATTEMPT = 10.0
+#: Seconds after an attempt that a DataNode failed in which a file begins with one copy.
+SPARED = 30.0
 #: What the library is told unless the options say otherwise.  Its own would try to connect for three minutes.
 _DEFAULTS = {
     "dfs.client.failover.max.attempts": "4",
@@ -41,22 +48,42 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
     return {**_DEFAULTS, **given}
 
 
+class _NotTaken(OSError):
+    """The DataNodes did not take a file's content."""
+
+
+class _Care:
+    """What the stores of one spool know together: until when a file begins with one copy; None: all was well."""
+
+    until: float | None = None
+
+
 class HdfsStore:
     """The files below a URL.  Every method raises OSError where they cannot be had, FileExistsError among them."""
 
-    def __init__(self, url: str, given: Mapping[str, str], prefix: str = "", limit: float = LIMIT) -> None:
+    def __init__(
+        self,
+        url: str,
+        given: Mapping[str, str],
+        prefix: str = "",
+        limit: float = LIMIT,
+        clock: Clock = SYSTEM_CLOCK,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.url, self._given, self._prefix, self._limit = url, dict(given), prefix, limit
+        self._clock, self._sleep = clock, sleep
         self._root = urlsplit(url).path.rstrip("/")
         self._client: Any = None
+        self._care = _Care()
         self._swept = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "_care": _Care()}
 
     def below(self, prefix: str) -> HdfsStore:
         """Return the files in the directory *prefix*, which ends with a slash."""
-        found = HdfsStore(self.url, self._given, self._prefix + prefix, self._limit)
-        found._client = self._opened()
+        found = HdfsStore(self.url, self._given, self._prefix + prefix, self._limit, self._clock, self._sleep)
+        found._client, found._care = self._opened(), self._care
         return found
 
     def check(self) -> None:
@@ -110,28 +137,61 @@ class HdfsStore:
         return f"{self._root}/{self._prefix}{name}"
 
     def _put(self, name: str, data: bytes, *, replace: bool) -> None:
+        """Write a file: twice as HDFS is configured, then with one copy, of which the NameNode has the others made.
+
+        For ten minutes a NameNode goes on to name a DataNode that died.  Hadoop's own client tells it whom not to name;
+        this library fails, or waits for good.
+        """
+        begun, care, pause = self._clock.now(), self._care, 0.05
+        failures = 0 if care.until is None else 1
+        while True:
+            one_copy = failures > 1 or self._clock.now() < (care.until or 0.0)
+            try:
+                write = partial(self._write, self._path(name), data, replace, one_copy)
+                self._call(name, write, min(ATTEMPT, self._limit))
+            except (_NotTaken, TimeoutError) as error:
+                failures += 1
+                if self._clock.now() >= begun + self._limit:
+                    raise
+                log.warning("a write is tried again, with %s: %s", "one copy" if failures > 1 else "all copies", error)
+            else:
+                care.until = care.until if one_copy else None
+                return
+            if failures > 1:
+                care.until = self._clock.now() + SPARED
+            self._sleep(pause)
+            pause = min(2.0, 2 * pause)
+
+    def _write(self, path: str, data: bytes, replace: bool, one_copy: bool, client: Any) -> None:
         from hdfs_native import WriteOptions
 
-        path = self._path(name)
         aside = f"{self._root}/aside/{uuid.uuid4().hex}"
+        try:
+            file = client.create(aside, WriteOptions(create_parent=True))
+            copies = client.get_file_info(aside).replication if one_copy else None
+            if copies is not None:
+                client.set_replication(aside, 1)
+            self._fill(file, data)
+            if copies is not None:
+                client.set_replication(aside, copies)
+            client.mkdirs(path.rpartition("/")[0], create_parent=True)
+            if client is not self._client:
+                raise TimeoutError("it took too long")
+            self._rename(client, aside, path, data, replace)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                client.delete(aside, False)
+            raise
+        self._sweep(client, path)
 
-        def put(client: Any) -> None:
-            try:
-                file = client.create(aside, WriteOptions(create_parent=True))
-                file.write(data)
-                file.hsync()
-                file.close()
-                client.mkdirs(path.rpartition("/")[0], create_parent=True)
-                if client is not self._client:
-                    raise TimeoutError("it took too long")
-                self._rename(client, aside, path, data, replace)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    client.delete(aside, False)
-                raise
-            self._sweep(client, path)
-
-        self._call(name, put)
+    def _fill(self, file: Any, data: bytes) -> None:
+        """Write *data*, and return when it is on the disks.  Raises _NotTaken."""
+        try:
+            file.write(data)
+            file.hsync()
+            file.close()
+        except BaseException as error:  # the library's own defects are no Exceptions
+            raise _NotTaken(str(error)) from error
 
     def _rename(self, client: Any, aside: str, path: str, data: bytes, replace: bool) -> None:
         """Give *aside* its name.  A call whose answer was lost is sent again by the library, and finds nothing."""
@@ -166,8 +226,9 @@ class HdfsStore:
                 raise OptionError("spoolDir", self.url, f"HDFS refuses its settings: {error}") from error
         return self._client
 
-    def _call(self, name: str, do: Callable[[Any], _T]) -> _T:
+    def _call(self, name: str, do: Callable[[Any], _T], limit: float | None = None) -> _T:
         """Return what *do* makes of the client, within the limit; in a thread, for nothing else can end the wait."""
+        limit = self._limit if limit is None else limit
         where = f"{self.url}/{self._prefix}{name}"
         found: list[_T] = []
         failed: list[BaseException] = []
@@ -181,15 +242,16 @@ class HdfsStore:
 
         thread = threading.Thread(target=run, name="gnsq_lite-hdfs", daemon=True)
         thread.start()
-        thread.join(self._limit)
+        thread.join(limit)
         if found:
             return found[0]
         if not failed:
             self._client = None
-            raise TimeoutError(f"{where}: no answer within {self._limit:g} s")
+            raise TimeoutError(f"{where}: no answer within {limit:g} s")
         (error,) = failed
         if isinstance(error, FileNotFoundError):
             raise FileNotFoundError(f"{where} is not there") from error
         if isinstance(error, FileExistsError):
             raise FileExistsError(f"{where} exists") from error
-        raise OSError(f"{where}: {str(error).partition(chr(10))[0]}") from error
+        kind = _NotTaken if isinstance(error, _NotTaken) else OSError
+        raise kind(f"{where}: {str(error).partition(chr(10))[0]}") from error

@@ -1,4 +1,4 @@
-"""A real HDFS for the tests: a NameNode and a DataNode of the jars that GNSQ_HADOOP_HDFS names a folder of.
+"""A real HDFS for the tests: a NameNode and DataNodes of the jars that GNSQ_HADOOP_HDFS names a folder of.
 
 Those are Maven's ``hadoop-client-minicluster``, ``hadoop-client-api`` and ``hadoop-client-runtime``, and the loggers
 they want: ``slf4j-api``, ``slf4j-reload4j``, ``reload4j`` and ``commons-logging``.
@@ -19,17 +19,20 @@ from typing import Any
 #: Nothing, too, where the client is missing.
 JARS = os.environ.get("GNSQ_HADOOP_HDFS", "") if importlib.util.find_spec("hdfs_native") else ""
 _SERVER = "org.apache.hadoop.hdfs.server"
-_NODES = {"name": f"{_SERVER}.namenode.NameNode", "data": f"{_SERVER}.datanode.DataNode"}
+_NAME, _DATA = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"
 
 
 class Hdfs:
-    """Both nodes, in processes of their own; the NameNode keeps its port when it is killed and started again."""
+    """A NameNode and DataNodes, in processes of their own, and as many copies of a block as there are DataNodes.
+
+    The NameNode keeps its port when it is killed and started again.
+    """
 
     #: What may be killed apart.
     PARTS: tuple[tuple[str, ...], ...] = (("data",), ("name",), ("name", "data"))
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, data_nodes: tuple[str, ...] = ("data",)) -> None:
+        self._folder, self._data_nodes = folder, data_nodes
         folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -45,10 +48,12 @@ class Hdfs:
         given = {
             "fs.defaultFS": f"hdfs://127.0.0.1:{self.port}",
             "dfs.namenode.name.dir": str(self._folder / "name"),
-            "dfs.datanode.data.dir": str(self._folder / "data"),
-            "dfs.replication": "1",
+            "dfs.replication": str(len(self._data_nodes)),
             "dfs.permissions.enabled": "false",
             "dfs.namenode.safemode.extension": "0",
+            "dfs.heartbeat.interval": "1",
+            "dfs.namenode.redundancy.interval.seconds": "1",
+            "dfs.namenode.reconstruction.pending.timeout-sec": "5",
             "dfs.datanode.ipc.address": "127.0.0.1:0",
             **dict.fromkeys(any_port, "127.0.0.1:0"),
         }
@@ -58,13 +63,14 @@ class Hdfs:
 
     def _run(self, node: str, *arguments: str) -> subprocess.Popen[bytes]:
         java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
-        command = [str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{self._folder}:{JARS}/*", _NODES[node]]
+        command = [str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{self._folder}:{JARS}/*"]
+        command += [_NAME] if node == "name" else [_DATA, f"-Ddfs.datanode.data.dir={self._folder / node}"]
         with (self._folder / f"{node}.log").open("ab") as log:
             return subprocess.Popen([*command, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def start(self) -> None:
         """Start what does not run; it takes a while."""
-        for node in _NODES:
+        for node in ("name", *self._data_nodes):
             if node not in self._processes:
                 self._processes[node] = self._run(node)
 
@@ -89,7 +95,7 @@ class Hdfs:
         deadline = time.monotonic() + 180
         client = Client(f"hdfs://127.0.0.1:{self.port}", {"dfs.client.failover.max.attempts": "1"})
         while not self._takes(client):
-            told = [(self._folder / f"{node}.log").read_text()[-2000:] for node in _NODES]
+            told = [(self._folder / f"{node}.log").read_text()[-2000:] for node in ("name", *self._data_nodes)]
             assert time.monotonic() < deadline, told
             time.sleep(0.3)
 
@@ -103,13 +109,17 @@ class Hdfs:
             return False
         return True
 
+    def blocks(self, node: str) -> set[str]:
+        """Return the blocks that a DataNode has whole."""
+        return {path.name for path in (self._folder / node).rglob("finalized/**/blk_*") if path.suffix != ".meta"}
+
     def options(self, spool: str) -> dict[str, str]:
         """Return the source's options for a spool there."""
         return {"spoolDir": f"{self.url}/spools/{spool}"}
 
     def hadoop(self) -> dict[str, str]:
         """Return the settings of a session that writes there."""
-        return {"spark.hadoop.dfs.replication": "1"}
+        return {"spark.hadoop.dfs.replication": str(len(self._data_nodes))}
 
     @property
     def url(self) -> str:

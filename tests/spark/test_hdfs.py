@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import MissingExtra, OptionError
-from gnsq_lite.spark.hdfs import HdfsStore, settings
+from gnsq_lite.spark.hdfs import SPARED, HdfsStore, settings
+from tests.fakes import FakeClock
 from tests.spark.hadoop import JARS, Hdfs
 
 HOUR = 3_600_000
@@ -29,6 +30,9 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[bytes, int]] = {}
+        #: Copies wanted of a file, and those its content was sent to.
+        self.copies: dict[str, int] = {}
+        self.sent_to: list[int] = []
         self.now = 10 * HOUR
         self.trouble: dict[str, Callable[[], object]] = {}
 
@@ -38,12 +42,17 @@ class FakeClient:
     def create(self, path: str, options: Any) -> Any:
         self._begin("create")
         written: list[bytes] = []
+        self.copies[path] = 3
+
+        def hsync() -> None:
+            self.sent_to.append(self.copies[path])
+            self._begin("hsync")
 
         def close() -> None:
             self._begin("close")
             self.files[path] = (b"".join(written), self.now)
 
-        return SimpleNamespace(write=written.append, hsync=lambda: self._begin("hsync"), close=close)
+        return SimpleNamespace(write=written.append, hsync=hsync, close=close)
 
     def mkdirs(self, path: str, create_parent: bool) -> None:
         assert create_parent
@@ -55,6 +64,7 @@ class FakeClient:
         if target in self.files and not replace:
             raise FileExistsError(target)
         self.files[target] = self.files.pop(source)
+        self.copies[target] = self.copies.pop(source)
         self._begin("renamed")
 
     def read(self, path: str) -> Any:
@@ -65,7 +75,12 @@ class FakeClient:
         return SimpleNamespace(read=lambda: data)
 
     def get_file_info(self, path: str) -> Any:
-        return SimpleNamespace(modification_time=self.files[path][1])
+        written = self.files[path][1] if path in self.files else self.now
+        return SimpleNamespace(modification_time=written, replication=self.copies.get(path))
+
+    def set_replication(self, path: str, copies: int) -> bool:
+        self.copies[path] = copies
+        return True
 
     def list_status(self, path: str, recursive: bool) -> Any:
         self._begin("list")
@@ -82,9 +97,14 @@ def client() -> FakeClient:
 
 
 @pytest.fixture
-def store(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> HdfsStore:
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(client: FakeClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> HdfsStore:
     monkeypatch.setattr(HdfsStore, "_opened", lambda self: self._client or setattr(self, "_client", client) or client)
-    return HdfsStore("hdfs://n:8020/spool", {}, limit=20.0).below("log/")
+    return HdfsStore("hdfs://n:8020/spool", {}, limit=20.0, clock=clock, sleep=clock.advance).below("log/")
 
 
 def raised(error: BaseException) -> Callable[[], None]:
@@ -128,7 +148,9 @@ def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_client_stays_with_its_process(store: HdfsStore) -> None:
     store.create("1", b"x")
-    assert pickle.loads(pickle.dumps(store)).__dict__ == {**store.__dict__, "_client": None}
+    store._care.until = 1e9
+    copy = pickle.loads(pickle.dumps(store))
+    assert (copy.url, copy._prefix, copy._client, copy._care.until) == (store.url, store._prefix, None, None)
 
 
 @pytest.mark.rule("PIPE-2")
@@ -141,6 +163,34 @@ def test_what_fails_on_the_way_is_an_oserror_and_leaves_nothing(
     with pytest.raises(OSError, match=f"hdfs://n:8020/spool/log/1: {str(error).splitlines()[0]}$"):
         store.create("1", b"data")
     assert client.files == {}
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_data_node_that_died_is_written_around_with_one_copy_until_it_is_named_no_more(
+    store: HdfsStore, client: FakeClient, clock: FakeClock
+) -> None:
+    left = 3
+
+    def dead() -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise RuntimeError("Connection refused")
+
+    client.trouble["hsync"] = dead
+    store.create("1", b"data")
+    assert client.sent_to == [3, 3, 1, 1]
+    store.below("x/").create("2", b"data")
+    clock.advance(SPARED)
+    left = 1  # it is still named
+    store.create("3", b"data")
+    clock.advance(SPARED)
+    store.create("4", b"data")
+    left = 1
+    store.create("5", b"data")
+    assert client.sent_to[4:] == [1, 3, 1, 3, 3, 3]
+    assert len(client.files) == 5, "nothing was left aside"
+    assert {client.copies[name] for name in client.files} == {3}, "the NameNode makes the others"
 
 
 def test_a_rename_whose_answer_was_lost_counts_once(store: HdfsStore, client: FakeClient) -> None:
