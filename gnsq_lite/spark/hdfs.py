@@ -25,8 +25,8 @@ log = logging.getLogger("gnsq_lite.spark")
 _T = TypeVar("_T")
 #: Seconds a call may take: the library itself waits for good for a NameNode that took a call and does not answer.
 LIMIT = 60.0
-#: Seconds one attempt at a write may take.
-ATTEMPT = 10.0
+#: Seconds one attempt at a write may take, and bytes that pass in each further one.
+ATTEMPT, SLOWEST = 10.0, 2_000_000
 #: Seconds after an attempt that a DataNode failed in which a file begins with one copy.
 SPARED = 30.0
 #: What the library is told unless the options say otherwise.  Its own would try to connect for three minutes.
@@ -143,12 +143,13 @@ class HdfsStore:
         this library fails, or waits for good.
         """
         begun, care, pause = self._clock.now(), self._care, 0.05
+        limit = min(self._limit, ATTEMPT + len(data) / SLOWEST)
         failures = 0 if care.until is None else 1
         while True:
             one_copy = failures > 1 or self._clock.now() < (care.until or 0.0)
             try:
                 write = partial(self._write, self._path(name), data, replace, one_copy)
-                self._call(name, write, min(ATTEMPT, self._limit))
+                self._call(name, write, limit)
             except (_NotTaken, TimeoutError) as error:
                 failures += 1
                 if self._clock.now() >= begun + self._limit:

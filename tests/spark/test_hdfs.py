@@ -193,6 +193,22 @@ def test_a_data_node_that_died_is_written_around_with_one_copy_until_it_is_named
     assert {client.copies[name] for name in client.files} == {3}, "the NameNode makes the others"
 
 
+def test_a_large_file_has_more_time_and_none_has_more_than_the_limit(
+    store: HdfsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float | None] = []
+    call = HdfsStore._call
+
+    def noted(self: HdfsStore, name: str, do: Any, limit: float | None = None) -> Any:
+        limits.append(limit)
+        return call(self, name, do, limit)
+
+    monkeypatch.setattr(HdfsStore, "_call", noted)
+    for size in (0, 10 * 1_000_000, 200 * 1_000_000):
+        store.write("1", bytes(size))
+    assert limits == [10.0, 15.0, 20.0]
+
+
 def test_a_rename_whose_answer_was_lost_counts_once(store: HdfsStore, client: FakeClient) -> None:
     def again() -> None:
         """As the library sends it a second time."""
