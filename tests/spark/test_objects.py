@@ -158,8 +158,10 @@ if STORES:
         store.kill()  # with batches to plan, to read and to commit
         back = threading.Timer(5.0, store.start)
         back.start()
-        query.run(lambda: len(query.rows) >= 2000, 300.0)
-        back.join()
+        try:
+            query.run(lambda: len(query.rows) >= 2000, 300.0)
+        finally:
+            back.join()  # or it starts one that nobody ends
         query.run(settled(server))
         query.reader.stop()
         assert sorted(query.rows) == list(range(2000))
