@@ -96,10 +96,8 @@ def shape(frame: tuple[int, bytes], conversation: Conversation) -> tuple[int, by
     return kind, data
 
 
-# In the order of the capture: what one conversation publishes, a later one may read.
-@pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name not in DIFFERENT])
-def test_the_broker_answers_as_the_real_servers_did(broker: Broker, name: str) -> None:
-    conversation = golden(name)
+def replay(broker: Broker, conversation: Conversation) -> tuple[bytes, bool]:
+    """Send what was sent then; return what came back, and whether the broker closed."""
     leader = broker.youzan.leader(conversation.topic, conversation.partition)
     assert leader is not None
     number = 1 - leader if conversation.other else leader
@@ -108,11 +106,22 @@ def test_the_broker_answers_as_the_real_servers_did(broker: Broker, name: str) -
         for data in conversation.sent:
             client.say(data)
         client.read(len(conversation.received), 2.0)
-        ended = client.ended()
+        return client.got, client.ended()
     finally:
         client.sock.close()
+
+
+@pytest.fixture(scope="module")
+def answers(broker: Broker) -> dict[str, tuple[bytes, bool]]:
+    """All of them, in the order of the capture: what one conversation publishes, a later one may read."""
+    return {name: replay(broker, golden(name)) for name in CONVERSATIONS if name not in DIFFERENT}
+
+
+@pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name not in DIFFERENT])
+def test_the_broker_answers_as_the_real_servers_did(answers: dict[str, tuple[bytes, bool]], name: str) -> None:
+    conversation, (received, ended) = golden(name), answers[name]
     expected = [shape(frame, conversation) for frame in conversation.frames()]
-    got = [shape(frame, conversation) for frame in frames_of(client.got)]
+    got = [shape(frame, conversation) for frame in frames_of(received)]
     assert got[: len(expected)] == expected
     assert len(got) == len(expected)
     assert ended is conversation.closed
