@@ -250,6 +250,14 @@ def is_expired(message: Message) -> bool:
     return getattr(message, "_token", None) == EXPIRED
 
 
+def claim(message: Message) -> bool:
+    """Claim its answer, unless that was done; return whether it is still counted in flight."""
+    try:
+        return message._claim("claim") < EXPIRED
+    except AlreadyAnswered:
+        return True
+
+
 def finish_new(message: Message) -> bool:
     """Finish it, after its handler has returned, unless the handler has answered.
 

@@ -65,6 +65,8 @@ class FlowControl:
         self._allowed: int | None = None
         per_second = settings.limits.per_second
         self.rate = None if per_second is None else Pacing(per_second, clock, self._set_allowed)
+        #: Whether a RDY may have to go out before the answers to what a read brought.
+        self.is_limited = self.rate is not None
         self._wake = Event()
         self._ticks_at = 0.0
 
@@ -104,6 +106,12 @@ class FlowControl:
             self._apply(decisions)
         if success and self.backoff.level:
             self._outcome(True)
+
+    def passed(self, endpoint: Endpoint) -> None:
+        """A message came and was finished, all in one turn of the loop: :meth:`received`, and :meth:`answered`."""
+        if self._pace.limits or self.backoff.level or not self.allocator.passed(endpoint):
+            self.received(endpoint, 1)
+            self.answered(endpoint, 1, 0, success=True)
 
     def stalled(self, connection: Subscribed, count: int, running: int) -> None:
         """So many messages expired before a handler began them: its RDY goes down to what moves."""

@@ -50,11 +50,22 @@ class GreenletPool(_LoopPool):
         self._gave_way: deque[Any] = deque()
         self._workers = 0
         self._pump_due = False
+        #: The turn of the loop in which handlers ran last, by the loop's own clock.
+        self._turn, self._now = 0.0, loop.hub.loop.now
 
     def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs*."""
+        """Queue *jobs*; in the hub, have them handled now, while this turn of the loop is not over."""
         self._queue.extend(jobs)
-        self._pump_soon()
+        if self._pump_due:
+            return
+        if getcurrent() is not self._loop.hub:
+            self._pump_soon()
+            return
+        turn = self._now()
+        if turn != self._turn:
+            self._turn = turn
+            self._runner.begin_turn(SLICE)
+        self._run_workers()
 
     def _pump_soon(self) -> None:
         if not self._pump_due:
@@ -74,6 +85,9 @@ class GreenletPool(_LoopPool):
         """
         self._pump_due = False
         self._runner.begin_turn(SLICE)
+        self._run_workers()
+
+    def _run_workers(self) -> None:
         ends = time.monotonic() + SLICE
         while self._queue or self._gave_way:
             if self._gave_way:

@@ -36,6 +36,9 @@ class InFlight:
         self.count += len(messages)
         self._kept += len(messages)
         reads = self._reads
+        if reads and self.count == len(messages):  # nothing else is in flight
+            reads.clear()
+            self._at, self._kept = 0, len(messages)
         reads.append(messages)
         if len(reads) > 1:
             self._forget_answered()

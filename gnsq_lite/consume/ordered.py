@@ -11,19 +11,50 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.message import Message
-from gnsq_lite.policy.sequence import Decision, Handle, Hold, Sequence
+from gnsq_lite.message import Message, claim
+from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
+from gnsq_lite.wire import commands
 
 
 class OrderedConnection(Subscribed):
     """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
 
-    def __init__(self, sequence: Sequence, *connection: Any) -> None:
+    def __init__(self, sequence: Sequence, *connection: Any, reads_in_hub: bool = False) -> None:
         super().__init__(*connection)
+        #: Whether handlers never run where messages are read.
+        self._reads_in_hub = reads_in_hub
         self.fins = None  # each FIN moves the sequence on
         self._sequence = sequence
+        #: Whether the flow control is not told yet of the message whose handler runs: most are finished at once.
+        self._is_new = False
         #: Those whose FIN is queued and of which the sequence does not know yet.
         self._ended: deque[Message] = deque()
+
+    def run(self) -> None:
+        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
+        if self._stream is not None and self._codec is None and self._reads_in_hub:
+            self._stream.offer(self._take_messages, resumes=False)
+        super().run()
+
+    def _take_messages(self, data: bytes) -> bool:
+        """In the hub: take a read that is messages and nothing else, as nearly all are; False: it is the reader's."""
+        if self.in_flight.count > self._limit.most:
+            return False
+        self.read_at = self.clock.now()
+        messages = self._decoder.feed_messages(data)
+        if not messages:
+            return False
+        if len(messages) > 1 or self._flow.is_limited or not self._sequence.begins(messages[0]):
+            self._on_messages(messages)
+            return True
+        self.in_flight.add(messages)
+        self._is_new = True
+        self._messages_to.handle(messages)
+        if self._is_new:  # its handler waits for something
+            self._is_new = False
+            self._flow.received(self.endpoint, 1)
+        return True
 
     def take(self, messages: list[Message]) -> None:
         """Messages came; in the loop's thread."""
@@ -31,9 +62,26 @@ class OrderedConnection(Subscribed):
             self._act(self._sequence.arrived(message))
 
     def finish(self, message: Message) -> None:
-        """Queue FIN; the next message may be handled."""
-        self._ended.append(message)  # first: the FIN calls for a flush
-        super().finish(message)
+        """Send FIN, or queue it where that is for the loop's thread to do; the next message may be handled."""
+        stream = self._stream
+        is_lost = stream is None or stream.closed is not None
+        if is_lost or self._due or self._on_answered is not None or self.loop.ident != native_ident():
+            self._ended.append(message)  # first: the FIN calls for a flush
+            super().finish(message)
+            return
+        # The server sends nothing before it has this one: a turn later it would not be a write less.
+        self.finished += 1
+        self.in_flight.count -= 1
+        self._emit(commands.finish(message.id))
+        if self._is_new:
+            self._is_new = False
+            self._flow.passed(self.endpoint)
+        else:
+            self._flow.answered(self.endpoint, 1, 0, success=True)
+        if self._limit.rests:
+            self._limit.look()
+        if not self._sequence.ends(message):
+            self._act(self._sequence.finished(message))
 
     def _flush(self) -> None:
         super()._flush()
@@ -44,6 +92,11 @@ class OrderedConnection(Subscribed):
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
         wait = self._messages_to.requeue_delay(message, delay)
         self.loop.call_soon(lambda: self._act(self._sequence.failed(message, wait)))
+
+    def answer_late(self, message: Message, *, finished: bool) -> None:
+        """Queue the answer; the partition goes on."""
+        super().answer_late(message, finished=finished)
+        self.loop.call_soon(lambda: self._act(self._sequence.answered_late(message, finished=finished)))
 
     def slow_down(self) -> None:
         """Its delay is the pause of its partition."""
@@ -71,8 +124,14 @@ class OrderedConnection(Subscribed):
                 self._messages_to.handle([decision.message])
             elif isinstance(decision, Hold):
                 self._hold(decision.message, decision.seconds)
-            else:
-                super().requeue(decision.message, 0.0, False)
+            elif isinstance(decision, SendBack):
+                if claim(decision.message):
+                    super().requeue(decision.message, 0.0, False)
+                else:
+                    super().answer_late(decision.message, finished=False)
+            elif claim(decision.message):
+                self.in_flight.count -= 1
+                self._flow.answered(self.endpoint, 0, 1, success=False)
 
     def _hold(self, message: Message, seconds: float) -> None:
         timer = self.loop.hub.loop.timer(max(0.0, seconds))

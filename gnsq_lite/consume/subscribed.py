@@ -41,6 +41,13 @@ class Flow(Protocol):
     def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
         """So many are in flight no more: answered, one of them with FIN where *success*; taken back by nsqd."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether what a read brought may call for a RDY that is to go out before its answers."""
+
+    def passed(self, endpoint: Endpoint) -> None:
+        """A message came and was finished, all in one turn of the loop.  Not where it is limited."""
+
     def failed(self) -> None:
         """A message failed: RDY 0, where that is called for, goes out before its REQ."""
 

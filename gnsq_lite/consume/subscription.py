@@ -113,4 +113,7 @@ class Subscription:
         sequence = dialect.sequence(topic, self.endpoint)
         if sequence is None:
             return Subscribed(owner.loop, target, settings.connection, owner, owner.clock, is_prompt=settings.is_prompt)
-        return OrderedConnection(sequence, owner.loop, target, settings.connection, owner, owner.clock)
+        reads_in_hub = settings.pool != "inline"
+        return OrderedConnection(
+            sequence, owner.loop, target, settings.connection, owner, owner.clock, reads_in_hub=reads_in_hub
+        )

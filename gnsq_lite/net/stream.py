@@ -11,6 +11,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gevent import monkey
@@ -71,7 +72,7 @@ class Stream:
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
         self.tls: TLSLayer | None = None
         self._sharing: Sharing | None = None
-        self._offered_to: Callable[[bytes], bool] | None = None
+        self._offer: Callable[[], bool] | None = None
         #: What others have read, and decrypted, and left to the loop's reader, who takes it before it reads itself.
         self._given: deque[bytes | NSQConnectionError] = deque()
 
@@ -117,30 +118,32 @@ class Stream:
         waiting = self._waiting
         if waiting is None or not (self._sharing is None or self._sharing.loop_reads()):
             self._readable.stop()  # nobody reads now, or a thread: do not be called in a circle
-        elif self._offered_to is None or not self._loop.deliver(self._take):
+        elif self._offer is None or not self._offer():
             self._waiting = None
             waiting.switch()
 
-    def offer(self, take: Callable[[bytes], bool]) -> None:
+    def offer(self, take: Callable[[bytes], bool], *, resumes: bool = True) -> None:
         """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
 
-        It must not raise, nor wait.  Whom it has resumed by the loop runs at once.
+        It must not raise, nor wait.  Whom it *resumes* by the loop runs at once.
         """
         if self.tls is None:
-            self._offered_to = take
+            read = partial(self._take, take)
+            self._offer = partial(self._loop.deliver, read) if resumes else read
 
-    def _take(self) -> bool:
+    def _take(self, take: Callable[[bytes], bool]) -> bool:
         """Read, and return whether there is nothing in it for the reader."""
-        if self._given or self._offered_to is None:
+        if self._given:
             return False
         try:
-            data = self.decrypt(self._sock.recv(READ_SIZE, _DONTWAIT))
+            data = self._sock.recv(READ_SIZE, _DONTWAIT) or self.decrypt(b"")
         except (BlockingIOError, InterruptedError):
             return True
         except OSError as error:
             self._given.append(lost(self.address, error))
             return False
-        if self._offered_to(data):
+        self.bytes_in += len(data)
+        if take(data):
             return True
         self._given.append(data)
         return False
@@ -158,13 +161,9 @@ class Stream:
         except OSError:
             return
         if size > 1:
-            self._impatience.again(self._look)
+            self._impatience.again(self._on_readable)
         else:
             self._impatience.stop()
-
-    def _look(self) -> None:
-        if self._waiting is not None:
-            self._on_readable()
 
     def has_ended(self) -> bool:
         """Look, without waiting, whether the peer has closed; then this side closes too.
@@ -202,7 +201,7 @@ class Stream:
         if self.closed is not None:
             return
         try:
-            data = self.encrypt(data)
+            data = data if self.tls is None else self.encrypt(data)
         except TLSError as error:
             self.close(error)
         self._send(data)

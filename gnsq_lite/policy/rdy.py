@@ -185,6 +185,23 @@ class ReadyAllocator:
             changes += self._evaluate(now) if self._hungry else self._reconsider(now)
         return changes
 
+    def passed(self, key: Key) -> bool:
+        """Take that a message arrived and was answered at once.  False, and nothing is done: that may change a RDY."""
+        connection = self._connections.get(key)
+        if connection is None:
+            return True
+        if (
+            self._turns
+            or self.owed
+            or self.charged > self._max
+            or connection.counts_down
+            or connection.reserved
+            or connection.in_flight >= connection.size
+        ):
+            return False
+        connection.active = self._clock.now()
+        return True
+
     def pause(self) -> list[SetReady]:
         """Stop the flow: RDY 0 to all, until :meth:`probe` or :meth:`resume` (BACK-1)."""
         self._mode = _Mode.PAUSED

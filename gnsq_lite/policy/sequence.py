@@ -29,15 +29,30 @@ class SendBack:
     message: Any
 
 
-Decision = Handle | Hold | SendBack
+@dataclass(frozen=True, slots=True)
+class CountOut:
+    """The message is in flight no more: what was sent for another delivery of it has answered this one."""
+
+    message: Any
+
+
+Decision = Handle | Hold | SendBack | CountOut
 
 
 class Sequence(Protocol):
     """The policy of one connection.  Each method takes what happened and returns what to do now, in order."""
 
+    def begins(self, message: Any) -> bool:
+        """A message came: handle it.  False: ask :meth:`arrived`, nothing is known of it yet."""
+
+    def ends(self, message: Any) -> bool:
+        """A message was answered with FIN, and no other is to be handled.  False: ask :meth:`finished`."""
+
     def arrived(self, message: Any) -> List[Decision]: ...
 
     def finished(self, message: Any) -> List[Decision]: ...
+
+    def answered_late(self, message: Any, *, finished: bool) -> List[Decision]: ...
 
     def failed(self, message: Any, delay: float) -> List[Decision]: ...
 

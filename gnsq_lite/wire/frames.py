@@ -114,6 +114,20 @@ class FrameDecoder(Generic[MessageT]):
                     raise
         return found, others
 
+    def feed_messages(self, data: bytes) -> list[MessageT] | None:
+        """Return the messages that *data* holds where it is whole, lawful messages and nothing else; never raises.
+
+        None: it was not taken, and is to be fed.
+        """
+        if self._is_buffering or self.error is not None:
+            return None
+        found: list[MessageT] = []
+        try:
+            at = scan(data, 0, self.limit, self.make_message, self.owner, found)
+        except ProtocolError:
+            return None
+        return found if at == len(data) else None
+
     def feed_one(self, data: bytes) -> Frame | None:
         """Take bytes of a handshake; return at most one frame, of whatever kind, or None while it is not whole.
 

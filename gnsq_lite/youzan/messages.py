@@ -26,6 +26,8 @@ from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SH
 _ids = Struct(">QQ").unpack
 _tail = Struct(">qI").unpack_from
 _trace = Struct(">2sQQqI")
+#: Without a function of Python in between.
+_content = tuple.__new__
 
 #: Found in the header of a compressed message.
 _COMPRESSED = CODEC_KEY.encode()
@@ -98,7 +100,7 @@ class YouzanMessage(Message):
         header_bytes: The ext header as it came; None without one.
     """
 
-    __slots__ = ("_headers", "header_bytes", "internal_id", "partition", "queue_offset", "raw_size", "trace_id")
+    __slots__ = ("_headers", "header_bytes", "partition", "queue_offset", "raw_size")
 
     def __init__(
         self,
@@ -109,14 +111,20 @@ class YouzanMessage(Message):
         content: Content,
         partition: int | None = None,
     ) -> None:
-        super().__init__(connection, timestamp_ns, attempts, id, content.body)
-        self.internal_id: int
-        self.trace_id: int
-        self.internal_id, self.trace_id = split_id(id)
-        self.partition = partition_of_id(self.internal_id) if partition is None else partition
-        self.queue_offset, self.raw_size = content.queue_offset, content.raw_size
-        self.header_bytes = content.header
-        self._headers = _tag_header(content)
+        body, self.header_bytes, version, self.queue_offset, self.raw_size = content
+        super().__init__(connection, timestamp_ns, attempts, id, body)
+        self.partition = partition_of_id(split_id(id)[0]) if partition is None else partition
+        self._headers = _tag_header(content) if version == EXT_TAG else None
+
+    @property
+    def internal_id(self) -> int:  # type: ignore[override]
+        """The server's id."""
+        return split_id(self.id)[0]
+
+    @property
+    def trace_id(self) -> int:  # type: ignore[override]
+        """What the publisher gave for tracing, else 0."""
+        return split_id(self.id)[1]
 
     @property
     def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
@@ -181,7 +189,7 @@ class CompressedMessage(YouzanMessage):
 
 def _tag_header(content: Content) -> dict[str, Any] | None:
     # Some old servers mark JSON as a tag: a tag has no brace.
-    if content.header_version != EXT_TAG or content.header is None or content.header.startswith(b"{"):
+    if content.header is None or content.header.startswith(b"{"):
         return None
     return {TAG_KEY: content.header.decode("utf-8", "replace")}
 
@@ -208,13 +216,19 @@ def message_factory(
 
         return make_plain
 
+    def make_tailed(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
+        if len(rest) < TAIL_LENGTH:
+            decode_content(rest, layout)
+        content = _content(Content, (rest[TAIL_LENGTH:], None, EXT_NONE, *_tail(rest)))
+        return YouzanMessage(connection, ns, attempts, id, content, partition)
+
     def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
         content = decode_content(rest, layout)
         if most_unpacked is not None and content.header is not None and _COMPRESSED in content.header:
             return CompressedMessage(most_unpacked, connection, ns, attempts, id, content, partition)
         return YouzanMessage(connection, ns, attempts, id, content, partition)
 
-    return make
+    return make if layout.ext else make_tailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections import deque
 from typing import Literal, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack
+from gnsq_lite.policy.sequence import CountOut, Decision, Handle, Hold, SendBack
 
 #: What becomes of a message after max_attempts (YZ-13); moving it to the tail is dropping it after a publish.
 GiveUp = Literal["stop", "drop"]
@@ -54,21 +54,44 @@ class OrderedPartition:
         """Whether no message is here."""
         return self._current is None and not self._queue
 
+    def begins(self, message: OrderedMessage) -> bool:
+        """Take a message from the server where no other is here: handle it.  False: :meth:`arrived` decides."""
+        if self._current is not None or self._queue:
+            return False
+        self._current, self._returned = message, False
+        return True
+
+    def ends(self, message: OrderedMessage) -> bool:
+        """Take the FIN of a message where no other is here.  False: :meth:`finished` decides."""
+        if self._current is not message or self._queue or self._held or self._again is not None:
+            return False
+        self._current = None
+        self._returned = False
+        return True
+
     def arrived(self, message: OrderedMessage) -> list[Decision]:
         """Take a message from the server."""
         current = self._current
         if current is None or message.id != current.id:
             self._queue.append(message)
             return self._next()
-        self._again = message
+        before, self._again = self._again, message
+        counted_out: list[Decision] = [] if before is None else [CountOut(before)]
         if self._returned and not self._held:
             # nobody answered in time and nobody is at it: the answer, should it come, would come too late
-            return self._hand_out_again()
-        return []
+            return counted_out + self._hand_out_again()
+        return counted_out
 
     def finished(self, message: OrderedMessage) -> list[Decision]:
         """The message was answered with FIN; the caller sends it."""
         return self._end(message)
+
+    def answered_late(self, message: OrderedMessage, *, finished: bool) -> list[Decision]:
+        """The message's handler answered when its time was over; the caller has sent that, for what it is worth.
+
+        Where the server has sent the message again, it is the answer to that.
+        """
+        return self._end(message, back=not finished)
 
     def failed(self, message: OrderedMessage, delay: float) -> list[Decision]:
         """The message is to be sent again after *delay* seconds."""
@@ -76,21 +99,21 @@ class OrderedPartition:
         if current is None or current.id != message.id or self._held:
             return [SendBack(message)]
         newest = self._again or current
+        older: list[Decision] = [] if newest is current else [CountOut(current)]
         self._again = None
         left = newest.deadline - self._clock.now()
         margin = min(1.0, left * 0.1)
         seconds = 0.0 if self._closes else min(delay, left - margin)
         if seconds <= 0:
-            return [SendBack(newest), *self._end(message, back=True)]
+            return [*older, SendBack(newest), *self._end(message, back=True)]
         self._current, self._held = newest, True
-        return [Hold(newest, seconds)]
+        return [*older, Hold(newest, seconds)]
 
     def release(self, message: OrderedMessage) -> list[Decision]:
         """The pause of a held message is over, or the consumer closes."""
         if not self._held or self._current is None or self._current.id != message.id:
             return []
-        newest = self._again or self._current
-        return [SendBack(newest), *self._end(message, back=True)]
+        return [SendBack(self._current), *self._end(message, back=True)]
 
     def handler_returned(self, message: OrderedMessage) -> list[Decision]:
         """The handler ended, maybe without an answer: it answers later, or the message had timed out."""
@@ -110,7 +133,8 @@ class OrderedPartition:
         self._closes = True
         decisions: list[Decision] = []
         if self._held and self._current is not None:
-            decisions.append(SendBack(self._again or self._current))
+            decisions.append(SendBack(self._current))
+            decisions += [] if self._again is None else [CountOut(self._again)]
             self._current = self._again = None
             self._held = False
         decisions += [SendBack(message) for message in self._queue]
@@ -135,12 +159,13 @@ class OrderedPartition:
         current = self._current
         if current is None or current.id != message.id:
             return []
+        again: list[Decision] = [] if self._again is None else [CountOut(self._again)]
         self._current = self._again = None
         self._held = self._returned = False
         if back:  # what waits is later than what goes back: it has to come after it
             behind, self._queue = self._queue, deque()
-            return [SendBack(later) for later in behind]
-        return self._next()
+            return [*again, *(SendBack(later) for later in behind)]
+        return again + self._next()
 
     def _next(self) -> list[Decision]:
         if self._current is not None or not self._queue:

@@ -43,6 +43,20 @@ def test_an_idle_connection_yields_after_the_idle_timeout_and_not_before(clock: 
     assert [(c.key, c.count) for c in allocator.tick()] == [(second, 1)]
 
 
+def test_a_message_that_passed_counts_as_a_sign_of_life_and_only_where_no_rdy_follows_from_it(clock: FakeClock) -> None:
+    alone = ReadyAllocator(10, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
+    alone.add("first", 1)
+    clock.advance(SETTLE)
+    alone.tick()
+    assert alone.passed("first")
+    assert alone.passed("unknown")
+    assert alone.charged == 1
+    alone.received("first", 1)  # as much as it may have
+    assert not alone.passed("first")
+    allocator, first, _ = two_for_one(clock)
+    assert not allocator.passed(first)  # others wait for its RDY
+
+
 @pytest.mark.rule("RDY-6")
 def test_a_busy_connection_yields_after_the_low_ready_timeout_and_not_before(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.sequence import Handle, Hold, SendBack
+from gnsq_lite.policy.sequence import CountOut, Decision, Handle, Hold, SendBack
 from gnsq_lite.youzan.ordered import OrderedPartition
 from tests.fakes import FakeClock
 
@@ -91,7 +91,7 @@ def test_a_message_that_timed_out_under_its_handler_is_not_handled_beside_it() -
     again = Note(b"1", 120, 2)
     assert partition.arrived(again) == []
     # its FIN names the same id, which is in flight again: it counts
-    assert partition.finished(first) == []
+    assert partition.finished(first) == [CountOut(again)]
     assert partition.is_idle
 
 
@@ -101,7 +101,7 @@ def test_a_timed_out_message_whose_handler_fails_is_held_by_its_newest_deadline(
     partition.arrived(first)
     clock.advance(60)
     partition.arrived(again)
-    assert partition.failed(first, 10.0) == [Hold(again, 10.0)]
+    assert partition.failed(first, 10.0) == [CountOut(first), Hold(again, 10.0)]
     assert partition.release(again) == [SendBack(again)]
 
 
@@ -159,6 +159,45 @@ def test_answers_that_fit_nothing_do_nothing() -> None:
     assert partition.failed(first, 5.0) == [SendBack(first)]
 
 
+def test_a_message_that_is_alone_begins_and_ends_without_a_decision() -> None:
+    partition, _ = a_partition()
+    first, second = Note(b"1", 60), Note(b"2", 60)
+    assert partition.begins(first)
+    assert not partition.begins(second)
+    assert partition.arrived(second) == []
+    assert not partition.ends(first)
+    assert partition.finished(first) == [Handle(second)]
+    assert not partition.ends(first)
+    assert partition.ends(second)
+    assert partition.begins(first)
+    assert partition.arrived(again := Note(b"1", 90)) == []
+    assert not partition.ends(first)
+    assert partition.finished(first) == [CountOut(again)]
+    assert partition.is_idle
+
+
+def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
+    first, again, third = Note(b"1", 60), Note(b"1", 60, 2), Note(b"1", 60, 3)
+    for act, decisions in (
+        (lambda p: p.failed(first, 0.0), [CountOut(first), SendBack(third)]),
+        (lambda p: p.answered_late(first, finished=True), [CountOut(third)]),
+        (lambda p: p.answered_late(first, finished=False), [CountOut(third)]),
+    ):
+        partition, _ = a_partition()
+        partition.arrived(first)
+        partition.arrived(again)
+        assert partition.arrived(third) == [CountOut(again)]
+        assert act(partition) == decisions
+        assert partition.is_idle
+    for end in (lambda p: p.close(), lambda p: p.release(first)):
+        partition, _ = a_partition()
+        partition.arrived(first)
+        partition.failed(first, 5.0)
+        partition.arrived(again)
+        assert end(partition) == [SendBack(first), CountOut(again)]
+        assert partition.is_idle
+
+
 class Server:
     """A strictly ordered channel: one in flight, in order, again after REQ 0 or its time."""
 
@@ -202,7 +241,7 @@ def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_t
     order: list[bytes] = []
     held: list[tuple[float, Note]] = []
 
-    def act(decisions: list[Handle | Hold | SendBack]) -> None:
+    def act(decisions: list[Decision]) -> None:
         for decision in decisions:
             note = decision.message
             assert isinstance(note, Note)
@@ -214,7 +253,7 @@ def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_t
             elif isinstance(decision, Hold):
                 assert clock.now() + decision.seconds <= note.deadline
                 held.append((clock.now() + decision.seconds, note))
-            else:
+            elif isinstance(decision, SendBack):
                 server.requeue(note.id)
 
     def pump() -> None:

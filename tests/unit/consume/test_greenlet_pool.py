@@ -1,0 +1,86 @@
+"""When the pool of greenlets runs what it is given: at once in the hub, else in its own turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from gnsq_lite.consume.greenlet_pool import GreenletPool
+from gnsq_lite.net.loop import loop_here
+from gnsq_lite.speed import PureRunner
+
+
+@pytest.fixture
+def pool() -> Iterator[GreenletPool]:
+    """A pool of three workers whose jobs are callables."""
+    failed: list[BaseException] = []
+    runner = PureRunner(print, 5, lambda job: job(), print, print)
+    made = GreenletPool(loop_here(), runner, 3, failed.append)
+    yield made
+    made.close()
+    assert failed == []
+
+
+def in_hub(act: Callable[[], Any]) -> None:
+    """Have *act* run in the hub, and return when it has."""
+    gevent.get_hub().loop.run_callback(act)
+    gevent.sleep(0)
+
+
+def test_a_job_that_comes_in_the_hub_is_done_before_submit_returns(pool: GreenletPool) -> None:
+    done: list[str] = []
+
+    def act() -> None:
+        pool.submit([lambda: done.append("job")])
+        done.append("submitted")
+
+    in_hub(act)
+    assert done == ["job", "submitted"]
+    pool.submit([lambda: done.append("later")])  # not the hub: a greenlet that reads
+    assert len(done) == 2
+    gevent.sleep(0)
+    assert done[-1] == "later"
+
+
+def test_a_job_that_waits_keeps_neither_the_hub_nor_the_next_job(pool: GreenletPool) -> None:
+    done: list[str] = []
+
+    def wait() -> None:
+        gevent.sleep(0)
+        done.append("waited")
+
+    def act() -> None:
+        pool.submit([wait])
+        done.append("submitted")
+        pool.submit([lambda: done.append("job")])
+
+    in_hub(act)
+    gevent.sleep(0)
+    assert done == ["submitted", "job", "waited"]
+    assert pool.busy() == 0
+
+
+def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_sockets(
+    pool: GreenletPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, done = [1000.0], list[int]()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def job() -> None:
+        now[0] += 0.006
+        done.append(1)
+
+    def act() -> None:
+        for _ in range(5):  # five connections had each a message
+            pool.submit([job])
+        assert len(done) == 2
+        assert pool.queued() == 3
+
+    in_hub(act)
+    while pool.queued():
+        gevent.sleep(0)
+    assert len(done) == 5

@@ -1,0 +1,193 @@
+"""What an ordered connection writes and counts; without a network and without waiting (YZ-6)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnsq_lite.consume.ordered import OrderedConnection
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.message import Message
+from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.net.target import Target
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.wire.identify import Negotiated
+from gnsq_lite.youzan.ordered import OrderedPartition
+from tests.fakes import FakeClock
+
+pytestmark = pytest.mark.rule("YZ-6")
+
+
+class Bench:
+    """A connection in a loop that does nothing by itself; it is its own stream, flow control and owner."""
+
+    closed = error = None
+    unsent = 0
+    is_limited = False
+
+    def __init__(self, handle: Callable[[Message], object] = lambda message: None) -> None:
+        self.clock, self.due = FakeClock(), list[Callable[[], None]]()
+        self.sent: list[bytes] = []
+        self.handled: list[Message] = []
+        self.counted = 0
+        self.flow, self._handle = self, handle
+        self.hub = SimpleNamespace(loop=None)
+        loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append, ident=native_ident())
+        target = Target(endpoint=Endpoint("nsqd", 4150, 3), topic="t", channel="ch")
+        owner: Any = self
+        partition = OrderedPartition(self.clock)
+        self.connection = OrderedConnection(partition, loop, target, ConnectionOptions(), owner, self.clock)
+        self.connection._stream = owner
+        self.connection._adopt(Negotiated(negotiated=True, msg_timeout=60.0))
+        self.connection.opened_at = self.clock.now()
+
+    def turn(self) -> bytes:
+        """Let the loop run what is due; return what was written since the last turn."""
+        while self.due:
+            self.due.pop(0)()
+        written, self.sent = b"".join(self.sent), []
+        return written
+
+    def read(self, *numbers: int, attempts: int = 1) -> bool:
+        """Offer a read of such messages; False: it is the reader's."""
+        frames = (struct.pack(">iIqH16s", 31, 2, 0, attempts, b"%016d" % number) + b"x" for number in numbers)
+        return self.connection._take_messages(b"".join(frames))
+
+    # -- the stream, the flow control and the owner
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def received(self, endpoint: Endpoint, count: int) -> None:
+        self.counted += count
+
+    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
+        self.counted -= answered + expired
+
+    def passed(self, endpoint: Endpoint) -> None:
+        pass
+
+    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+        pass
+
+    def requeue_delay(self, message: Message, asked: float | None) -> float:
+        return asked or 0.0
+
+    def handle(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.handled.append(message)
+            self._handle(message)
+
+    # -- what has to be true when all is answered
+
+    def assert_nothing_is_in_flight(self) -> None:
+        assert self.connection.in_flight.count == self.counted == 0
+        assert self.connection.in_flight.unanswered() == []
+
+
+def fin(number: int) -> bytes:
+    return b"FIN %016d\n" % number
+
+
+def req(number: int) -> bytes:
+    return b"REQ %016d 0\n" % number
+
+
+def test_a_message_whose_handler_returns_is_finished_before_its_read_is_over() -> None:
+    bench = Bench(Message.finish)
+    for number in range(3):
+        assert bench.read(number)
+        assert (bench.sent, bench.due) == ([fin(number)], [])
+        bench.turn()
+    assert bench.connection.finished == bench.connection.received == 3
+    bench.assert_nothing_is_in_flight()
+
+
+def test_a_message_whose_handler_waits_is_counted_until_it_is_answered() -> None:
+    bench = Bench()
+    assert bench.read(1)
+    assert bench.connection.in_flight.count == bench.counted == 1
+    bench.handled[0].finish()
+    assert bench.sent == [fin(1)]
+    bench.assert_nothing_is_in_flight()
+
+
+def test_several_of_a_read_are_handled_one_after_the_other() -> None:
+    bench = Bench()
+    assert bench.read(1, 2, 3)
+    for number in (1, 2, 3):
+        assert len(bench.handled) == number
+        bench.handled[-1].finish()
+    assert bench.turn() == fin(1) + fin(2) + fin(3)
+    bench.assert_nothing_is_in_flight()
+
+
+def test_what_is_not_whole_messages_alone_is_left_to_the_reader() -> None:
+    bench = Bench()
+    for data in (b"", b"\0", struct.pack(">iI11s", 15, 0, b"_heartbeat_"), struct.pack(">iIqH16s", 31, 2, 0, 1, b"1")):
+        assert not bench.connection._take_messages(data)
+    assert bench.handled == []
+    assert bench.read(1)
+
+
+def test_answers_queued_by_others_keep_their_place_before_the_fin() -> None:
+    bench = Bench()
+    bench.read(1)
+    bench.handled[0].touch()
+    bench.handled[0].finish()
+    assert bench.turn().split(b" ")[0] == b"TOUCH"
+    bench.assert_nothing_is_in_flight()
+
+
+@pytest.mark.rule("MSG-5")
+def test_a_fin_counts_for_each_delivery_of_its_message() -> None:
+    bench = Bench()
+    for _ in range(3):  # a server sends again what is in flight, when a channel's reader is set back
+        assert bench.read(1)
+    assert len(bench.handled) == 1
+    bench.handled[0].finish()
+    assert bench.turn() == fin(1)
+    bench.assert_nothing_is_in_flight()
+    bench.read(2)
+    assert len(bench.handled) == 2
+
+
+@pytest.mark.rule("MSG-5")
+def test_a_req_counts_for_each_delivery_of_its_message() -> None:
+    bench = Bench()
+    bench.read(1)
+    bench.read(1)
+    bench.handled[0].requeue(0.0)
+    assert bench.turn() == req(1)
+    bench.assert_nothing_is_in_flight()
+
+
+def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
+    bench = Bench()
+    bench.read(1, 2)
+    bench.connection.give_back()
+    assert bench.turn() == req(2)
+    assert bench.connection.in_flight.unanswered() == bench.handled
+    bench.handled[0].finish()
+    bench.turn()
+    bench.assert_nothing_is_in_flight()
+
+
+@pytest.mark.rule("MSG-6")
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_partition_goes_on_after_an_answer_that_came_too_late(comes_again: bool) -> None:
+    bench = Bench()
+    bench.read(1)
+    bench.clock.advance(62.0)
+    if comes_again:
+        bench.read(1, attempts=2)
+    assert bench.connection.count_out(bench.clock.now()) == bench.handled
+    bench.handled[0].finish()
+    assert bench.turn() == fin(1)
+    bench.assert_nothing_is_in_flight()
+    bench.read(2)
+    assert len(bench.handled) == 2
