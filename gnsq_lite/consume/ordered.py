@@ -21,21 +21,13 @@ class OrderedConnection(Subscribed):
     """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
 
     def __init__(self, sequence: Sequence, *connection: Any, reads_in_hub: bool = False) -> None:
-        super().__init__(*connection)
-        #: Whether handlers never run where messages are read.
-        self._reads_in_hub = reads_in_hub
+        super().__init__(*connection, reads_in_hub=reads_in_hub)
         self.fins = None  # each FIN moves the sequence on
         self._sequence = sequence
         #: Whether the flow control is not told yet of the message whose handler runs: most are finished at once.
         self._is_new = False
         #: Those whose FIN is queued and of which the sequence does not know yet.
         self._ended: deque[Message] = deque()
-
-    def run(self) -> None:
-        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
-        if self._stream is not None and self._codec is None and self._reads_in_hub:
-            self._stream.offer(self._take_messages, resumes=False)
-        super().run()
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: take a read that is messages and nothing else, as nearly all are; False: it is the reader's."""

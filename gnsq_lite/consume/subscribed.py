@@ -8,17 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
+from gnsq_lite.consume.message_owner import MessageOwner
 from gnsq_lite.consume.reading_limit import ReadingLimit
-from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.target import Owner, Target
+from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.delivery import TICK, Delivery
@@ -30,47 +30,6 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
 _GRACE = 0.5
-
-
-class Flow(Protocol):
-    """Counts what comes and goes, and sets RDY by it; called in the loop's thread."""
-
-    def received(self, endpoint: Endpoint, count: int) -> None:
-        """A read brought so many."""
-
-    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
-        """So many are in flight no more: answered, one of them with FIN where *success*; taken back by nsqd."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether what a read brought may call for a RDY that is to go out before its answers."""
-
-    def passed(self, endpoint: Endpoint) -> None:
-        """A message came and was finished, all in one turn of the loop.  Not where it is limited."""
-
-    def failed(self) -> None:
-        """A message failed: RDY 0, where that is called for, goes out before its REQ."""
-
-    def rest(self, endpoint: Endpoint, resting: bool) -> None:
-        """It keeps a failed message for a while, and gets no other; or it goes on."""
-
-
-class MessageOwner(Owner, Protocol):
-    """Who gets the messages; called in the loop's thread but where it says otherwise; must not wait."""
-
-    @property
-    def flow(self) -> Flow:
-        """Who counts them."""
-
-    @property
-    def handle(self) -> Callable[[list[Message]], None]:
-        """Has them handled; or sends them back, from the beginning of the end."""
-
-    def on_answers_lost(self, count: int) -> None:
-        """So many answers came after the end."""
-
-    def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the seconds nsqd shall hold it back.  Where handlers run."""
 
 
 class Subscribed(Connection):
@@ -85,8 +44,11 @@ class Subscribed(Connection):
         clock: Clock,
         *,
         is_prompt: bool = False,
+        reads_in_hub: bool = False,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
+        #: Whether handlers never run where messages are read.
+        self._reads_in_hub = reads_in_hub
         self._messages_to, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
@@ -124,6 +86,27 @@ class Subscribed(Connection):
 
     # -- messages
 
+    def run(self) -> None:
+        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
+        if self._stream is not None and self._codec is None and self._reads_in_hub:
+            self._stream.offer(self._take_messages, resumes=False)
+        super().run()
+
+    def _take_messages(self, data: bytes) -> bool:
+        """In the hub: take a read of messages and nothing else, while they come one by one; False: the reader does.
+
+        So a handler begins without a switch to the greenlet that reads.
+        """
+        delivery = self._delivery
+        if delivery is None or delivery.is_full or self.in_flight.count > self._limit.most:
+            return False
+        messages = self._decoder.feed_messages(data)
+        if not messages:
+            return False
+        self.read_at = self.clock.now()
+        self._on_messages(messages)
+        return True
+
     @property
     def received(self) -> int:
         """Messages since it was opened."""
@@ -139,7 +122,7 @@ class Subscribed(Connection):
         self._is_handing_on = False
         if kept:
             self._flush_soon()
-        elif self._came is not None:
+        elif self._came is not None and not (self._due or self._fins.due):
             self.loop.call_soon(self._choose)
 
     def _note(self, messages: list[Message], in_flight: int) -> int:

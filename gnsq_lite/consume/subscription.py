@@ -7,9 +7,10 @@ import random
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.message_owner import MessageOwner
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.settings import ConsumerSettings
-from gnsq_lite.consume.subscribed import MessageOwner, Subscribed
+from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
@@ -111,9 +112,7 @@ class Subscription:
             connect_to=mapped(settings.address_map, self.endpoint),
         )
         sequence = dialect.sequence(topic, self.endpoint)
+        given, in_hub = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool != "inline"
         if sequence is None:
-            return Subscribed(owner.loop, target, settings.connection, owner, owner.clock, is_prompt=settings.is_prompt)
-        reads_in_hub = settings.pool != "inline"
-        return OrderedConnection(
-            sequence, owner.loop, target, settings.connection, owner, owner.clock, reads_in_hub=reads_in_hub
-        )
+            return Subscribed(*given, is_prompt=settings.is_prompt, reads_in_hub=in_hub)
+        return OrderedConnection(sequence, *given, reads_in_hub=in_hub)

@@ -156,3 +156,46 @@ def test_what_is_sent_while_answers_wait_goes_out_at_once_with_them() -> None:
     written = bench.turn()
     assert commands.NOP in written
     assert commands.finish(messages[-1].id) in written
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    return (len(body) + 4).to_bytes(4, "big") + kind.to_bytes(4, "big") + body
+
+
+def message_frame(bench: Bench, id: int = 0) -> bytes:
+    head = int(bench.clock.wall() * 1e9).to_bytes(8, "big") + (1).to_bytes(2, "big")
+    return frame(2, head + b"%016d" % id + b"body")
+
+
+def test_in_the_hub_a_read_of_messages_is_handled_at_once_and_any_other_is_the_readers() -> None:
+    bench = Bench()
+    whole = message_frame(bench)
+    for other in (
+        b"",
+        whole[:-1],
+        whole + whole[:3],
+        frame(0, b"_heartbeat_"),
+        whole + frame(0, b"_heartbeat_"),
+        b"HTTP",
+    ):
+        assert not bench.connection._take_messages(other)
+        assert (bench.held, bench.connection.received) == ([], 0)
+    bench.clock.advance(3.0)
+    assert bench.connection._take_messages(whole + message_frame(bench, 1))
+    assert [message.id for message in bench.held] == [b"%016d" % n for n in (0, 1)]
+    assert bench.connection.read_at == bench.clock.now()  # a sign of life
+    assert bench.connection.in_flight.count == 2
+
+
+def test_in_the_hub_nothing_is_taken_at_full_speed_nor_while_too_much_is_in_flight() -> None:
+    bench = Bench()
+    delivery = bench.connection._delivery
+    assert delivery is not None
+    delivery.is_full = True
+    assert not bench.connection._take_messages(message_frame(bench))
+    delivery.is_full = False
+    most = bench.connection._limit.most
+    for id in range(most + 1):
+        assert bench.connection._take_messages(message_frame(bench, id))
+    assert not bench.connection._take_messages(message_frame(bench, most + 1))
+    assert len(bench.held) == most + 1

@@ -1,0 +1,51 @@
+"""What a subscribed connection asks of those above it: to count its messages, and to have them handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.message import Message
+from gnsq_lite.net.target import Owner
+
+
+class Flow(Protocol):
+    """Counts what comes and goes, and sets RDY by it; called in the loop's thread."""
+
+    def received(self, endpoint: Endpoint, count: int) -> None:
+        """A read brought so many."""
+
+    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
+        """So many are in flight no more: answered, one of them with FIN where *success*; taken back by nsqd."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether what a read brought may call for a RDY that is to go out before its answers."""
+
+    def passed(self, endpoint: Endpoint) -> None:
+        """A message came and was finished, all in one turn of the loop.  Not where it is limited."""
+
+    def failed(self) -> None:
+        """A message failed: RDY 0, where that is called for, goes out before its REQ."""
+
+    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+        """It keeps a failed message for a while, and gets no other; or it goes on."""
+
+
+class MessageOwner(Owner, Protocol):
+    """Who gets the messages; called in the loop's thread but where it says otherwise; must not wait."""
+
+    @property
+    def flow(self) -> Flow:
+        """Who counts them."""
+
+    @property
+    def handle(self) -> Callable[[list[Message]], None]:
+        """Has them handled; or sends them back, from the beginning of the end."""
+
+    def on_answers_lost(self, count: int) -> None:
+        """So many answers came after the end."""
+
+    def requeue_delay(self, message: Message, asked: float | None) -> float:
+        """Return the seconds nsqd shall hold it back.  Where handlers run."""
