@@ -26,8 +26,8 @@ from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SH
 _ids = Struct(">QQ").unpack
 _tail = Struct(">qI").unpack_from
 _trace = Struct(">2sQQqI")
-#: Without a function of Python in between.
-_content = tuple.__new__
+_new: Callable[[type[YouzanMessage]], YouzanMessage] = object.__new__
+_init = Message.__init__
 
 #: Found in the header of a compressed message.
 _COMPRESSED = CODEC_KEY.encode()
@@ -217,10 +217,13 @@ def message_factory(
         return make_plain
 
     def make_tailed(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
-        if len(rest) < TAIL_LENGTH:
-            decode_content(rest, layout)
-        content = _content(Content, (rest[TAIL_LENGTH:], None, EXT_NONE, *_tail(rest)))
-        return YouzanMessage(connection, ns, attempts, id, content, partition)
+        if partition is None or len(rest) < TAIL_LENGTH:
+            return YouzanMessage(connection, ns, attempts, id, decode_content(rest, layout), partition)
+        message = _new(YouzanMessage)  # as its __init__ does, at half of the cost
+        _init(message, connection, ns, attempts, id, rest[TAIL_LENGTH:])
+        message.queue_offset, message.raw_size = _tail(rest)
+        message.partition, message.header_bytes, message._headers = partition, None, None
+        return message
 
     def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
         content = decode_content(rest, layout)

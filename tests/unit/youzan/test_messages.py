@@ -61,6 +61,15 @@ def test_sub_advanced_tells_the_place_in_the_queue() -> None:
     assert (message.internal_id, message.trace_id) == (receipt.internal_id, receipt.trace_id)
 
 
+@pytest.mark.parametrize("name", ["sub_advanced", "sub_ordered"])
+def test_a_message_of_a_known_partition_is_like_any_other(name: str) -> None:
+    known, told = messages_of(name, Layout(tail=True), 0), messages_of(name, Layout(tail=True))
+    slots = [
+        slot for kind in YouzanMessage.__mro__ for slot in getattr(kind, "__slots__", ()) if slot != "_extended_to"
+    ]
+    assert [[getattr(m, slot) for slot in slots] for m in known] == [[getattr(m, slot) for slot in slots] for m in told]
+
+
 @pytest.mark.rule("YZ-6")
 def test_an_ordered_message_comes_again_before_any_later_one() -> None:
     messages = messages_of("sub_ordered", Layout(tail=True))
