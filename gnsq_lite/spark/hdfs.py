@@ -25,7 +25,7 @@ log = logging.getLogger("gnsq_lite.spark")
 _T = TypeVar("_T")
 #: Seconds a call may take: the library itself waits for good for a NameNode that took a call and does not answer.
 LIMIT = 60.0
-#: Seconds one attempt at a write may take, and bytes that pass in each further one.
+#: Seconds one attempt at a read or a write may take, and bytes that pass in each further one.
 ATTEMPT, SLOWEST = 10.0, 2_000_000
 #: Seconds after an attempt that a DataNode failed in which a file begins with one copy.
 SPARED = 30.0
@@ -101,12 +101,21 @@ class HdfsStore:
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
 
-        def fetched(client: Any) -> bytes:
-            file = client.read(self._path(name))
+        begun = self._clock.now()
+        while True:
+            file = self._call(name, lambda client: client.read(self._path(name)))
             end = len(file) if size is None else min(len(file), at + size)
-            return bytes(file.read_range(at, end - at)) if at < end else b""
+            fetch = partial(_range, file, at, end - at)
+            try:
+                return self._call(name, fetch, self._bounded(end - at))
+            except TimeoutError as error:  # a silent DataNode; the NameNode may name another first
+                if self._clock.now() >= begun + self._limit:
+                    raise
+                log.warning("a read is tried again: %s", error)
 
-        return self._call(name, fetched)
+    def _bounded(self, size: int) -> float:
+        """Return the seconds that so many bytes may take."""
+        return min(self._limit, ATTEMPT + max(0, size) / SLOWEST)
 
     def sizes(self) -> dict[str, int]:
         """Return name -> bytes of what is there, sorted by name."""
@@ -143,7 +152,7 @@ class HdfsStore:
         this library fails, or waits for good.
         """
         begun, care, pause = self._clock.now(), self._care, 0.05
-        limit = min(self._limit, ATTEMPT + len(data) / SLOWEST)
+        limit = self._bounded(len(data))
         failures = 0 if care.until is None else 1
         while True:
             one_copy = failures > 1 or self._clock.now() < (care.until or 0.0)
@@ -256,3 +265,7 @@ class HdfsStore:
             raise FileExistsError(f"{where} exists") from error
         kind = _NotTaken if isinstance(error, _NotTaken) else OSError
         raise kind(f"{where}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _range(file: Any, at: int, size: int, client: Any) -> bytes:
+    return bytes(file.read_range(at, size)) if size > 0 else b""

@@ -25,6 +25,24 @@ class Panic(BaseException):
     """What the library raises for a defect of its own."""
 
 
+class FakeFile:
+    """A file that is read."""
+
+    def __init__(self, client: FakeClient, data: bytes) -> None:
+        self._client, self._data = client, data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self) -> bytes:
+        return self._data
+
+    def read_range(self, at: int, size: int) -> bytes:
+        self._client._begin("range")
+        assert at + size <= len(self._data), "the library panics"
+        return self._data[at : at + size]
+
+
 class FakeClient:
     """Files by path, of which each knows when it was written; *trouble* runs before a call of that name."""
 
@@ -71,8 +89,7 @@ class FakeClient:
         self._begin("read")
         if path not in self.files:
             raise FileNotFoundError(path)
-        data = self.files[path][0]
-        return SimpleNamespace(read=lambda: data)
+        return FakeFile(self, self.files[path][0])
 
     def get_file_info(self, path: str) -> Any:
         written = self.files[path][1] if path in self.files else self.now
@@ -191,6 +208,25 @@ def test_a_data_node_that_died_is_written_around_with_one_copy_until_it_is_named
     assert client.sent_to[4:] == [1, 3, 1, 3, 3, 3]
     assert len(client.files) == 5, "nothing was left aside"
     assert {client.copies[name] for name in client.files} == {3}, "the NameNode makes the others"
+
+
+def test_a_read_that_a_data_node_leaves_unanswered_is_asked_for_again(
+    store: HdfsStore, client: FakeClient, clock: FakeClock
+) -> None:
+    store.create("1", b"some data")
+    held = threading.Event()
+    client.trouble["range"] = lambda: client.trouble.clear() or held.wait()
+    store._limit = 0.05
+    try:
+        assert store.read("1", 5) == b"data"
+        client.trouble["range"] = lambda: clock.advance(0.1) or held.wait()
+        with pytest.raises(TimeoutError, match=r"log/1: no answer within 0\.05 s"):
+            store.read("1")
+    finally:
+        held.set()
+    store._limit = 20.0
+    client.trouble.clear()
+    assert (store.read("1", 0, 4), store.read("1", 9), store.read("1", 20, 4)) == (b"some", b"", b"")
 
 
 def test_a_large_file_has_more_time_and_none_has_more_than_the_limit(
