@@ -1,6 +1,7 @@
 """Package definition.  The version's only home is ``gnsq_lite/version.py``."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -10,6 +11,16 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "gnsq_lite/version.py").r
 assert VERSION is not None
 
 CLI = ["click>=8.1", "rich>=13.0"]
+
+#: It waits as only Linux does.
+SHARED = [
+    Extension(
+        "gnsq_lite._shared",
+        ["gnsq_lite/_shared.c", "gnsq_lite/_shared_io.c", "gnsq_lite/_shared_lock.c"],
+        depends=["gnsq_lite/_shared.h"],
+        optional=True,
+    )
+]
 
 setup(
     name="gnsq_lite",
@@ -34,6 +45,7 @@ setup(
             optional=True,
         ),
         Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),
+        *(SHARED if sys.platform == "linux" else ()),
     ],
     install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0,<3"],
     extras_require={

@@ -19,8 +19,7 @@ def answering(answer: Callable[[socket.socket, int], None]) -> str:
         commands = nsqd.makefile("rb")
         commands.read(4)
         count = 0
-        while True:
-            commands.readline()
+        while commands.readline():
             commands.read(struct.unpack(">I", commands.read(4))[0])
             count += 1
             answer(nsqd, count)

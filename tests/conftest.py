@@ -54,9 +54,11 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str:
     """Say which implementation the run tests: the accelerator is easily missing where a compile has failed."""
     from gnsq_lite import packing, speed
+    from gnsq_lite.publish import carrying
 
-    said = {True: "C", False: "Python"}
-    return f"gnsq_lite: messages in {said[speed.is_accelerated]}, batches in {said[packing.is_accelerated]}"
+    parts = {"messages": speed, "batches": packing, "publishing threads": carrying}
+    said = (f"{part} in {'C' if home.is_accelerated else 'Python'}" for part, home in parts.items())
+    return f"gnsq_lite: {', '.join(said)}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

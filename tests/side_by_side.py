@@ -72,11 +72,11 @@ PATCHABLE = (
     *("tests/unit/test_threads.py", "tests/unit/test_runner.py", "tests/unit/test_testing.py"),
     *("tests/system", "tests/contract"),
 )
-#: What the accelerator replaces, without it: the wire, Readers and TLS.
+#: What the accelerator replaces, without it: the wire, Readers, TLS and publishing threads.
 REPLACED = (
     *("tests/unit/wire", "tests/unit/net", "tests/unit/consume", "tests/unit/publish", "tests/unit/test_speed.py"),
     *("tests/unit/test_runner.py", "tests/unit/test_seats.py", "tests/unit/test_packing.py"),
-    *("tests/system/test_reader.py", "tests/system/test_security.py"),
+    *("tests/system/test_reader.py", "tests/system/test_security.py", "tests/system/test_carried_publishes.py"),
 )
 LONG = {"GNSQ_LITE_IMPL": "c", "GNSQ_TESTS_LONG": "1"}
 CHECKS = {

@@ -257,9 +257,9 @@ class Stream:
         self._sharing = sharing
         return True
 
-    def calls(self) -> tuple[Callable[[int], bytes], Callable[[bytes, int], int], int]:
-        """Return, for threads, what receives, which waits a moment and then raises BlockingIOError; and what sends."""
-        return self._sock.recv, self._sock.send, _DONTWAIT
+    def calls(self) -> tuple[Callable[[int], bytes], Callable[[bytes, int], int], int, int]:
+        """Return what threads receive by (BlockingIOError: nothing for a moment); what sends, its flags; and the fd."""
+        return self._sock.recv, self._sock.send, _DONTWAIT, self._sock.fileno()
 
     def something_came(self) -> bool:
         """Look, without waiting, whether there are bytes, the end of the stream, or an error, to be read."""

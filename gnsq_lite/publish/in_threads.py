@@ -15,8 +15,8 @@ from gevent._hub_local import get_hub_if_exists
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.publish.answer_queue import Taken
+from gnsq_lite.publish.carrying import make_lock
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire.commands import PUBLISH_HEADS
 
@@ -73,7 +73,7 @@ class InThreads:
         self._submit, self.taken, self._given_up = submit, taken, given_up
         self._cover, self._reasons = cover, reasons
         #: Guards who sends and reads on each connection, their queues, and whether a publish was sent or given up.
-        self.lock = native_lock()
+        self.lock = make_lock()
         #: What was handed to the loop, until it is in its queues.
         self._entering: deque[Publication] = deque()
         #: Of its own: what a thread leaves to the loop would take two, and then always meet the same nsqd.

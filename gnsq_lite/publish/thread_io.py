@@ -23,7 +23,7 @@ class ThreadIO:
     def __init__(self, stream: Stream, codec: Codec | None) -> None:
         self._stream, self._codec = stream, codec
         #: Of bytes at most; waits a moment, and then raises BlockingIOError.  And what sends, with its flags.
-        self.receive, self.write, self.flags = stream.calls()
+        self.receive, self.write, self.flags, self.fd = stream.calls()
         #: Whether bytes change on the way; where they do not, neither coding needs to be asked.
         self.is_coded = codec is not None or stream.tls is not None
         #: What a thread has decompressed, and the loop is to take first.

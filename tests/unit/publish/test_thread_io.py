@@ -24,7 +24,7 @@ class Line:
         self.error: NSQConnectionError | None = None
 
     def calls(self) -> Any:
-        return None, None, 0
+        return None, None, 0, -1
 
     def encrypt(self, data: bytes) -> bytes:
         if self.error is not None:

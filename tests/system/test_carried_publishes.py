@@ -1,0 +1,142 @@
+"""Plain publishes of threads go the short way, and on it nobody is left behind whatever the others do."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnsq_lite.publish import carrying
+from tests.system.test_process_faults import python
+
+SHORT = """
+import sys, threading
+from gnsq_lite import Writer
+from tests.answering import OK, answering
+writer = Writer(answering(lambda nsqd, count: nsqd.sendall(OK)))
+writer.publish("t", b"first")
+called = set()
+threading.setprofile(lambda frame, event, arg: called.add(frame.f_code.co_name))
+threads = [threading.Thread(target=lambda: [writer.publish("t", b"x") for _ in range(200)]) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert "publish" in called
+print(*(called & {"_begin", "_send_for_all", "_read_for_all", "_follow", "_quit", "take_oks"}))
+stats = writer.stats()
+assert stats.published == 801, stats
+one = stats.connections[0]
+assert one.bytes_in >= 8010 and one.bytes_out >= 801 * len("PUB t\\n....x"), one
+"""
+
+
+@pytest.mark.program
+@pytest.mark.skipif(not carrying.is_accelerated, reason="Python goes the long way")
+def test_plain_publishes_of_threads_are_carried_by_c() -> None:
+    done = python(SHORT, limit=60.0)
+    assert (done.returncode, done.stdout.split()) == (0, []), done
+
+
+#: The server answers four publishes at once, and the others when the four have ended, or have come on; where the others
+#: are busy, it always owes them one answer until then.
+TURNS = """
+import sys, threading
+from gnsq_lite import Writer
+from tests.answering import OK, answering
+case = sys.argv[1]
+others = {"nobody": 0, "busy": 2}.get(case, 1)
+come_on = {"one comes on": 1, "all come on": 4}.get(case, 0)
+arrived, ended, lock, owed = threading.Semaphore(0), threading.Semaphore(0), threading.Lock(), 0
+def answer(nsqd, count):
+    global owed
+    arrived.release()
+    with lock:
+        owed += 1
+        if count <= 2 or over or (case == "busy" and owed > 1 and count > 6 + others):
+            nsqd.sendall(OK)
+            owed -= 1
+        elif count == 6 + others:
+            nsqd.sendall(OK * 4)
+            owed -= 4
+            threading.Thread(target=answer_the_others, args=(nsqd,)).start()
+def answer_the_others(nsqd):
+    global owed, over
+    for _ in range(4):
+        ended.acquire()
+    for _ in range(come_on):
+        arrived.acquire()
+    with lock:
+        over = True
+        nsqd.sendall(OK * owed)
+over = False
+writer = Writer(answering(answer), publish_timeout=20)
+writer.publish("t", b"first")
+for _ in range(2):
+    arrived.acquire()
+def publish():
+    writer.publish("t", b"x")
+    ended.release()
+    if threading.current_thread() in threads[:come_on]:
+        writer.publish("t", b"y")
+def last():
+    writer.publish("t", b"z")
+    while case == "busy" and not over:
+        writer.publish("t", b"z")
+threads = [threading.Thread(target=publish) for _ in range(4)] + [threading.Thread(target=last) for _ in range(others)]
+for thread in threads:
+    thread.start()
+    arrived.acquire()
+for thread in threads:
+    thread.join(15)
+    assert not thread.is_alive()
+assert writer.stats().unknown == writer.stats().failed == writer.stats().pending == 0
+writer.close()
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("case", ["somebody", "nobody", "one comes on", "all come on", "busy"])
+def test_who_was_answered_goes_on_whatever_the_others_do(case: str) -> None:
+    """Whether or not somebody still reads, and although who has its turn publishes no more, or only once more."""
+    done = python(TURNS, case, limit=60.0)
+    assert done.returncode == 0, done
+
+
+STUCK = """
+import sys, threading, time
+from gnsq_lite import Writer
+from tests.answering import OK, answering
+go = threading.Event()
+def answer(nsqd, count):
+    if count > 2:
+        go.wait(20)
+    nsqd.sendall(OK)
+writer = Writer(answering(answer), publish_timeout=20)
+writer.publish("t", b"first")
+ok = []
+def publish():
+    for _ in range(2):
+        writer.publish("t", b"x" * 1_000_000)
+        ok.append(1)
+threads = [threading.Thread(target=publish) for _ in range(24)]
+for thread in threads:
+    thread.start()
+limit = time.monotonic() + 20
+connection = next(iter(writer._core.destinations.values())).connection
+while connection._stream.stuck_since is None:
+    assert time.monotonic() < limit
+    time.sleep(0.01)
+go.set()
+for thread in threads:
+    thread.join(20)
+assert len(ok) == 48
+assert connection.traffic()[1] > 48_000_000
+writer.close()
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+def test_what_nsqd_does_not_take_at_once_is_written_by_the_loop() -> None:
+    done = python(STUCK, limit=90.0)
+    assert done.returncode == 0, done
