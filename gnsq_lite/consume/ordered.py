@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from greenlet import getcurrent
+
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.os_threads import native_ident
@@ -113,7 +115,10 @@ class OrderedConnection(Subscribed):
         """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""
         for decision in decisions:
             if isinstance(decision, Handle):
-                self._messages_to.handle([decision.message])
+                if self._reads_in_hub or getcurrent() is not self.loop.hub:
+                    self._messages_to.handle([decision.message])
+                else:
+                    self.loop.spawn("inline handler", self._messages_to.handle, [decision.message])
             elif isinstance(decision, Hold):
                 self._hold(decision.message, decision.seconds)
             elif isinstance(decision, SendBack):

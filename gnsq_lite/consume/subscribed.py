@@ -47,7 +47,7 @@ class Subscribed(Connection):
         reads_in_hub: bool = False,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
-        #: Whether handlers never run where messages are read.
+        #: Whether messages may be handed on in the hub: not to inline handlers, who would run there.
         self._reads_in_hub = reads_in_hub
         self._messages_to, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from greenlet import getcurrent
 
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.dialect import Endpoint
@@ -29,18 +30,23 @@ class Bench:
     unsent = 0
     is_limited = False
 
-    def __init__(self, handle: Callable[[Message], object] = lambda message: None) -> None:
+    def __init__(self, handle: Callable[[Message], object] = lambda message: None, reads_in_hub: bool = True) -> None:
         self.clock, self.due = FakeClock(), list[Callable[[], None]]()
         self.sent: list[bytes] = []
         self.handled: list[Message] = []
         self.counted = 0
         self.flow, self._handle = self, handle
-        self.hub = SimpleNamespace(loop=None)
-        loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append, ident=native_ident())
+        self.hub: Any = SimpleNamespace(loop=None)
+        self.spawned: list[tuple[Any, ...]] = []
+        loop: Any = SimpleNamespace(
+            hub=self.hub, call_soon=self.due.append, ident=native_ident(), spawn=lambda *call: self.spawned.append(call)
+        )
         target = Target(endpoint=Endpoint("nsqd", 4150, 3), topic="t", channel="ch")
         owner: Any = self
         partition = OrderedPartition(self.clock)
-        self.connection = OrderedConnection(partition, loop, target, ConnectionOptions(), owner, self.clock)
+        self.connection = OrderedConnection(
+            partition, loop, target, ConnectionOptions(), owner, self.clock, reads_in_hub=reads_in_hub
+        )
         self.connection._stream = owner
         self.connection._adopt(Negotiated(negotiated=True, msg_timeout=60.0))
         self.connection.opened_at = self.clock.now()
@@ -191,3 +197,16 @@ def test_a_partition_goes_on_after_an_answer_that_came_too_late(comes_again: boo
     bench.assert_nothing_is_in_flight()
     bench.read(2)
     assert len(bench.handled) == 2
+
+
+def test_an_inline_handler_never_runs_in_the_hub() -> None:
+    bench = Bench(reads_in_hub=False)
+    bench.connection.loop.hub = getcurrent()
+    bench.read(1)
+    bench.read(1, attempts=2)
+    bench.connection.left_open(bench.handled[0])
+    bench.turn()
+    assert len(bench.handled) == 1
+    ((_, handle, again),) = bench.spawned
+    handle(again)
+    assert [message.attempts for message in bench.handled] == [1, 2]
