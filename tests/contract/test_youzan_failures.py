@@ -119,7 +119,7 @@ def test_partitions_that_a_topic_grows_are_written_and_read(real: RealCluster) -
     got: list[Any] = []
     with reading(real, topic, got) as reader, writing(real) as writer:
         writer.publish(topic, b"first")
-        until(lambda: cluster.try_post(f"/topic/partition/expand?topic={topic}&partition_num=2"), 120.0)
+        until(lambda: cluster.try_post(f"/topic/partition/expand?topic={topic}&partition_num=2"), _FAILOVER)
         until(lambda: len(cluster.leaders(topic)) == 2, _FAILOVER)
         until(lambda: len(reader.stats().connections) == 2, 60.0)
         with writing(real) as fresh:
