@@ -91,7 +91,7 @@ class Consumer:
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self.stopped = StoppedPartitions(self.tries)
         self.losses: Losses[Endpoint] = Losses(settings.reconnect, clock=clock, rng=self.rng)
-        self.search = LeaderSearch(loop, self.rng, self._is_read, self._ask)
+        self.search = LeaderSearch(loop, self.rng, clock, self._is_read, self._ask)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
         leave_at_exit(self)

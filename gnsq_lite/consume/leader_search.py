@@ -8,6 +8,7 @@ from typing import Any
 
 import gevent
 
+from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.losses import LONGEST_PAUSE, first_pause
@@ -20,18 +21,29 @@ class LeaderSearch:
     """
 
     def __init__(
-        self, loop: Loop, rng: Random, is_read: Callable[[Endpoint], bool], ask: Callable[[Endpoint], bool]
+        self,
+        loop: Loop,
+        rng: Random,
+        clock: Clock,
+        is_read: Callable[[Endpoint], bool],
+        ask: Callable[[Endpoint], bool],
     ) -> None:
-        self._loop, self._rng, self._is_read, self._ask = loop, rng, is_read, ask
+        self._loop, self._rng, self._clock, self._is_read, self._ask = loop, rng, clock, is_read, ask
         #: One search at a time for each partition.
         self._searches: dict[int | None, Any] = {}
-        #: How often each partition was lost since it was last subscribed.
+        #: How often each partition was lost since it was last subscribed for a while.
         self._misses: dict[int | None, int] = {}
+        #: When each partition that is read was subscribed.
+        self._found_at: dict[int | None, float] = {}
 
     def lost(self, endpoint: Endpoint, after: float) -> None:
         """Look for the leader of its partition, first after so many seconds."""
         partition = endpoint.partition
-        # An nsqlookupd may list for a minute a leader that says it is none.
+        now = self._clock.now()
+        if now - self._found_at.pop(partition, now) > LONGEST_PAUSE:
+            self._misses.pop(partition, None)
+        # An nsqlookupd may list for a minute a leader that says it is none.  And one with too few replicas sends, but
+        # takes no FIN: each connection is good for handling the same message once more, in vain.
         misses = self._misses[partition] = self._misses.get(partition, 0) + 1
         before = self._searches.pop(partition, None)
         if before is not None:
@@ -41,7 +53,7 @@ class LeaderSearch:
 
     def found(self, endpoint: Endpoint) -> None:
         """Its partition is subscribed again."""
-        self._misses.pop(endpoint.partition, None)
+        self._found_at[endpoint.partition] = self._clock.now()
 
     def tasks(self) -> Iterable[Any]:
         """Return the greenlets of all searches."""
