@@ -11,6 +11,8 @@ from xml.sax.saxutils import escape
 
 #: What the tables compare with: a ratio is the median of the rounds' ratios.
 REFERENCES = ("raw-gevent", "go-nsq", "gnsq")
+#: On Youzan's servers.
+YOUZAN_REFERENCES = ("youzan-go-nsq",)
 
 Result = dict[str, Any]
 """A case: title, group, unit, server, rows: {client: {values: [...], ...}}, failed: {client: why}."""
@@ -37,7 +39,8 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
         return _latency_rows(result)
     if result["group"] == "idle":
         return _idle_rows(result)
-    head = ["client", "median", "min", "max", "wall, per second", "growth, KiB", *(f"/ {name}" for name in REFERENCES)]
+    references = YOUZAN_REFERENCES if result["group"] == "youzan" else REFERENCES
+    head = ["client", "median", "min", "max", "wall, per second", "growth, KiB", *(f"/ {name}" for name in references)]
     table = []
     ordered = sorted(result["rows"].items(), key=lambda row: -statistics.median(row[1]["values"]))
     for client, row in ordered:
@@ -46,7 +49,7 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
         cells.append(number(statistics.median(row["per_second"])) if row["per_second"] else "")
         growth = [(raw["rss_end"] - raw["rss_start"]) / 1024 for raw in row["raw"]]
         cells.append(f"{statistics.median(growth):.0f}" if growth else "")
-        for name in REFERENCES:
+        for name in references:
             found = ratio(result, client, name)
             cells.append("" if found is None else f"{found:.2f}")
         table.append(cells)
@@ -132,6 +135,7 @@ _GROUPS = {
     "latency": "Latency from publish to handler",
     "work": "Handlers that take time",
     "idle": "Idle connections",
+    "youzan": "Youzan's servers",
     "scale": "How the cost grows",
     "codec": "Decode and encode alone",
     "rules": "Rules under load",

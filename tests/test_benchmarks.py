@@ -425,3 +425,19 @@ def test_gnsq_lite_names_every_way_of_using_it() -> None:
     clients = chosen_clients(parser().parse_args(["--impl", "gnsq_lite,go-nsq"]))
     assert [client.name for client in clients if client.ours] == [i.name for i in IMPLEMENTATIONS if i.ours]
     assert clients[-1].name == "go-nsq"
+
+
+def test_every_group_of_cases_has_its_part_of_the_report() -> None:
+    raw = {"rss_start": 0, "rss_end": 0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "max": 1.0, "cpu": 1.0, "wall": 1.0}
+    row = {"values": [2.0], "per_second": [2.0], "raw": [raw]}
+    run: dict[str, Any] = {
+        "about": {"when": "", "machine": {"cpu": "", "cores": "", "kernel": "", "load": ""}, "versions": {}},
+        "results": [
+            {"title": case.title, "group": case.group, "unit": "", "server": "", "rounds": 1, "failed": {}}
+            | {"rows": {"gnsq_lite-greenlet": row, "youzan-go-nsq": row}}
+            for case in all_cases()
+        ],
+    }
+    text = report.rst(run)
+    assert all(case.title in text for case in all_cases())
+    assert "/ youzan-go-nsq" in text
