@@ -12,6 +12,7 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.errors import OptionError
+from gnsq_lite.spark.compat import supports_available_now
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
@@ -125,21 +126,21 @@ def test_a_corpus_archived_and_replayed_is_the_same(spark: Any, nsqd: ServerHand
         "nsqdTCPAddresses": nsqd.tcp_address,
         "spoolDir": str(tmp_path / "spool"),
         "idleTimeoutMs": "500",
-        "maxOffsetsPerTrigger": "4000",
     }
+    limits = {"maxOffsetsPerTrigger": "4000"} if supports_available_now() else {}  # or one batch is all of a run
     with Writer(nsqd.tcp_address) as writer:
         for at in range(0, len(lines), 500):
             writer.multipublish(topic, lines[at : at + 500])
     seen: list[int] = []
     outcome = archive(
-        source,
+        {**source, **limits},
         tmp_path / "archive",
         checkpoint=tmp_path / "checkpoint",
         available_now=True,
         spark=spark,
         on_progress=lambda now: seen.append(now.rows),
     )
-    assert (outcome.rows, outcome.batches >= 5, seen[-1]) == (len(lines), True, len(lines))
+    assert (outcome.rows, outcome.batches >= (5 if limits else 1), seen[-1]) == (len(lines), True, len(lines))
     sink = {"nsqdTCPAddresses": nsqd.tcp_address, "topic": topic + "-again"}
     assert replay(tmp_path / "archive", sink, spark=spark).rows == len(lines)
     assert Counter(received(nsqd, topic + "-again", len(lines))) == Counter(lines)
