@@ -126,6 +126,7 @@ def test_a_corpus_archived_and_replayed_is_the_same(spark: Any, nsqd: ServerHand
         "nsqdTCPAddresses": nsqd.tcp_address,
         "spoolDir": str(tmp_path / "spool"),
         "idleTimeoutMs": "500",
+        "segmentMaxRecords": "4000",  # several files of one batch
     }
     limits = {"maxOffsetsPerTrigger": "4000"} if supports_available_now() else {}  # or one batch is all of a run
     with Writer(nsqd.tcp_address) as writer:
