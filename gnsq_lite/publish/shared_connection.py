@@ -85,14 +85,26 @@ class SharedConnection(WatchedConnection):
 
     def _join_alive(self, publication: Publication, command: bytes) -> bool:
         """As the reader, check that the connection is alive, and queue it; False: something has arrived."""
-        alive = not self._stream.something_came()  # type: ignore[union-attr]
+        alive = self._is_quiet(publication)
         with self._lock:
+            if self._reader is not publication:
+                return False  # what came is the loop's
             # What came may be the answer to one that another thread has sent meanwhile.
             if (alive or self._pending) and self._lent:
                 self._join(publication, command)
                 return True
         self._watch_soon()
         return False
+
+    def _is_quiet(self, mine: Publication) -> bool:
+        """As the reader: whether nothing has come, but for what decodes to nothing."""
+        while self._stream.something_came():  # type: ignore[union-attr]
+            if not self._io.is_coded:
+                return False
+            self._read_for_all(mine)
+            if self._reader is not mine:
+                return False
+        return True
 
     def _wait_in_line(self, publication: Publication) -> None:
         publication.gate = held_lock()

@@ -1,0 +1,67 @@
+"""What a thread does with what has come on a connection that owes nobody anything, before it publishes there."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnsq_lite.publish.shared_connection import SharedConnection
+from gnsq_lite.publish.watched_connection import LOOP
+from tests.fakes import FakeClock
+
+
+class Line:
+    """A connection that a thread is about to read, its stream and its coding."""
+
+    def __init__(self, came: list[bytes | None], *, is_coded: bool = True) -> None:
+        #: Reads to come, and what each decodes to for the loop; None: to nothing.
+        self.came, self.is_coded = came, is_coded
+        self.given: list[bytes] = []
+        self.calls: list[Any] = []
+        self.publication: Any = SimpleNamespace(decided=[], gate=None, deadline=float("inf"))
+        connection: Any = SharedConnection.__new__(SharedConnection)
+        connection._stream = connection._io = self
+        connection._lock, connection.clock = threading.Lock(), FakeClock()
+        connection.loop = SimpleNamespace(call_soon=self.calls.append)
+        connection._pending, connection._followers, connection._queue = deque(), deque(), []
+        connection._lent, connection._sender, connection._reader = True, None, self.publication
+        connection._reads, connection._bytes_in = False, 0
+        self.connection = connection
+
+    def something_came(self) -> bool:
+        return bool(self.came)
+
+    def receive(self, size: int) -> bytes:
+        return b"record"
+
+    def decode(self, data: bytes, take: Any) -> bytes | None:
+        return self.came.pop(0)
+
+    def give(self, data: bytes) -> None:
+        self.given.append(data)
+
+
+@pytest.mark.parametrize("records", [0, 1, 3])
+def test_what_decodes_to_nothing_leaves_no_publish_to_the_loop_which_may_be_busy(records: int) -> None:
+    line = Line([None] * records)
+    assert line.connection._join_alive(line.publication, b"PUB t\n")
+    assert line.connection._queue == [(line.publication, b"PUB t\n")]
+    assert line.connection._reader is line.connection._sender is line.publication
+    assert line.given == []
+
+
+def test_what_decodes_to_more_is_the_loops_and_so_is_the_publish() -> None:
+    line = Line([None, b"a heartbeat"])
+    assert not line.connection._join_alive(line.publication, b"PUB t\n")
+    assert (line.given, line.connection._queue, line.connection._reader) == ([b"a heartbeat"], [], LOOP)
+
+
+def test_what_is_not_coded_says_something_and_stays_where_it_is() -> None:
+    line = Line([b"a heartbeat"], is_coded=False)
+    assert not line.connection._join_alive(line.publication, b"PUB t\n")
+    assert (line.came, line.connection._queue) == ([b"a heartbeat"], [])
+    assert line.connection._reader is line.publication  # who gives it back
