@@ -114,5 +114,5 @@ class Subscription:
         sequence = dialect.sequence(topic, self.endpoint)
         given, in_hub = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool != "inline"
         if sequence is None:
-            return Subscribed(*given, is_prompt=settings.is_prompt, reads_in_hub=in_hub)
+            return Subscribed(*given, is_prompt=settings.is_prompt, reads_in_hub=settings.pool == "greenlet")
         return OrderedConnection(sequence, *given, reads_in_hub=in_hub)
