@@ -17,7 +17,7 @@ SHARED = [
     Extension(
         "gnsq_lite._shared",
         ["gnsq_lite/_shared.c", "gnsq_lite/_shared_io.c", "gnsq_lite/_shared_lock.c"],
-        depends=["gnsq_lite/_shared.h"],
+        depends=["gnsq_lite/_shared.h", "gnsq_lite/_slots.h"],
         optional=True,
     )
 ]
@@ -41,7 +41,7 @@ setup(
         Extension(
             "gnsq_lite._speed",
             ["gnsq_lite/_speed.c", "gnsq_lite/_speed_run.c", "gnsq_lite/_speed_lists.c"],
-            depends=["gnsq_lite/_speed.h"],
+            depends=["gnsq_lite/_speed.h", "gnsq_lite/_slots.h"],
             optional=True,
         ),
         Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),

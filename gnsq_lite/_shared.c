@@ -244,21 +244,13 @@ carry(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return begun < 0 ? NULL : PyLong_FromLong(done);
 }
 
-/* Find the *fields* of *type*, which are slots; -1 with TypeError where one is missing. */
+/* Find the fields *names* of *type*, which are slots; -1 with an exception. */
 static int
 find(PyTypeObject *type, const char *const *names, Py_ssize_t *at, int count)
 {
     for (int i = 0; i < count; i++) {
-        PyObject *found = PyObject_GetAttrString((PyObject *)type, names[i]);
-        if (found == NULL) {
-            return -1;
-        }
-        int is_slot = Py_IS_TYPE(found, &PyMemberDescr_Type) && PyType_IsSubtype(type, PyDescr_TYPE(found)) &&
-                      ((PyMemberDescrObject *)found)->d_member->type == Py_T_OBJECT_EX;
-        at[i] = is_slot ? ((PyMemberDescrObject *)found)->d_member->offset : 0;
-        Py_DECREF(found);
-        if (!is_slot) {
-            PyErr_Format(PyExc_TypeError, "%s is no slot of %s", names[i], type->tp_name);
+        at[i] = slot_offset(type, names[i], 1);
+        if (at[i] < 0) {
             return -1;
         }
     }
@@ -271,14 +263,17 @@ PyDoc_STRVAR(know_doc, "know($module, connection, publication, taken, /)\n--\n\n
 static PyObject *
 know(PyObject *module, PyObject *args)
 {
-    State *state = state_of(module);
+    State *state = state_of(module), found;
     PyTypeObject *types[3];
     if (!PyArg_ParseTuple(args, "O!O!O!:know", &PyType_Type, &types[0], &PyType_Type, &types[1], &PyType_Type, &types[2]) ||
-        find(types[0], connection_fields, state->connection_at, CONNECTION_FIELDS) < 0 ||
-        find(types[1], publication_fields, state->publication_at, PUBLICATION_FIELDS) < 0 ||
-        find(types[2], taken_fields, state->taken_at, TAKEN_FIELDS) < 0) {
+        find(types[0], connection_fields, found.connection_at, CONNECTION_FIELDS) < 0 ||
+        find(types[1], publication_fields, found.publication_at, PUBLICATION_FIELDS) < 0 ||
+        find(types[2], taken_fields, found.taken_at, TAKEN_FIELDS) < 0) {
         return NULL;
     }
+    memcpy(state->connection_at, found.connection_at, sizeof(found.connection_at));
+    memcpy(state->publication_at, found.publication_at, sizeof(found.publication_at));
+    memcpy(state->taken_at, found.taken_at, sizeof(found.taken_at));
     PyTypeObject **kept[3] = {&state->connection, &state->publication, &state->taken};
     for (int i = 0; i < 3; i++) {
         Py_INCREF(types[i]);

@@ -3,15 +3,10 @@
 #ifndef GNSQ_LITE_SHARED_H
 #define GNSQ_LITE_SHARED_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_slots.h"
+
 #include <math.h>
 #include <time.h>
-
-#if PY_VERSION_HEX < 0x030C0000
-#include <structmember.h>
-#define Py_T_OBJECT_EX T_OBJECT_EX
-#endif
 
 enum {
     QUEUE, PENDING, FOLLOWERS, SENDER, READER, LENT, ENDING, SENDS, READS,

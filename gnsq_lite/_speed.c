@@ -31,29 +31,6 @@ big_endian(const unsigned char *at, int count)
     return value;
 }
 
-/* The offset of the slot *name* of *type* itself; -1 with TypeError where it has none. */
-static Py_ssize_t
-slot_offset(PyTypeObject *type, const char *name)
-{
-    Py_ssize_t offset = -1;
-    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
-    if (found == NULL) {
-        return -1;
-    }
-    if (Py_IS_TYPE(found, &PyMemberDescr_Type) && PyDescr_TYPE(found) == type) {
-        const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
-        if (member->type == Py_T_OBJECT_EX && member->flags == 0 && member->offset >= (Py_ssize_t)sizeof(PyObject) &&
-            member->offset + (Py_ssize_t)sizeof(PyObject *) <= type->tp_basicsize) {
-            offset = member->offset;
-        }
-    }
-    Py_DECREF(found);
-    if (offset < 0) {
-        PyErr_Format(PyExc_TypeError, "%s is no slot of %s", name, type->tp_name);
-    }
-    return offset;
-}
-
 PyDoc_STRVAR(know_doc, "know($module, type, fresh, kept, /)\n--\n\n"
                        "Fill *type*'s slots directly from now on; *fresh* is a new message's token, *kept* that of one\n"
                        "whose user answers later.");
@@ -73,7 +50,7 @@ know(PyObject *module, PyObject *args)
         return NULL;
     }
     for (int i = 0; i < SLOTS; i++) {
-        offset[i] = slot_offset(type, slot_names[i]);
+        offset[i] = slot_offset(type, slot_names[i], 0);
         if (offset[i] < 0) {
             return NULL;
         }

@@ -3,18 +3,10 @@
 #ifndef GNSQ_LITE_SPEED_H
 #define GNSQ_LITE_SPEED_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_slots.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-#if PY_VERSION_HEX < 0x030C0000
-#include <structmember.h>
-#define Py_T_OBJECT_EX T_OBJECT_EX
-#define Py_T_BOOL T_BOOL
-#define Py_T_PYSSIZET T_PYSSIZET
-#define Py_READONLY READONLY
-#endif
 
 enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, SLOTS };
 
