@@ -15,7 +15,7 @@ from typing import Any
 
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 
@@ -83,8 +83,7 @@ class ThreadPool:
 
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
-        parked = native_lock()
-        parked.acquire()
+        parked = native_held_lock()
         failure: BaseException | None = None
         seat = [native_ident(), None]
         self.seats.append(seat)

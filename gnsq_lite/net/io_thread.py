@@ -26,6 +26,7 @@ from gnsq_lite.net.os_threads import (
     IN_HUB,
     interpreter_exit,
     is_patched,
+    native_held_lock,
     native_ident,
     native_lock,
     park,
@@ -59,8 +60,7 @@ def io_loop() -> Loop:
 
 def _start_own() -> Loop:
     made: list[Loop] = []
-    ready = native_lock()
-    ready.acquire()
+    ready = native_held_lock()
 
     def run() -> None:
         loop = loop_here(keep_alive=True)

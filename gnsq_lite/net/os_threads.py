@@ -34,6 +34,13 @@ def native_lock() -> Any:
     return _native_lock()
 
 
+def native_held_lock() -> Any:
+    """Return such a lock that is held: whoever waits for it waits until it is released."""
+    lock = _native_lock()
+    lock.acquire()
+    return lock
+
+
 def start_native_thread(name: str, run: Callable[[], None]) -> None:
     """Run *run* in a daemonic thread of the operating system, monkey-patched or not."""
     if monkey.is_module_patched("threading"):
@@ -57,8 +64,7 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     # The first hub of a process has gevent import its loop, under a lock that is gevent's own by now and wants a hub:
     # two threads that made the first one at once would wait for each other for good.
     get_hub()
-    begun = native_lock()
-    begun.acquire()
+    begun = native_held_lock()
     _beginning.add(begun)
 
     def run_beside_hub() -> None:
@@ -91,8 +97,7 @@ def park(*ways: tuple[Callable[[Callable[[], None]], object], float]) -> None:
     """
     asked = []
     for call_soon, patience in ways:
-        parked = native_lock()
-        parked.acquire()
+        parked = native_held_lock()
         with contextlib.suppress(AttributeError, ValueError):  # its thread has just destroyed the hub
             call_soon(partial(_sleep, parked))
             asked.append((parked, patience))
@@ -104,8 +109,7 @@ def park(*ways: tuple[Callable[[Callable[[], None]], object], float]) -> None:
 def _sleep(parked: Any) -> None:
     _asleep.add(native_ident())
     parked.release()
-    night = native_lock()
-    night.acquire()
+    night = native_held_lock()
     night.acquire(True, _PARKED)
 
 
@@ -163,8 +167,7 @@ class Exit:
     def error(self) -> ClosedError:
         """Return what a wait raises; in another than the exiting thread after a while."""
         if self.ident not in (None, native_ident()):
-            nap = native_lock()
-            nap.acquire()
+            nap = native_held_lock()
             nap.acquire(True, self.GRACE)
         return ClosedError("the interpreter is exiting: its I/O thread has stopped, so no outcome can arrive")
 

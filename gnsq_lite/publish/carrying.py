@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.accelerator import WANTED, do_without
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.os_threads import native_held_lock, native_lock
 
 #: What :func:`carry` returns: nothing was done; the publish has its outcome; it was begun, and the caller goes on.
 NOT_BEGUN, DONE, BEGUN = range(3)
@@ -25,16 +25,9 @@ def pure_know(connection: type, publication: type, taken: type, /) -> None:
     """Do nothing: C wants to know where the fields of these classes are."""
 
 
-def pure_held_lock() -> Any:
-    """Return a lock of the operating system's threads that is held."""
-    lock = native_lock()
-    lock.acquire()
-    return lock
-
-
 carry, know, is_accelerated = pure_carry, pure_know, False
 make_lock: Callable[[], Any] = native_lock
-held_lock: Callable[[], Any] = pure_held_lock
+held_lock: Callable[[], Any] = native_held_lock
 if WANTED != "python" and sys.platform == "linux":
     try:
         from gnsq_lite._shared import Lock

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.net.os_threads import native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_held_lock, native_lock, start_native_thread
 from gnsq_lite.publish import carrying
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.publication import Publication
 
 LOCKS = {
     "chosen": (carrying.make_lock, carrying.held_lock),
-    "Python": (native_lock, carrying.pure_held_lock),
+    "Python": (native_lock, native_held_lock),
 }
 
 
