@@ -12,7 +12,6 @@ here whatever is out of the ordinary: TLS and compression, MPUBs of gathered pub
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,6 @@ from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.watched_connection import LOOP, WatchedConnection
 
 _ONE_READ = (READ_SIZE,)
-_AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 #: Writes that a thread does for others before it leaves them to the loop.
 _MOST_WRITES = 8
 
@@ -120,26 +118,33 @@ class SharedConnection(WatchedConnection):
                 if self._io.is_coded:
                     data = self._io.encode(data)
                 sent = self._io.write(data, self._io.flags)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
             except OSError as error:
-                self._leave_sending(partial(self.close, lost(self.address, error)))
+                self._on_failed_write(data, error)
+                return
+            if sent < len(data):
+                self._leave_rest(data, sent)
                 return
             self._bytes_out += sent
-            if sent < len(data):
-                self._stream.leave_rest(data[sent:])  # type: ignore[union-attr]
-                break
             self._sends = False
         self._leave_to_loop()
 
     def _on_short_write(self, data: bytes, sent: int, error: int) -> None:
         """C has sent that much of *data*, if it is not negative; else *error* is the system's number."""
-        if sent < 0 and error not in _AGAIN:
-            why = lost(self.address, OSError(error, os.strerror(error)))
-            self._leave_sending(partial(self.close, why))
-            return
-        self._bytes_out += max(0, sent)
-        self._stream.leave_rest(data[max(0, sent) :])  # type: ignore[union-attr]
+        if sent < 0:
+            self._on_failed_write(data, OSError(error, os.strerror(error)))
+        else:
+            self._leave_rest(data, sent)
+
+    def _on_failed_write(self, data: bytes, error: OSError) -> None:
+        if isinstance(error, (BlockingIOError, InterruptedError)):
+            self._leave_rest(data, 0)
+        else:
+            self._leave_sending(partial(self.close, lost(self.address, error)))
+
+    def _leave_rest(self, data: bytes, sent: int) -> None:
+        """Let the loop send what is left of *data*."""
+        self._bytes_out += sent
+        self._stream.leave_rest(data[sent:])  # type: ignore[union-attr]
         self._leave_to_loop()
 
     def _leave_to_loop(self) -> None:
