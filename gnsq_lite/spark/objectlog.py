@@ -84,20 +84,26 @@ def unpack(number: int, data: bytes) -> Entry:
     return Entry(number, term, rows, partition, size, crc, writer)
 
 
-def patiently(do: Callable[[], _T], what: str, clock: Clock, sleep: Callable[[float], None]) -> _T:
-    """Return what *do* returns; while the store is away it is asked again.  Raises OSError when PATIENCE is over."""
-    pause, deadline = 0.5, clock.now() + PATIENCE
-    while True:
-        try:
-            return do()
-        except (FileNotFoundError, FileExistsError):  # that is an answer
-            raise
-        except OSError as error:
-            log.warning("spool %s is tried again: %s", what, error)
-            if clock.now() >= deadline:
+class Patience:
+    """Asks a store again while it is away; called with what asks it."""
+
+    def __init__(self, store: str, clock: Clock, sleep: Callable[[float], None]) -> None:
+        self._store, self._clock, self._sleep = store, clock, sleep
+
+    def __call__(self, do: Callable[[], _T]) -> _T:
+        """Return what *do* returns.  Raises OSError when PATIENCE is over, and what is an answer at once."""
+        pause, deadline = 0.5, self._clock.now() + PATIENCE
+        while True:
+            try:
+                return do()
+            except (FileNotFoundError, FileExistsError):  # that is an answer
                 raise
-        sleep(pause)
-        pause = min(5.0, 2 * pause)
+            except OSError as error:
+                log.warning("spool %s is tried again: %s", self._store, error)
+                if self._clock.now() >= deadline:
+                    raise
+            self._sleep(pause)
+            pause = min(5.0, 2 * pause)
 
 
 def key(number: int) -> str:
@@ -110,6 +116,7 @@ class ObjectLog:
 
     def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
         self.store, self._clock, self._sleep = store, clock, sleep
+        self._patiently = Patience(store.url, clock, sleep)
         self._log, self._leases = store.below("log/"), store.below("lease/")
         self._committed = store.below("committed/")
         self._writer = uuid.uuid4().bytes
@@ -258,9 +265,6 @@ class ObjectLog:
             self._patiently(lambda: self._log.remove(*map(key, numbers)))
 
     # -- reading
-
-    def _patiently(self, do: Callable[[], _T]) -> _T:
-        return patiently(do, self.store.url, self._clock, self._sleep)
 
     def committed(self) -> int:
         """Return the last committed number."""

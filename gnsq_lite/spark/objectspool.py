@@ -18,7 +18,7 @@ import pyarrow as pa
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Blobs, Store
-from gnsq_lite.spark.objectlog import ObjectLog, patiently
+from gnsq_lite.spark.objectlog import ObjectLog, Patience
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible
 
@@ -42,9 +42,9 @@ class ObjectSpool:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.directory = log_.store.url
-        self._log, self._clock, self._sleep = log_, clock, sleep
+        self._log, self._patiently = log_, Patience(self.directory, clock, sleep)
         self.meta = Meta("", topic, channel)
-        self.ids: Blobs = Index(log_.store.below("ids/"), clock, sleep)
+        self.ids: Blobs = Index(log_.store.below("ids/"), self._patiently)
         self.indexed: int | None = None
         self.segments: list[Segment] = []
         self._past: list[Segment] = []
@@ -92,9 +92,7 @@ class ObjectSpool:
 
     def _stored(self, partition: int, rows: int, payload: bytes) -> Segment:
         try:
-            return patiently(
-                lambda: self._log.append(partition, rows, payload), self.directory, self._clock, self._sleep
-            )
+            return self._patiently(lambda: self._log.append(partition, rows, payload))
         except OSError as error:
             why = f"spool {self.directory} takes no writes: {error}; nothing is lost, the messages stay in nsqd"
             raise SpoolError(why) from error
@@ -179,8 +177,8 @@ class ObjectSpool:
 class Index:
     """Where the index of known messages is.  Keys that cannot be read count as damaged: so a store is waited for."""
 
-    def __init__(self, store: Store, clock: Clock, sleep: Callable[[float], None]) -> None:
-        self._store, self._clock, self._sleep = store, clock, sleep
+    def __init__(self, store: Store, patiently: Patience) -> None:
+        self._store, self._patiently = store, patiently
 
     def names(self) -> list[str]:
         """Return the names that are there, sorted.  Raises SpoolError."""
@@ -192,7 +190,7 @@ class Index:
 
     def _asked(self, do: Callable[[], _T]) -> _T:
         try:
-            return patiently(do, self._store.url, self._clock, self._sleep)
+            return self._patiently(do)
         except FileNotFoundError:
             raise
         except OSError as error:

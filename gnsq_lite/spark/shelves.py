@@ -12,16 +12,14 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.files import Files, Store
-from gnsq_lite.spark.objectlog import ObjectLog, patiently
+from gnsq_lite.spark.objectlog import ObjectLog, Patience
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolNotVisible, check_visible, lock_directory, read_meta
-
-_T = TypeVar("_T")
 
 
 class Shelf(Protocol):
@@ -90,10 +88,7 @@ class ObjectShelf:
     """Objects below a prefix."""
 
     def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._store, self._clock, self._sleep = store, clock, sleep
-
-    def _patiently(self, do: Callable[[], _T]) -> _T:
-        return patiently(do, self._store.url, self._clock, self._sleep)
+        self._store, self._patiently = store, Patience(store.url, clock, sleep)
 
     def read(self, name: str) -> pa.Buffer | None:
         """Return the object's content."""
