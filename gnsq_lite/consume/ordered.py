@@ -33,10 +33,7 @@ class OrderedConnection(Subscribed):
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: take a read that is messages and nothing else, as nearly all are; False: it is the reader's."""
-        if self.in_flight.count > self._limit.most:
-            return False
-        self.read_at = self.clock.now()
-        messages = self._decoder.feed_messages(data)
+        messages = self._whole_messages(data)
         if not messages:
             return False
         if len(messages) > 1 or self._flow.is_limited or not self._sequence.begins(messages[0]):

@@ -98,14 +98,17 @@ class Subscribed(Connection):
         So a handler begins without a switch to the greenlet that reads.
         """
         delivery = self._delivery
-        if delivery is None or delivery.is_full or self.in_flight.count > self._limit.most:
-            return False
-        messages = self._decoder.feed_messages(data)
-        if not messages:
-            return False
+        messages = None if delivery is None or delivery.is_full else self._whole_messages(data)
+        if messages:
+            self._on_messages(messages)
+        return bool(messages)
+
+    def _whole_messages(self, data: bytes) -> list[Message] | None:
+        """Return what a read in the hub brought; none where it is the reader's: other frames, or too much in flight."""
+        if self.in_flight.count > self._limit.most:
+            return None
         self.read_at = self.clock.now()
-        self._on_messages(messages)
-        return True
+        return self._decoder.feed_messages(data)
 
     @property
     def received(self) -> int:

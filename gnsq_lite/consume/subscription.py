@@ -112,7 +112,8 @@ class Subscription:
             connect_to=mapped(settings.address_map, self.endpoint),
         )
         sequence = dialect.sequence(topic, self.endpoint)
-        given, in_hub = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool != "inline"
+        given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
         if sequence is None:
-            return Subscribed(*given, is_prompt=settings.is_prompt, reads_in_hub=settings.pool == "greenlet")
-        return OrderedConnection(sequence, *given, reads_in_hub=in_hub)
+            prompt = settings.is_prompt
+            return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool == "greenlet")
+        return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")
