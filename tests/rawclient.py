@@ -67,11 +67,19 @@ def identify(**fields: Any) -> bytes:
 
 
 class RawClient:
-    """A connection to nsqd.  Opens with the magic bytes; closes at the end of a ``with`` block."""
+    """A connection to nsqd.  Opens with the magic bytes; closes at the end of a ``with`` block.
 
-    def __init__(self, address: str, magic: bytes = b"  V2") -> None:
+    *made* is a socket to connect, for those who may not have another one.
+    """
+
+    def __init__(self, address: str, magic: bytes = b"  V2", made: socket.socket | None = None) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        if made is None:
+            made = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        else:
+            made.settimeout(PATIENCE)
+            made.connect((host, int(port)))
+        self.socket = made
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._inflate: Any = None
