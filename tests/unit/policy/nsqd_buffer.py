@@ -86,7 +86,8 @@ class Wire:
         while events and events[0][0] <= until:
             when, _, act = heapq.heappop(events)
             if when > self._now:
-                self._pass(when)
+                self.clock.advance(when - self._now)
+                self._now = when
             act()
         return self
 
@@ -127,7 +128,8 @@ class Wire:
 
     def _ticked(self) -> None:
         self._flush()
-        self._at(self._now + (self.ticker or 0.0), self._ticked)
+        if self._events:  # or nothing happens any more
+            self._at(self._now + (self.ticker or 0.0), self._ticked)
 
     def _obey(self, finished: int, ready: int | None) -> None:
         self.sent_in_flight -= finished
