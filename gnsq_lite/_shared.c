@@ -282,6 +282,17 @@ know(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(forget_doc, "forget($module, /)\n--\n\n"
+                         "In a forked child: whose turn it was, and who waited for one, are the parent's threads.");
+
+static PyObject *
+forget(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    forget_turns(state_of(module));
+    Py_RETURN_NONE;
+}
+
 static int
 traverse(PyObject *module, visitproc visit, void *arg)
 {
@@ -305,11 +316,7 @@ clear(PyObject *module)
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(state->names[i]);
     }
-    Lock *gate;
-    while ((gate = next_answered(state)) != NULL) {
-        lock_wake(lock_open(gate));
-        Py_DECREF(gate);
-    }
+    forget_turns(state);
     return 0;
 }
 
@@ -342,6 +349,7 @@ execute(PyObject *module)
 static PyMethodDef methods[] = {
     {"know", know, METH_VARARGS, know_doc},
     {"carry", (PyCFunction)(void (*)(void))carry, METH_FASTCALL, carry_doc},
+    {"forget", forget, METH_NOARGS, forget_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -62,6 +62,8 @@ void add_answered(State *state, Lock *gate);
 int *give_turn(State *state, Lock *gate);
 /* The turn took too long: wake the next, and twice as many as the last time. */
 void end_turn(State *state);
+/* Nobody has a turn any more, and who was answered goes on. */
+void forget_turns(State *state);
 
 /* Of _shared_io.c; -1 with an exception. */
 

@@ -150,6 +150,19 @@ end_turn(State *state)
     lock_wake(give_turn(state, next_answered(state)));
 }
 
+void
+forget_turns(State *state)
+{
+    Lock *gate;
+    while ((gate = next_answered(state)) != NULL) {
+        lock_wake(lock_open(gate));
+        Py_DECREF(gate);
+    }
+    state->turn = 0;
+    state->at_once = 1;
+    state->watched = NULL;
+}
+
 /* -- the type */
 
 static PyObject *

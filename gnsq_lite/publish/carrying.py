@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.accelerator import WANTED, do_without
+from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.os_threads import native_held_lock, native_lock
 
 #: What :func:`carry` returns: nothing was done; the publish has its outcome; it was begun, and the caller goes on.
@@ -30,7 +31,7 @@ make_lock: Callable[[], Any] = native_lock
 held_lock: Callable[[], Any] = native_held_lock
 if WANTED != "python" and sys.platform == "linux":
     try:
-        from gnsq_lite._shared import Lock
+        from gnsq_lite._shared import Lock, forget
         from gnsq_lite._shared import carry as _carry
         from gnsq_lite._shared import know as _know
     except ImportError as missing:
@@ -38,6 +39,7 @@ if WANTED != "python" and sys.platform == "linux":
     else:
         carry, know, is_accelerated = _carry, _know, True
         make_lock = Lock
+        on_fork(forget)
 
         def held_lock() -> Any:
             """Return a lock of the operating system's threads that is held, and that C can look at."""

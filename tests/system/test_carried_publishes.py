@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnsq_lite.publish import carrying
+from tests.servers import ServerHandle
 from tests.system.test_process_faults import python
 
 SHORT = """
@@ -139,4 +140,45 @@ writer.close()
 @pytest.mark.rule("PUB-2")
 def test_what_nsqd_does_not_take_at_once_is_written_by_the_loop() -> None:
     done = python(STUCK, limit=90.0)
+    assert done.returncode == 0, done
+
+
+#: Each child is forked while threads of its parent wait for their turn, and has threads of its own that publish once.
+FORKS = """
+import os, sys, threading, time
+from gnsq_lite import Writer
+writer = Writer(sys.argv[1], publish_timeout=20)
+def publish_on():
+    while True:
+        writer.publish(sys.argv[2], b"x")
+for _ in range(20):
+    threading.Thread(target=publish_on, daemon=True).start()
+def publish_once(together):
+    together.wait()
+    writer.publish(sys.argv[2], b"x")
+def run_child():
+    writer.publish(sys.argv[2], b"x")
+    together = threading.Barrier(8)
+    threads = [threading.Thread(target=publish_once, args=(together,), daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    limit = time.monotonic() + 10
+    for thread in threads:
+        thread.join(max(0, limit - time.monotonic()))
+    os._exit(any(thread.is_alive() for thread in threads))
+for _ in range(40):
+    time.sleep(0.003)
+    child = os.fork()
+    if child == 0:
+        run_child()
+    if os.waitpid(child, 0)[1]:
+        os._exit(1)
+os._exit(0)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-1")
+def test_no_thread_of_a_forked_child_waits_for_the_turn_of_one_of_its_parent(broker: ServerHandle, topic: str) -> None:
+    done = python(FORKS, broker.tcp_address, topic, limit=90.0)
     assert done.returncode == 0, done
