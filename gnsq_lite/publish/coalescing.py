@@ -183,35 +183,43 @@ class Gathered:
 def gathered(loop: Loop, queue: list[tuple[Any, bytes]], most: int, retries: int) -> list[tuple[Any, bytes]]:
     """Return *queue*, publishes and their commands, with neighbours of one topic joined to MPUBs of *most* bytes.
 
-    They are sent now: none of them is given up any more.
+    They are sent now: none of them is given up any more, and what was is left out.  A plain publish needs no command.
     """
     joined: list[tuple[Any, bytes]] = []
-    run: list[tuple[Any, bytes]] = []
-    room = 0
+    run: list[Publication] = []
+    topic, room = "", 0
     for entry in queue:
         publication = entry[0]
-        alone = publication is None or publication.batch or publication.request is not None or publication.data
-        size = 0 if alone else len(publication.bodies[0]) + 4
-        if run and (alone or size > room or publication.topic != run[0][0].topic):
-            joined.append(_join(loop, run, most, retries))
-            run = []
-        if alone:
+        if publication is None or publication.batch or publication.request is not None or publication.data:
+            if run:
+                joined.append(_join(loop, run, most, retries))
+                run = []
             joined.append(entry)
-        else:
-            room = (room if run else most - 4) - size
-            run.append(entry)
+        elif not publication.decided:
+            size = len(publication.bodies[0]) + 4
+            if run and (size > room or publication.topic != topic):
+                joined.append(_join(loop, run, most, retries))
+                run = []
+            if not run:
+                topic, room = publication.topic, most - 4
+            room -= size
+            run.append(publication)
     if run:
         joined.append(_join(loop, run, most, retries))
     return joined
 
 
-def _join(loop: Loop, run: list[tuple[Any, bytes]], most: int, retries: int) -> tuple[Any, bytes]:
-    if len(run) == 1:
-        return run[0]
-    last = max((publication for publication, _ in run), key=lambda publication: publication.deadline)
-    gathering = Gathering(loop, last.topic, last.timeout, last.deadline, retries, most)
-    for publication, _ in run:
-        publication.sent = True
-        gathering.add(publication)
-    gathering.count, gathering.batch = len(run), True
-    return gathering, gathering.command()
+def _join(loop: Loop, run: list[Publication], most: int, retries: int) -> tuple[Publication, bytes]:
+    last = run[0]
+    if len(run) > 1:
+        for publication in run:
+            publication.sent = True
+            if publication.deadline > last.deadline:
+                last = publication
+        gathering = Gathering(loop, last.topic, last.timeout, last.deadline, retries, most)
+        gathering.bodies = [publication.bodies[0] for publication in run]
+        gathering.members = list(enumerate(run))
+        gathering.cost = sum([publication.cost for publication in run])
+        gathering.count, gathering.batch = len(run), True
+        last = gathering
+    return last, last.command()

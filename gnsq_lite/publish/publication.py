@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from greenlet import getcurrent
 
@@ -160,18 +160,24 @@ class Publication(Completion, Generic[Outcome]):
             OutcomeUnknown, PublishTimeout: it was sent and no answer came; publishing again may double it.
             TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
         """
-        loop = self._loop
         if not self._done:
-            look_for_fork()
+            self._wait_for_result(timeout)
+        if self._error is not None:
+            raise self._error
+        value: Outcome = self._value
+        return value
+
+    def _wait_for_result(self, timeout: float | None) -> None:
+        loop = self._loop
+        look_for_fork()
         if loop.gone and not self._done:
             raise of_the_parent()
         if loop.stopped and self.sent and not self._done:
             raise OutcomeUnknown("it was sent, but the interpreter is exiting: its outcome will remain unknown")
-        if timeout is None and not self._done and loop.is_here():
-            greenlet = getcurrent()
-            if greenlet is not loop.hub:
-                return cast("Outcome", self.wait_in(greenlet))
-        return cast("Outcome", super().result(timeout))
+        if timeout is None and loop.is_here() and (greenlet := getcurrent()) is not loop.hub:
+            self.wait_in(greenlet)
+        else:
+            super().result(timeout)
 
     def add_done_callback(self, callback: Callable[[Publication[Outcome]], object]) -> None:
         """Call *callback* with this publication when it has its outcome, or at once if it already has one.

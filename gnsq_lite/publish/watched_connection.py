@@ -118,9 +118,11 @@ class WatchedConnection(Connection):
 
     def put_in_thread(self, publication: Publication) -> bool:
         """Queue a publish that nobody waits for yet; False: the loop is to carry it out."""
-        if self._is_stale():
+        if not self._queue and self._is_stale():
             return False  # the loop looks whether it has ended
-        command = publication.command()
+        # One that may be joined to others has its command when it is sent.
+        joins = self._join_queue is not None and not (publication.batch or publication.data)
+        command = b"" if joins else publication.command()
         with self._lock:
             if not self._lent or self._destination.silent:
                 return False
@@ -219,8 +221,8 @@ class WatchedConnection(Connection):
                 self._sender, self._sends = None, False
                 return None
             commands = []
-            if self._join_queue is not None and len(queue) > 1:
-                queue = self._join_queue([each for each in queue if each[0] is None or not each[0].decided])
+            if self._join_queue is not None:
+                queue = self._join_queue(queue)
             self._queue = []
             try:
                 for publication, command in queue:

@@ -487,11 +487,11 @@ def test_what_came_out_of_a_refused_mpub_is_not_joined_again() -> None:
     assert [command for _, command in again] == [commands.publish("t", b"1"), commands.publish("t", b"2")]
 
 
-def test_joined_publishes_fit_into_one_mpub() -> None:
-    loop = loop_here()
-    queue = []
-    for _ in range(10):
-        publication = Publication(loop, "t", (b"x" * 100,), 5.0, 5.0)
-        queue.append((publication, publication.command()))
-    joined = gathered(loop, queue, 4 + 3 * 104, 0)
+def test_joined_publishes_fit_into_one_mpub_without_those_that_were_given_up() -> None:
+    queue: list[tuple[Any, bytes]] = []
+    for _ in range(11):
+        queue.append((Publication(loop_here(), "t", (b"x" * 100,), 5.0, 5.0), b""))
+    queue[4][0].settle(error=errors.NotSent("given up"))
+    joined = gathered(loop_here(), queue, 4 + 3 * 104, 0)
     assert [publication.count for publication, _ in joined] == [3, 3, 3, 1]
+    assert (joined[3][1], queue[4][0].sent) == (commands.publish("t", b"x" * 100), False)
