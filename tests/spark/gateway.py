@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -9,7 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-PROGRAM = os.environ.get("GNSQ_VERSITYGW", "")
+#: Nothing, too, where the client is missing.
+PROGRAM = os.environ.get("GNSQ_VERSITYGW", "") if importlib.util.find_spec("obstore") else ""
 #: A folder of Hadoop's S3 client: hadoop-aws of the version of PySpark's Hadoop, and the AWS SDK's bundle it names.
 HADOOP_AWS = os.environ.get("GNSQ_HADOOP_AWS", "")
 

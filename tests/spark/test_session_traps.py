@@ -127,6 +127,7 @@ def test_tls_and_auth_hold_from_topic_to_topic(
             .start()
         )
         until(lambda: broker.stats(topic + "-out").get("message_count", 0) >= 50 or not query.isActive)
+        until(lambda: query.lastProgress is not None or not query.isActive)
         query.stop()
         assert broker.stats(topic + "-out")["message_count"] == 50
         assert "hunter2" not in query.lastProgress.json
