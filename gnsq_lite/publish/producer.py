@@ -347,10 +347,9 @@ class Producer:
             self._alarm.set(soonest)
 
     def _reasons(self) -> list[NSQError | str]:
-        """Return the known reasons why no nsqd can be reached."""
-        known: list[NSQError | str] = [
-            destination.error for destination in self.destinations.values() if destination.error is not None
-        ]
+        """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
+        destinations = list(self.destinations.values())
+        known: list[NSQError | str] = [each.error for each in destinations if each.error is not None]
         if not known and self._discovery is not None:
             known = [each.error for each in self._discovery.health().values() if each.error is not None]
         return known

@@ -339,3 +339,20 @@ def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> N
     assert bench.owed() == [1, 0]
     bench.answer(good)
     assert [publication.result(0) for publication in publications] == [None] * 2
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another() -> None:
+    bench = Bench()
+
+    class Lost:
+        @property
+        def error(self) -> errors.NSQError:
+            bench.core.destinations[Endpoint(f"nsqd{len(bench.core.destinations)}", 4150)] = bench.destinations[0]
+            return errors.ConnectionLost("nsqd", "gone")
+
+    bench.core.destinations[Endpoint("lost", 4150)] = Lost()
+    publication = publish_of(bench.core, b"x", 0.0)
+    bench.core.threads.give_up(publication)
+    with pytest.raises(errors.NotSent, match="gone"):
+        publication.result(0)
