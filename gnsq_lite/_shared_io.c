@@ -79,6 +79,7 @@ empty_queue(const State *state, PyObject *connection, PyObject *queue, char *at)
             }
             if (call(pending, state->names[APPEND], publication) < 0) {
                 (void)PyList_SetSlice(queue, 0, i, NULL);
+                set(connection, state->connection_at, SENDS, Py_True); /* answers are expected to what is not sent */
                 return -1;
             }
             set(publication, state->publication_at, SENT, Py_True);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from gnsq_lite.net.os_threads import native_held_lock, native_lock, start_native
 from gnsq_lite.publish import carrying
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.shared_connection import SharedConnection
 
 LOCKS = {
     "chosen": (carrying.make_lock, carrying.held_lock),
@@ -85,3 +88,36 @@ def test_what_has_not_the_fields_is_refused() -> None:
     for wrong in (None, Loose(), object):
         with pytest.raises(TypeError):
             carrying.carry(wrong, wrong, b"")
+
+
+class Full(deque[Any]):
+    """Has room for one."""
+
+    def append(self, thing: Any) -> None:
+        if self:
+            raise MemoryError
+        super().append(thing)
+
+
+def publication() -> Publication:
+    loop: Any = None
+    return Publication(loop, "t", (b"x",), 30.0, float("inf"))
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.skipif(not carrying.is_accelerated, reason="Python notes it before it begins")
+def test_a_queue_that_was_left_half_way_is_torn() -> None:
+    """Else the answer to what is written next would be taken for that to a publish which was never sent."""
+    connection: Any = SharedConnection.__new__(SharedConnection)
+    first, second = publication(), publication()
+    connection._queue, connection._pending, connection._followers = [(first, b"PUB 1")], Full(), deque()
+    connection._sender = connection._reader = None
+    connection._lent, connection._ending, connection._sends, connection._reads = True, False, False, False
+    connection.read_at, connection._lock, connection._fd = float("inf"), carrying.make_lock(), -1
+    connection._destination, connection._taken = SimpleNamespace(silent=False), Taken()
+    connection._bytes_in = connection._bytes_out = 0
+    with pytest.raises(MemoryError):
+        carrying.carry(connection, second, b"PUB 2")
+    assert connection._sends
+    assert connection._sender is second
+    assert (list(connection._pending), connection._queue) == ([first], [(second, b"PUB 2")])
