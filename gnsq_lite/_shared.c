@@ -39,9 +39,7 @@ leave_reading(State *state, PyObject *connection, PyObject *mine)
 {
     const Py_ssize_t *at = state->connection_at;
     PyObject *followers = get(connection, at, FOLLOWERS), *arguments[1] = {followers}, *next = NULL;
-    if (take_lock(state, connection) < 0) {
-        return -1;
-    }
+    take_lock(state, connection);
     while (next == NULL && PyObject_Length(followers) > 0) {
         next = PyObject_VectorcallMethod(state->names[POPLEFT], arguments, 1, NULL);
         if (next != NULL && is_decided(state, next)) {
@@ -70,6 +68,54 @@ leave_reading(State *state, PyObject *connection, PyObject *mine)
     return watch ? call(connection, state->names[WATCH_SOON], NULL) : 0;
 }
 
+/* Wait for the answer, or to read, at a gate of its own; under the lock.  -1 with an exception. */
+static int
+wait_in_line(State *state, PyObject *connection, PyObject *mine)
+{
+    if (get(mine, state->publication_at, GATE) == Py_None) {
+        PyObject *gate = (PyObject *)lock_new(state->lock, 1);
+        if (gate == NULL) {
+            return -1;
+        }
+        ((Lock *)gate)->is_carried = 1;
+        set(mine, state->publication_at, GATE, gate);
+        Py_DECREF(gate);
+    }
+    return call(get(connection, state->connection_at, FOLLOWERS), state->names[APPEND], mine);
+}
+
+/* Leave the line, if it is there; under the lock.  -1 with an exception. */
+static int
+leave_line(const State *state, PyObject *connection, PyObject *mine)
+{
+    PyObject *followers = get(connection, state->connection_at, FOLLOWERS);
+    int waits = PySequence_Contains(followers, mine);
+    return waits > 0 ? call(followers, state->names[REMOVE], mine) : waits;
+}
+
+int
+handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once)
+{
+    const Py_ssize_t *at = state->connection_at;
+    take_lock(state, connection);
+    int reads = get(connection, at, READER) == mine, failed = reads ? 0 : leave_line(state, connection, mine);
+    if (reads && !at_once) {
+        set(connection, at, READER, Py_None);
+    }
+    free_lock(state, connection);
+    if (failed < 0 || (reads && at_once && leave_reading(state, connection, mine) < 0) || PyErr_CheckSignals() < 0) {
+        return -1;
+    }
+    take_lock(state, connection);
+    if (get(connection, at, READER) == Py_None && get(connection, at, LENT) == Py_True) {
+        set(connection, at, READER, mine);
+    } else if (!is_decided(state, mine)) {
+        failed = wait_in_line(state, connection, mine);
+    }
+    free_lock(state, connection);
+    return failed;
+}
+
 /* -- the way of a publish */
 
 /* Wait until it is answered, or is to read.  -1 with an exception. */
@@ -80,7 +126,7 @@ follow(State *state, PyObject *connection, PyObject *mine, int *turn)
     double deadline = PyFloat_AsDouble(get(mine, state->publication_at, DEADLINE));
     Py_INCREF(gate);
     gate->is_parked = 1;
-    int opened = lock_take_after(gate, deadline, turn);
+    int opened = lock_wait(gate, deadline, turn);
     gate->is_parked = 0;
     if (gate->has_turn) {
         gate->has_turn = 0;
@@ -90,7 +136,10 @@ follow(State *state, PyObject *connection, PyObject *mine, int *turn)
         }
     }
     Py_DECREF(gate);
-    return opened != 0 ? opened : keep_deadline(state, connection, mine);
+    if (opened == INTERRUPTED && handle_signals(state, connection, mine, 1) < 0) {
+        return -1;
+    }
+    return opened == TAKEN_NOW ? 1 : keep_deadline(state, connection, mine);
 }
 
 /* Whether the connection turns out to have something to be read although nobody owes it anything. */
@@ -125,14 +174,7 @@ join(State *state, PyObject *connection, PyObject *mine, PyObject *command, int 
         set(connection, at, READER, mine);
         return 0;
     }
-    PyObject *gate = (PyObject *)lock_new(state->lock, 1);
-    if (gate == NULL) {
-        return -1;
-    }
-    ((Lock *)gate)->is_carried = 1;
-    set(mine, state->publication_at, GATE, gate);
-    Py_DECREF(gate);
-    return call(get(connection, at, FOLLOWERS), state->names[APPEND], mine);
+    return wait_in_line(state, connection, mine);
 }
 
 /* Begin it, and say where who has the next turn is to be woken; 0: nothing was done.  -1 with an exception. */
@@ -140,7 +182,7 @@ static int
 begin(State *state, PyObject *connection, PyObject *mine, PyObject *command, int **turn)
 {
     const Py_ssize_t *at = state->connection_at;
-    if (take_lock(state, connection) < 0) {
+    if (lock_acquire(lock_of(state, connection), INFINITY) < 0) {
         return -1;
     }
     int begun = get(connection, at, LENT) == Py_True;
@@ -331,7 +373,7 @@ execute(PyObject *module)
 {
     State *state = state_of(module);
     static const char *const names[NAMES] = {"append", "popleft", "silent", "_keep_deadline", "_leave_to_loop",
-                                             "_watch_soon"};
+                                             "_watch_soon", "remove"};
     for (int i = 0; i < NAMES; i++) {
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) {
             return -1;

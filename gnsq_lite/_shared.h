@@ -14,6 +14,7 @@ enum {
 };
 enum { DECIDED, GATE, SENT, IS_DONE, GREENLET, WAKERS, COUNT, COST, REQUEST, DEADLINE, PUBLICATION_FIELDS };
 enum { MESSAGES, ON_MORE, TAKEN_FIELDS };
+enum { TOO_LATE, TAKEN_NOW, INTERRUPTED }; /* what lock_wait() returns */
 
 /* A lock of the operating system's threads whose state can be seen with the GIL held. */
 typedef struct Lock {
@@ -27,7 +28,7 @@ typedef struct Lock {
 
 #define NOBODY_YET ((unsigned long)-1) /* whose turn it is, until that thread is awake */
 /* Names that are looked up. */
-enum { APPEND, POPLEFT, SILENT, KEEP_DEADLINE, LEAVE_TO_LOOP, WATCH_SOON, NAMES };
+enum { APPEND, POPLEFT, SILENT, KEEP_DEADLINE, LEAVE_TO_LOOP, WATCH_SOON, REMOVE, NAMES };
 
 typedef struct {
     PyTypeObject *lock, *connection, *publication, *taken; /* the three last are NULL until know() */
@@ -43,14 +44,17 @@ typedef struct {
 
 /* Of _shared_lock.c. */
 
-/* Wait, at most until *deadline* in monotonic seconds, and hold *lock*: 1, 0: the time is over, -1: an exception. */
-int lock_take(Lock *lock, double deadline);
+/* Wait, at most until *deadline* in monotonic seconds, and hold *lock*; who waits at *turn* is woken once the GIL is given
+   away. */
+int lock_wait(Lock *lock, double deadline, int *turn);
+/* Wait and hold it, whatever signals come. */
+void lock_take(Lock *lock);
+/* Wait, have signals handled, and hold it: 1, 0: the time is over.  -1 with an exception. */
+int lock_acquire(Lock *lock, double deadline);
 /* Open *lock*; return where its waiter is to be woken, NULL if there is none. */
 int *lock_open(Lock *lock);
 /* Wake who waits there, with the GIL or without: the memory is not looked at.  NULL: nobody. */
 void lock_wake(int *waited);
-/* Wait as lock_take() does, having woken who waits at *turn* once the GIL is given away. */
-int lock_take_after(Lock *lock, double deadline, int *turn);
 /* Return an open or held lock, or NULL with an exception. */
 Lock *lock_new(PyTypeObject *type, int held);
 extern PyType_Spec lock_spec;
@@ -65,7 +69,7 @@ void end_turn(State *state);
 /* Nobody has a turn any more, and who was answered goes on. */
 void forget_turns(State *state);
 
-/* Of _shared_io.c; -1 with an exception. */
+/* Of _shared.c and _shared_io.c; -1 with an exception. */
 
 /* Call a method of no or one argument for its effect. */
 int call(PyObject *of, PyObject *name, PyObject *argument);
@@ -77,6 +81,9 @@ int send_for_all(const State *state, PyObject *connection);
 int see_to_all(State *state, PyObject *connection, PyObject *mine);
 /* Give its thread up if its deadline has passed. */
 int keep_deadline(const State *state, PyObject *connection, PyObject *mine);
+/* Have signals handled, by a thread that has no role meanwhile: a handler may publish, flush, close, or take its time.
+   *at_once*: one is sure to be. */
+int handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once);
 /* Read once for all; *turn* is where to wake who has the next turn. */
 int read_for_all(State *state, PyObject *connection, PyObject *mine, int *turn);
 /* Monotonic seconds, as Python's. */
@@ -111,16 +118,23 @@ is_decided(const State *state, PyObject *publication)
     return !PyList_Check(decided) || PyList_GET_SIZE(decided) > 0;
 }
 
-static inline int
+static inline Lock *
+lock_of(const State *state, PyObject *connection)
+{
+    return (Lock *)get(connection, state->connection_at, LOCK);
+}
+
+/* No signal is handled meanwhile: a handler that publishes would wait for what this thread does for all. */
+static inline void
 take_lock(const State *state, PyObject *connection)
 {
-    return lock_take((Lock *)get(connection, state->connection_at, LOCK), INFINITY) < 0 ? -1 : 0;
+    lock_take(lock_of(state, connection));
 }
 
 static inline void
 free_lock(const State *state, PyObject *connection)
 {
-    lock_wake(lock_open((Lock *)get(connection, state->connection_at, LOCK)));
+    lock_wake(lock_open(lock_of(state, connection)));
 }
 
 #endif

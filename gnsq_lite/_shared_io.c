@@ -95,10 +95,10 @@ static PyObject *
 take_queue(const State *state, PyObject *connection)
 {
     PyObject *fresh = PyList_New(0), *data = NULL;
-    if (fresh == NULL || take_lock(state, connection) < 0) {
-        Py_XDECREF(fresh);
+    if (fresh == NULL) {
         return NULL;
     }
+    take_lock(state, connection);
     PyObject *queue = get(connection, state->connection_at, QUEUE);
     if (PyList_GET_SIZE(queue) == 0 || get(connection, state->connection_at, LENT) != Py_True) {
         set(connection, state->connection_at, SENDER, Py_None);
@@ -286,10 +286,13 @@ receive(int fd, char *into, int watching, int least)
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least));
     }
     if (watching || least > 1) {
-        came = ppoll(&polled, 1, &moment, NULL);
+        came = ppoll(&polled, 1, &moment, NULL) < 0 ? -errno : polled.revents;
     }
     if (least > 1) {
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
+    }
+    if (came < 0) {
+        return came;
     }
     ssize_t got = recv(fd, into, READ_LENGTH, watching || came > 0 ? MSG_DONTWAIT : 0);
     return got < 0 ? -errno : got;
@@ -323,9 +326,7 @@ keep_deadline(const State *state, PyObject *connection, PyObject *mine)
 static int
 take_answers(State *state, PyObject *connection, const char *data, ssize_t got)
 {
-    if (take_lock(state, connection) < 0) {
-        return -1;
-    }
+    take_lock(state, connection);
     int settled = settle_oks(state, connection, data, got);
     PyObject *read_at = settled > 0 ? PyFloat_FromDouble(monotonic()) : NULL;
     if (read_at != NULL) {
@@ -344,7 +345,7 @@ static int
 take_read(State *state, PyObject *connection, PyObject *mine, const char *data, ssize_t got)
 {
     int nothing = got == -EINTR || got == -EAGAIN || got == -EWOULDBLOCK;
-    if (nothing && PyErr_CheckSignals() < 0) {
+    if (nothing && handle_signals(state, connection, mine, got == -EINTR) < 0) {
         return -1;
     }
     if (!nothing) {

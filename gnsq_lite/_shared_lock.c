@@ -45,43 +45,42 @@ wait_for(Lock *lock, const struct timespec *until)
 }
 
 int
-lock_take_after(Lock *lock, double deadline, int *turn)
+lock_wait(Lock *lock, double deadline, int *turn)
 {
-    int open = OPEN;
+    int open = OPEN, error;
     if (turn == NULL &&
         __atomic_compare_exchange_n(&lock->state, &open, HELD, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        return 1;
+        return TAKEN_NOW;
     }
     double whole = deadline < 0 ? 0 : deadline > LONGEST ? LONGEST : floor(deadline);
     struct timespec until = {.tv_sec = (time_t)whole};
     if (deadline > 0 && deadline < LONGEST) {
         until.tv_nsec = (long)((deadline - whole) * 1e9);
     }
-    for (;;) {
-        int error;
-        Py_BEGIN_ALLOW_THREADS
-        lock_wake(turn);
-        turn = NULL;
-        error = wait_for(lock, deadline < LONGEST ? &until : NULL);
-        Py_END_ALLOW_THREADS
-        if (error == 0 || error == ETIMEDOUT) {
-            return error == 0;
-        }
-        if (error != EINTR) {
-            errno = error;
-            PyErr_SetFromErrno(PyExc_OSError);
-            return -1;
-        }
-        if (PyErr_CheckSignals() < 0) {
-            return -1;
-        }
+    Py_BEGIN_ALLOW_THREADS
+    lock_wake(turn);
+    error = wait_for(lock, deadline < LONGEST ? &until : NULL);
+    Py_END_ALLOW_THREADS
+    return error == 0 ? TAKEN_NOW : error == ETIMEDOUT ? TOO_LATE : INTERRUPTED;
+}
+
+void
+lock_take(Lock *lock)
+{
+    while (lock_wait(lock, INFINITY, NULL) != TAKEN_NOW) {
     }
 }
 
 int
-lock_take(Lock *lock, double deadline)
+lock_acquire(Lock *lock, double deadline)
 {
-    return lock_take_after(lock, deadline, NULL);
+    int taken;
+    while ((taken = lock_wait(lock, deadline, NULL)) == INTERRUPTED) {
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return taken == TAKEN_NOW;
 }
 
 Lock *
@@ -195,7 +194,7 @@ acquire(PyObject *self, PyObject *args)
     }
     clock_gettime(CLOCK_MONOTONIC, &time);
     double deadline = (double)time.tv_sec + (double)time.tv_nsec / 1e9 + (blocking && timeout > 0 ? timeout : 0);
-    int taken = lock_take((Lock *)self, blocking && timeout < 0 ? INFINITY : deadline);
+    int taken = lock_acquire((Lock *)self, blocking && timeout < 0 ? INFINITY : deadline);
     return taken < 0 ? NULL : PyBool_FromLong(taken);
 }
 
@@ -215,7 +214,7 @@ static PyObject *
 enter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return lock_take((Lock *)self, INFINITY) < 0 ? NULL : PyBool_FromLong(1);
+    return lock_acquire((Lock *)self, INFINITY) < 0 ? NULL : PyBool_FromLong(1);
 }
 
 static PyObject *

@@ -225,8 +225,8 @@ class SharedConnection(WatchedConnection):
                 torn, self._reader = self._reads, LOOP
                 if not torn:  # else what comes next would answer what was read already
                     self._next_reader()
-                if self._reader is None and self._pending:
-                    self._watch_soon()
+            if self._reader is None and self._pending:
+                self._watch_soon()
             if self._sender is mine:
                 torn = torn or self._sends
                 self._sender = LOOP

@@ -182,3 +182,59 @@ os._exit(0)
 def test_no_thread_of_a_forked_child_waits_for_the_turn_of_one_of_its_parent(broker: ServerHandle, topic: str) -> None:
     done = python(FORKS, broker.tcp_address, topic, limit=90.0)
     assert done.returncode == 0, done
+
+
+#: A signal comes while the main thread reads for all, or waits in line; the server answers once the handler has begun,
+#: the thread that is before the main one in line first.
+SIGNALLED = """
+import os, signal, sys, threading, time
+from gnsq_lite import Writer
+from tests.answering import OK, answering
+role, act = sys.argv[1:]
+begun, answered, before = threading.Event(), threading.Event(), int(role == "waits")
+def answer(nsqd, count):
+    if count <= 2:
+        nsqd.sendall(OK)
+    if count == 3 + before:
+        threading.Thread(target=answer_all, args=(nsqd,)).start()
+    if count == 4 + before:
+        begun.set()
+def answer_all(nsqd):
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    begun.wait()
+    if before:
+        nsqd.sendall(OK)
+        answered.wait()
+    nsqd.sendall(OK * (2 if act == "publish" else 1))
+writer = Writer(answering(answer), publish_timeout=20)
+writer.publish("t", b"first")
+def handle(number, frame):
+    if act == "publish":
+        return writer.publish("t", b"handler's")
+    begun.set()
+    {"flush": writer.flush, "close": writer.close}[act]()
+signal.signal(signal.SIGUSR1, handle)
+def publish():
+    writer.publish("t", b"before")
+    answered.set()
+if before:
+    threading.Thread(target=publish, daemon=True).start()
+    while not writer.stats().pending:
+        time.sleep(0.01)
+began = time.monotonic()
+writer.publish("t", b"main")
+took = time.monotonic() - began
+print(took, flush=True)
+os._exit(took > 10)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("role", ["reads", "waits"])
+@pytest.mark.parametrize("act", ["publish", "flush", "close"])
+@pytest.mark.skipif(not carrying.is_accelerated, reason="Python's own waits handle signals where they are")
+def test_a_signal_handler_may_use_the_writer_that_it_interrupted(role: str, act: str) -> None:
+    done = python(SIGNALLED, role, act, limit=60.0)
+    assert done.returncode == 0, done
