@@ -7,6 +7,8 @@
     committed/TERM        number of the last committed object, as that writer knew it
     log/NUMBER            created once: 96 bytes of head - rows, topic partition, writer, checksums - and a segment
 
+Other names are nobody's here, such as what marks a folder: they are left alone.
+
 A writer that takes over creates a fence, an object without rows, as the next number.  One that was paused, or cut off,
 finds that number taken by another when it comes back, and finishes nothing any more; so a fence stays for good.  No
 clocks are compared: a lease counts as given up when its count has not changed for a while by the watcher's own clock.
@@ -14,9 +16,11 @@ clocks are compared: a lease counts as given up when its count has not changed f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import re
 import socket
 import struct
 import threading
@@ -25,7 +29,7 @@ import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.files import Store
@@ -40,8 +44,10 @@ _HEAD = struct.Struct("<8sQqqQI16s")
 HEAD_BYTES = 96
 #: Seconds without a sign of life after which a lease may be taken over; it is renewed four times in that time.
 LEASE = 10.0
-#: Seconds a store may be away from an open spool: what failed is tried again so long.
-PATIENCE = 60.0
+#: Seconds a store may be away from an open spool, and from one that is being opened: what failed is tried again.
+PATIENCE, OPENING = 60.0, 15.0
+#: What the name of a number, or term, looks like.
+_NUMBER = re.compile(r"[0-9]{16}")
 
 _T = TypeVar("_T")
 
@@ -90,18 +96,21 @@ class Patience:
     def __init__(self, store: str, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._store, self._clock, self._sleep = store, clock, sleep
 
-    def __call__(self, do: Callable[[], _T]) -> _T:
-        """Return what *do* returns.  Raises OSError when PATIENCE is over, and what is an answer at once."""
-        pause, deadline = 0.5, self._clock.now() + PATIENCE
+    def __call__(self, do: Callable[[], _T], opens: bool = False) -> _T:
+        """Return what *do* returns; *opens*: the store may not be had at all, so wait less, and not for a right.
+
+        Raises OSError when PATIENCE, or OPENING, is over, and what is an answer at once.
+        """
+        pause, deadline = 0.5, self._clock.now() + (OPENING if opens else PATIENCE)
         while True:
             try:
                 return do()
             except (FileNotFoundError, FileExistsError):  # that is an answer
                 raise
             except OSError as error:
-                log.warning("spool %s is tried again: %s", self._store, error)
-                if self._clock.now() >= deadline:
+                if self._clock.now() >= deadline or (opens and isinstance(error, PermissionError)):
                     raise
+                log.warning("spool %s is tried again: %s", self._store, error)
             self._sleep(pause)
             pause = min(5.0, 2 * pause)
 
@@ -111,12 +120,28 @@ def key(number: int) -> str:
     return f"{number:016d}"
 
 
+def create_once(store: Store, name: str, data: bytes, head: int | None = None) -> bool:
+    """Create *name* unless it is there; return whether it is by *data*, of whose *head* bytes no two are the same.
+
+    What is there may be of this very put: its answer was lost, and the put sent again.  Raises OSError.
+    """
+    for _ in range(3):  # of two puts at once a store may refuse both
+        try:
+            store.create(name, data)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                return store.read(name, 0, head) == data[:head]
+        else:
+            return True
+    raise OSError(f"{store.url}: {name} is taken, and not there")
+
+
 class ObjectLog:
     """The log of one spool.  Opened by its writer; :meth:`payload` and :meth:`meta` also serve those who only read."""
 
     def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
         self.store, self._clock, self._sleep = store, clock, sleep
-        self._patiently = Patience(store.url, clock, sleep)
+        self.patiently = Patience(store.url, clock, sleep)
         self._log, self._leases = store.below("log/"), store.below("lease/")
         self._committed = store.below("committed/")
         self._writer = uuid.uuid4().bytes
@@ -135,15 +160,24 @@ class ObjectLog:
         return parse_meta(text, f"{self.store.url}/meta")
 
     def make_meta(self, meta: Meta) -> Meta:
-        """Create the spool's identity, or return the one that is there."""
-        try:
-            self.store.create("meta", meta.text().encode())
-        except FileExistsError:
-            pass
+        """Create the spool's identity, or return the one that is there.
+
+        Raises SpoolError where the store creates what is there: a writer that comes back would not find the fence.
+        """
         found = self.meta()
         if found is None:
-            raise SpoolError(f"{self.store.url}: what was written cannot be read")
-        return found
+            create_once(self.store, "meta", meta.text().encode())
+            found = self.meta()
+        if found is None:
+            raise OSError(f"{self.store.url}/meta cannot be read")
+        try:
+            self.store.create("meta", found.text().encode())  # the very same, should it be taken
+        except FileExistsError:
+            return found
+        raise SpoolError(
+            f"the store of {self.store.url} has no conditional puts: told to create only, it replaced what was there;"
+            " a spool cannot be kept from a second writer there"
+        )
 
     def take_over(self, wait: float) -> list[Entry]:
         """Become the writer; return the entries that no commit covers, with rows.
@@ -152,39 +186,39 @@ class ObjectLog:
         """
         last = self._await_lease(wait)
         self._term = last + 1
-        try:
-            self._leases.create(key(self._term), self._lease())
-        except FileExistsError:
-            raise SpoolInUse(f"spool {self.store.url} was taken by another query at this moment") from None
-        numbers = [int(name) for name in self._log.names()]
-        self._tail = max([self.committed(), *numbers])
+        if not create_once(self._leases, key(self._term), self._lease()):
+            raise SpoolInUse(f"spool {self.store.url} was taken by another query at this moment")
+        self._tail = max([self.committed(), *_numbers(self._log)])
         while not self._create(Entry(self._tail + 1, self._term, 0, -1, 0, 0, self._writer), b""):
             self._tail += 1  # the one before wrote on: its object counts
         self._tail += 1
         begin = self.committed()
         self._committed.write(key(self._term), json.dumps({"number": begin}).encode())
         for place in (self._leases, self._committed):
-            for name in place.names():
-                if int(name) < self._term:
-                    place.remove(name)
+            for term in _numbers(place):
+                if term < self._term:
+                    place.remove(key(term))
         self._heart = threading.Thread(target=self._beat, name="gnsq_lite-lease", daemon=True)
         self._heart.start()
-        return [entry for entry in map(self.entry, self.numbers()) if entry.number > begin and entry.rows]
+        return [
+            entry for number in self.numbers() if number > begin and (entry := self.readable(number)) and entry.rows
+        ]
 
     def _await_lease(self, wait: float) -> int:
         """Return the last term, whose writer has gone."""
         begun = seen = self._clock.now()
         before: tuple[int, bytes] | None = None
         while True:
-            names = self._leases.names()
-            if not names:
+            terms = _numbers(self._leases)
+            if not terms:
                 return 0
-            now = (int(names[-1]), self._leases.read(names[-1]))
-            if json.loads(now[1]).get("released"):
+            now = (terms[-1], self._leases.read(key(terms[-1])))
+            lease = _lease(now[1])
+            if lease.get("released") or lease.get("writer") == self._writer.hex():
                 return now[0]
             if now != before:
                 if before is not None and self._clock.now() - begun >= wait:
-                    holder = json.loads(now[1]).get("holder")
+                    holder = lease.get("holder")
                     raise SpoolInUse(
                         f"spool {self.store.url} is in use by another query ({holder}); every query needs its own"
                         " spoolDir"
@@ -197,7 +231,8 @@ class ObjectLog:
     def _lease(self, released: bool = False) -> bytes:
         self._beats += 1
         holder = f"pid {os.getpid()} on {socket.gethostname()}"
-        return json.dumps({"holder": holder, "beats": self._beats, "released": released}).encode()
+        lease = {"holder": holder, "writer": self._writer.hex(), "beats": self._beats, "released": released}
+        return json.dumps(lease).encode()
 
     def _beat(self) -> None:
         while not self._closing.wait(LEASE / 4):
@@ -233,11 +268,7 @@ class ObjectLog:
         return entry.segment
 
     def _create(self, entry: Entry, payload: bytes) -> bool:
-        try:
-            self._log.create(key(entry.number), entry.pack() + payload)
-        except FileExistsError:  # an answer that was lost, of a put that was not, looks the same
-            return self.entry(entry.number) == entry
-        return True
+        return create_once(self._log, key(entry.number), entry.pack() + payload, HEAD_BYTES)
 
     def advance(self, number: int) -> None:
         """Give no number up to *number* again."""
@@ -251,39 +282,66 @@ class ObjectLog:
         """Note that the entries up to *number* are needed no more.  Raises SpoolFenced, OSError."""
         self.check_writer()
         text = json.dumps({"number": number}).encode()
-        self._patiently(lambda: self._committed.write(key(self._term), text))
+        self.patiently(lambda: self._committed.write(key(self._term), text))
 
     def check_writer(self) -> None:
         """Raise SpoolFenced where there is a newer lease; OSError."""
-        names = self._patiently(self._leases.names)
-        if names and int(names[-1]) != self._term:
+        terms = self.patiently(lambda: _numbers(self._leases))
+        if terms and terms[-1] != self._term:
             raise SpoolFenced(f"spool {self.store.url} was taken over by another query: this one removes nothing more")
 
     def remove(self, numbers: list[int]) -> None:
         """Remove entries that are committed."""
         if numbers:
-            self._patiently(lambda: self._log.remove(*map(key, numbers)))
+            self.patiently(lambda: self._log.remove(*map(key, numbers)))
 
     # -- reading
 
     def committed(self) -> int:
-        """Return the last committed number."""
-        found = [json.loads(self._committed.read(name))["number"] for name in self._committed.names()]
-        return max(found, default=0)
+        """Return the last committed number.  Raises SpoolError, OSError."""
+        return max((self._noted(key(term)) for term in _numbers(self._committed)), default=0)
+
+    def _noted(self, name: str) -> int:
+        try:
+            return int(json.loads(self._committed.read(name))["number"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise SpoolError(f"{self.store.url}/committed/{name} is damaged: {error}") from error
 
     def numbers(self) -> list[int]:
         """Return the numbers that are there."""
-        return [int(name) for name in self._patiently(self._log.names)]
+        return self.patiently(lambda: _numbers(self._log))
 
     def entry(self, number: int) -> Entry:
         """Return a head.  Raises SegmentDamaged, FileNotFoundError, OSError."""
-        return unpack(number, self._patiently(lambda: self._log.read(key(number), 0, HEAD_BYTES)))
+        return unpack(number, self.patiently(lambda: self._log.read(key(number), 0, HEAD_BYTES)))
+
+    def readable(self, number: int) -> Entry | None:
+        """Return a head; None, and tell it, where it is damaged: so far, nobody asked for its rows.  Raises OSError."""
+        try:
+            return self.entry(number)
+        except SegmentDamaged as error:
+            log.error("spool %s: %s", self.store.url, error)
+            return None
 
     def payload(self, segment: Segment) -> bytes:
         """Return the bytes of a segment.  Raises SegmentDamaged, FileNotFoundError, OSError."""
-        data = self._patiently(lambda: self._log.read(key(segment.number)))
+        data = self.patiently(lambda: self._log.read(key(segment.number)))
         entry = unpack(segment.number, data)
         payload = data[HEAD_BYTES:]
         if entry.segment != segment or len(payload) != entry.size or zlib.crc32(payload) != entry.crc:
             raise SegmentDamaged(f"object {segment.number} of spool {self.store.url} is damaged: {len(payload)} bytes")
         return payload
+
+
+def _numbers(store: Store) -> list[int]:
+    """Return the numbers, or terms, that are there, sorted.  Raises OSError."""
+    return [int(name) for name in store.names() if _NUMBER.fullmatch(name)]
+
+
+def _lease(data: bytes) -> dict[str, Any]:
+    """Return what a lease says; nothing, where it is damaged: then it is waited out."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

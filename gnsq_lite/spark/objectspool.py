@@ -57,20 +57,23 @@ class ObjectSpool:
             SpoolInUse: another query lives.  SpoolError: it is another topic's or channel's, or cannot be had.
         """
         try:
-            wanted = replace(self.meta, uuid=str(uuid.uuid4()))
-            meta = self._log.make_meta(wanted)
-            if (meta.topic, meta.channel) != (wanted.topic, wanted.channel):
-                raise SpoolError(
-                    f"spool {self.directory} belongs to {meta.topic}/{meta.channel}, not to"
-                    f" {wanted.topic}/{wanted.channel}: each query needs its own spoolDir"
-                )
-            self.segments = [entry.segment for entry in self._log.take_over(lock_wait)]
-            self.meta = replace(meta, committed=self._log.committed())
-            past = [self._log.entry(number) for number in self._log.numbers() if number <= self.meta.committed]
-            self._past = [entry.segment for entry in past if entry.rows]
+            self._patiently(lambda: self._open(lock_wait), opens=True)
         except OSError as error:
             raise SpoolError(f"spool {self.directory} cannot be opened: {error}") from error
         self.newest = max([self.meta.committed, *(segment.number for segment in self.segments)])
+
+    def _open(self, lock_wait: float) -> None:
+        wanted = replace(self.meta, uuid=str(uuid.uuid4()))
+        meta = self._log.make_meta(wanted)
+        if (meta.topic, meta.channel) != (wanted.topic, wanted.channel):
+            raise SpoolError(
+                f"spool {self.directory} belongs to {meta.topic}/{meta.channel}, not to"
+                f" {wanted.topic}/{wanted.channel}: each query needs its own spoolDir"
+            )
+        self.segments = [entry.segment for entry in self._log.take_over(lock_wait)]
+        self.meta = replace(meta, committed=self._log.committed())
+        past = [number for number in self._log.numbers() if number <= self.meta.committed]
+        self._past = [entry.segment for number in past if (entry := self._log.readable(number)) and entry.rows]
 
     def close(self) -> None:
         """Let another writer in."""
@@ -155,8 +158,12 @@ class ObjectSpool:
         if missing:
             log.error("spool %s lacks %d objects of (%d, %d]; going on", self.directory, len(missing), begin, end)
         known = {segment.number: segment for segment in self._past + self.segments}
-        found = [known[number] if number in known else self._log.entry(number).segment for number in sorted(present)]
-        return [segment for segment in found if segment.rows]
+        found = [known.get(number) or self._segment(number, complete) for number in sorted(present)]
+        return [segment for segment in found if segment is not None and segment.rows]
+
+    def _segment(self, number: int, complete: bool) -> Segment | None:
+        entry = self._log.entry(number) if complete else self._log.readable(number)
+        return None if entry is None else entry.segment
 
     def raw(self, segment: Segment) -> bytes:
         """Return a segment's bytes.  Raises FileNotFoundError, SegmentDamaged, OSError."""

@@ -113,21 +113,25 @@ class ObjectStore:
                 from_url: Any = stores.from_url
                 self._store = from_url(self.url, config=config, client_options=client, retry_config=retry)
             except Exception as error:
-                raise OptionError("spoolDir", self.url, f"the object store refuses its settings: {error}") from error
+                why = f"the object store refuses its settings: {_told(error)}"
+                raise OptionError("spoolDir", self.url, why) from error
         return self._store
 
     @contextlib.contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
+    def _errors(self, name: str, *, creates: bool = False) -> Iterator[None]:
         from obstore import exceptions
 
+        where = f"{self.url}/{self._prefix}{name}"
         try:
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(f"{self.url}/{self._prefix}{name} is not there") from error
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-            raise FileExistsError(f"{self.url}/{self._prefix}{name} exists") from error
+            raise FileNotFoundError(f"{where} is not there: {_told(error)}") from error
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise PermissionError(f"{where}: {_told(error)}") from error
         except exceptions.BaseError as error:
-            raise OSError(f"{self.url}/{self._prefix}{name}: {error}") from error
+            if creates and isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
+                raise FileExistsError(f"{where} exists") from error
+            raise OSError(f"{where}: {_told(error)}") from error
 
     def check(self) -> None:
         """Raise MissingExtra or OptionError where the store's settings are of no use; asks nothing of the store."""
@@ -138,7 +142,7 @@ class ObjectStore:
         import obstore
 
         store = self._opened()
-        with self._errors(name):
+        with self._errors(name, creates=True):
             obstore.put(store, self._prefix + name, data, mode="create", use_multipart=False)
 
     def write(self, name: str, data: bytes) -> None:
@@ -158,8 +162,13 @@ class ObjectStore:
             found: bytes
             if size is None:
                 found = obstore.get(store, self._prefix + name).bytes().to_bytes()[at:]
-            else:
+                return found
+            try:
                 found = obstore.get_range(store, self._prefix + name, start=at, length=size).to_bytes()
+            except obstore.exceptions.GenericError:  # that is what a range behind the end is
+                if obstore.head(store, self._prefix + name)["size"] > at:
+                    raise
+                found = b""
         return found
 
     def sizes(self) -> dict[str, int]:
@@ -190,3 +199,8 @@ class ObjectStore:
         except FileNotFoundError:  # not every store goes on behind one that is gone
             for name in names if len(names) > 1 else ():
                 self.remove(name)
+
+
+def _told(error: Exception) -> str:
+    """Return what the library says of *error*, without its own structures."""
+    return str(error).partition("\n\nDebug source")[0]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.files import Files, Store
-from gnsq_lite.spark.objectlog import ObjectLog, Patience
+from gnsq_lite.spark.objectlog import ObjectLog, Patience, create_once
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolNotVisible, check_visible, lock_directory, read_meta
 
 
@@ -99,11 +99,7 @@ class ObjectShelf:
 
     def create(self, name: str, data: bytes) -> bool:
         """Put it under the condition that the name is free."""
-        try:
-            self._patiently(lambda: self._store.create(name, data))
-        except FileExistsError:  # an answer that was lost, of a put that was not, looks the same
-            return self._patiently(lambda: self._store.read(name)) == data
-        return True
+        return self._patiently(lambda: create_once(self._store, name, data))
 
     def names(self) -> list[str]:
         """Return the objects' names."""
@@ -188,12 +184,15 @@ class RemoteSpool:
     def open(self, meta: Meta, wait: float) -> Meta:
         """Take the lease over."""
         try:
-            found = self._log.make_meta(meta)
-            if (found.topic, found.channel) == (meta.topic, meta.channel):
-                self._log.take_over(wait)
-            return replace(found, committed=self._log.committed())
+            return self._log.patiently(lambda: self._open(meta, wait), opens=True)
         except OSError as error:
             raise SpoolError(f"spool {self._log.store.url} cannot be opened: {error}") from error
+
+    def _open(self, meta: Meta, wait: float) -> Meta:
+        found = self._log.make_meta(meta)
+        if (found.topic, found.channel) == (meta.topic, meta.channel):
+            self._log.take_over(wait)
+        return replace(found, committed=self._log.committed())
 
     def check_mine(self) -> None:
         """Ask for a newer lease."""

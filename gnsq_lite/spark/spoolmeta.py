@@ -57,12 +57,13 @@ def read_meta(directory: Path) -> Meta | None:
 def parse_meta(text: str, where: str) -> Meta:
     """Return what *text*, found at *where*, says.  Raises SpoolError."""
     try:
-        meta = Meta(**json.loads(text))
-    except (ValueError, TypeError) as error:
+        found = json.loads(text)
+        version = found.get("v", 1)
+        if version == 1:
+            return Meta(**found)
+    except (ValueError, TypeError, AttributeError) as error:
         raise SpoolError(f"{where} is not readable: {error}") from error
-    if meta.v != 1:
-        raise SpoolError(f"{where} is of a spool of version {meta.v}; this library knows version 1")
-    return meta
+    raise SpoolError(f"{where} is of a spool of version {version}; this library knows version 1")
 
 
 def check_visible(directory: Path, spool: str) -> None:

@@ -109,6 +109,7 @@ def test_names_are_created_once_and_read_in_parts(place: Make) -> None:
     with pytest.raises(FileExistsError):
         store.create("1", b"abc")
     assert (store.read("1"), store.read("1", 1, 10), store.sizes()) == (b"abc", b"bc", {"1": 3})
+    assert store.read("1", 3, 10) == b""
     store.write("1", b"other")
     assert store.read("1") == b"other"
     store.create("2", b"")
@@ -301,6 +302,60 @@ def test_a_lost_and_a_damaged_object_are_told(place: Make) -> None:
     with pytest.raises(SpoolNotVisible):
         read_object(ObjectLog(place()), "another spool", second)
     made.close()
+
+
+def test_an_object_whose_head_is_damaged_is_told_when_its_rows_are_asked_for(place: Make) -> None:
+    made = spool(place())
+    for step in range(3):
+        made.append(rows(step, 1))
+    (first, second, third), end = made.segments, made.roll()
+    made.close()
+    place().below("log/").write(module.key(second.number), b"")
+    again = spool(place())
+    with pytest.raises(SegmentDamaged, match=f"object {second.number} of the spool is damaged"):
+        again.located(0, end, complete=True)
+    assert again.located(0, end, complete=False) == [first, third]
+    again.commit(first.number)
+    again.append(rows(3, 1))
+    assert read(again, end, again.roll()) == [3]
+    again.close()
+    place().below("committed/").write(module.key(again._log._term), b"")
+    with pytest.raises(SpoolError, match=r"committed/\d+ is damaged"):
+        spool(place())
+
+
+def test_what_else_is_in_its_place_is_left_alone(place: Make) -> None:
+    made = spool(place())
+    made.append(rows(0, 2))
+    end = made.roll()
+    made.close()
+    others = {"log/": "_SUCCESS", "lease/": ".DS_Store", "committed/": "x", "ids/": "notes"}
+    for prefix, name in others.items():
+        place().below(prefix).write(name, b"")
+    again = spool(place())
+    assert read(again, 0, end) == [0, 1]
+    again.append(rows(2, 1))
+    again.commit(end)
+    again.close()
+    assert all(place().below(prefix).read(name) == b"" for prefix, name in others.items())
+
+
+def test_a_lease_that_cannot_be_read_is_waited_out(place: Make) -> None:
+    made = spool(place())
+    made.append(rows(0, 2))
+    crash(made)
+    place().below("lease/").write(module.key(made._log._term), b"{")
+    clock = FakeClock()
+    again = spool(place(), clock=clock)
+    assert clock.now() >= 1000.0 + module.LEASE
+    assert read(again, 0, again.roll()) == [0, 1]
+    again.close()
+
+
+def test_a_spool_of_a_later_version_is_refused(place: Make) -> None:
+    place().write("meta", b'{"v": 2, "uuid": "u", "topic": "t", "channel": "c", "committed": 0, "more": []}')
+    with pytest.raises(SpoolError, match="of a spool of version 2; this library knows version 1"):
+        spool(place())
 
 
 def test_another_topics_spool_is_refused(place: Make) -> None:
