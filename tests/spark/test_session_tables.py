@@ -76,7 +76,7 @@ if not given["again"]:
     (commits / str(newest + 1) / "in its way").mkdir(parents=True)
     print("publish", flush=True)
     wait(lambda: False)
-    print("ended", query.exception() is not None, len(rows()), flush=True)
+    print("ended", query.exception() is not None, len(rows()), query.exception(), flush=True)
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 wait(lambda: len(rows()) >= given["all"])
@@ -146,7 +146,7 @@ def test_a_batch_that_runs_again_is_in_the_table_once(
         assert first.ends(400) == -9, first.output
     found = re.search(r"ended True (\d+)", first.output)
     assert found is not None, first.output
-    assert int(found[1]) > 300, "the table has the batch, and Spark has not noted that"
+    assert int(found[1]) > 300, f"the table has the batch, and Spark has not noted that: {first.output}"
     for blocked in (tmp_path / f"{kind}-checkpoint" / "commits").glob("*/in its way"):
         shutil.rmtree(blocked.parent)
     feed.publish(500, 200)
