@@ -16,7 +16,7 @@ CLI = ["click>=8.1", "rich>=13.0"]
 SHARED = [
     Extension(
         "gnsq_lite._shared",
-        ["gnsq_lite/_shared.c", "gnsq_lite/_shared_io.c", "gnsq_lite/_shared_lock.c"],
+        [f"gnsq_lite/_shared{part}.c" for part in ("", "_io", "_lock", "_settle")],
         depends=["gnsq_lite/_shared.h", "gnsq_lite/_slots.h"],
         optional=True,
     )

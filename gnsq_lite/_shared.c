@@ -20,12 +20,13 @@ enum { NOT_BEGUN, DONE, BEGUN }; /* what carry() returns */
 
 static const char *const connection_fields[CONNECTION_FIELDS] = {
     "_queue", "_pending", "_followers", "_sender", "_reader", "_lent", "_ending", "_sends", "_reads",
-    "read_at", "_lock", "_destination", "_taken", "_fd", "_bytes_in", "_bytes_out",
+    "read_at", "_lock", "_destination", "_taken", "_fd", "_bytes_in", "_bytes_out", "_join_queue",
 };
 static const char *const publication_fields[PUBLICATION_FIELDS] = {
     "decided", "gate", "sent", "_done", "_greenlet", "_wakers", "count", "cost", "request", "deadline",
 };
 static const char *const taken_fields[TAKEN_FIELDS] = {"messages", "on_more"};
+static const char *const gathering_fields[GATHERING_FIELDS] = {"members", "waiters"};
 
 static inline State *
 state_of(PyObject *module)
@@ -299,25 +300,28 @@ find(PyTypeObject *type, const char *const *names, Py_ssize_t *at, int count)
     return 0;
 }
 
-PyDoc_STRVAR(know_doc, "know($module, connection, publication, taken, /)\n--\n\n"
-                       "Use the slots of these three classes from now on.");
+PyDoc_STRVAR(know_doc, "know($module, connection, publication, taken, gathering, /)\n--\n\n"
+                       "Use the slots of these four classes from now on.");
 
 static PyObject *
 know(PyObject *module, PyObject *args)
 {
     State *state = state_of(module), found;
-    PyTypeObject *types[3];
-    if (!PyArg_ParseTuple(args, "O!O!O!:know", &PyType_Type, &types[0], &PyType_Type, &types[1], &PyType_Type, &types[2]) ||
+    PyTypeObject *types[4];
+    if (!PyArg_ParseTuple(args, "O!O!O!O!:know", &PyType_Type, &types[0], &PyType_Type, &types[1], &PyType_Type, &types[2],
+                          &PyType_Type, &types[3]) ||
         find(types[0], connection_fields, found.connection_at, CONNECTION_FIELDS) < 0 ||
         find(types[1], publication_fields, found.publication_at, PUBLICATION_FIELDS) < 0 ||
-        find(types[2], taken_fields, found.taken_at, TAKEN_FIELDS) < 0) {
+        find(types[2], taken_fields, found.taken_at, TAKEN_FIELDS) < 0 ||
+        find(types[3], gathering_fields, found.gathering_at, GATHERING_FIELDS) < 0) {
         return NULL;
     }
     memcpy(state->connection_at, found.connection_at, sizeof(found.connection_at));
     memcpy(state->publication_at, found.publication_at, sizeof(found.publication_at));
     memcpy(state->taken_at, found.taken_at, sizeof(found.taken_at));
-    PyTypeObject **kept[3] = {&state->connection, &state->publication, &state->taken};
-    for (int i = 0; i < 3; i++) {
+    memcpy(state->gathering_at, found.gathering_at, sizeof(found.gathering_at));
+    PyTypeObject **kept[4] = {&state->connection, &state->publication, &state->taken, &state->gathering};
+    for (int i = 0; i < 4; i++) {
         Py_INCREF(types[i]);
         Py_XSETREF(*kept[i], types[i]);
     }
@@ -343,6 +347,7 @@ traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->connection);
     Py_VISIT(state->publication);
     Py_VISIT(state->taken);
+    Py_VISIT(state->gathering);
     return 0;
 }
 
@@ -354,6 +359,7 @@ clear(PyObject *module)
     Py_CLEAR(state->connection);
     Py_CLEAR(state->publication);
     Py_CLEAR(state->taken);
+    Py_CLEAR(state->gathering);
     Py_CLEAR(state->ok);
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(state->names[i]);

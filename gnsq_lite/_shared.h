@@ -10,11 +10,12 @@
 
 enum {
     QUEUE, PENDING, FOLLOWERS, SENDER, READER, LENT, ENDING, SENDS, READS,
-    READ_AT, LOCK, DESTINATION, TAKEN, FD, BYTES_IN, BYTES_OUT, CONNECTION_FIELDS
+    READ_AT, LOCK, DESTINATION, TAKEN, FD, BYTES_IN, BYTES_OUT, JOIN_QUEUE, CONNECTION_FIELDS
 };
 enum { DECIDED, GATE, SENT, IS_DONE, GREENLET, WAKERS, COUNT, COST, REQUEST, DEADLINE, PUBLICATION_FIELDS };
 enum { MESSAGES, ON_MORE, TAKEN_FIELDS };
 enum { TOO_LATE, TAKEN_NOW, INTERRUPTED }; /* what lock_wait() returns */
+enum { MEMBERS, WAITERS, GATHERING_FIELDS };
 
 /* A lock of the operating system's threads whose state can be seen with the GIL held. */
 typedef struct Lock {
@@ -26,13 +27,15 @@ typedef struct Lock {
     struct Lock *next; /* among those that were answered */
 } Lock;
 
+enum { OK_LENGTH = 10 }; /* bytes of the frame */
 #define NOBODY_YET ((unsigned long)-1) /* whose turn it is, until that thread is awake */
 /* Names that are looked up. */
 enum { APPEND, POPLEFT, SILENT, KEEP_DEADLINE, LEAVE_TO_LOOP, WATCH_SOON, REMOVE, NAMES };
 
 typedef struct {
-    PyTypeObject *lock, *connection, *publication, *taken; /* the three last are NULL until know() */
+    PyTypeObject *lock, *connection, *publication, *taken, *gathering; /* but for the lock NULL until know() */
     Py_ssize_t connection_at[CONNECTION_FIELDS], publication_at[PUBLICATION_FIELDS], taken_at[TAKEN_FIELDS];
+    Py_ssize_t gathering_at[GATHERING_FIELDS];
     PyObject *ok; /* what an OK decides */
     PyObject *names[NAMES];
     Lock *first, *last;  /* those that were answered and are not awake */
@@ -71,6 +74,8 @@ void forget_turns(State *state);
 
 /* Of _shared.c and _shared_io.c; -1 with an exception. */
 
+/* Add *count* to a field that is an int. */
+int add(PyObject *of, const Py_ssize_t *at, int which, Py_ssize_t count);
 /* Call a method of no or one argument for its effect. */
 int call(PyObject *of, PyObject *name, PyObject *argument);
 /* Whether commands wait that nobody sends. */
@@ -86,6 +91,9 @@ int keep_deadline(const State *state, PyObject *connection, PyObject *mine);
 int handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once);
 /* Read once for all; *turn* is where to wake who has the next turn. */
 int read_for_all(State *state, PyObject *connection, PyObject *mine, int *turn);
+/* Of _shared_settle.c: settle what a read answers if it is nothing but OKs to plain publishes, or to MPUBs of them; return
+   whether it was.  -1: an exception. */
+int settle_oks(State *state, PyObject *connection, const char *data, Py_ssize_t length);
 /* Monotonic seconds, as Python's. */
 double monotonic(void);
 

@@ -13,11 +13,9 @@ enum { SHORT = 65536 };   /* bytes of a write for which the GIL is kept */
 /* With so many publishes unanswered, that part of the answers, of so many at most, is waited for at once; while others
    have their turns, who would only wait for the GIL too, all are. */
 enum { MANY = 8, SHARE = 4, MOST = 400 };
-static const char ok_frame[] = "\0\0\0\6\0\0\0\0OK";
-enum { OK_LENGTH = sizeof(ok_frame) - 1, READ_LENGTH = 400 * OK_LENGTH };
+enum { READ_LENGTH = 400 * OK_LENGTH };
 
-/* Add *count* to a field that is an int; -1 with an exception. */
-static int
+int
 add(PyObject *of, const Py_ssize_t *at, int which, Py_ssize_t count)
 {
     long long before = PyLong_AsLongLong(get(of, at, which));
@@ -90,6 +88,24 @@ empty_queue(const State *state, PyObject *connection, PyObject *queue, char *at)
     return 0;
 }
 
+/* Join neighbours in the queue to MPUBs, where the connection does that, and return the queue; NULL with an exception. */
+static PyObject *
+join_queue(const State *state, PyObject *connection)
+{
+    PyObject *queue = get(connection, state->connection_at, QUEUE);
+    PyObject *join = get(connection, state->connection_at, JOIN_QUEUE);
+    if (join == Py_None ||
+        (PyList_GET_SIZE(queue) == 1 && PyBytes_GET_SIZE(PyTuple_GET_ITEM(PyList_GET_ITEM(queue, 0), 1)) > 0)) {
+        return queue;
+    }
+    PyObject *joined = PyObject_CallOneArg(join, queue);
+    if (joined != NULL) {
+        set(connection, state->connection_at, QUEUE, joined);
+        Py_DECREF(joined);
+    }
+    return joined;
+}
+
 /* What to write now; its answers are expected.  None: nothing is left, and the sender is done.  NULL with an exception. */
 static PyObject *
 take_queue(const State *state, PyObject *connection)
@@ -104,7 +120,8 @@ take_queue(const State *state, PyObject *connection)
         set(connection, state->connection_at, SENDER, Py_None);
         data = Py_None;
         Py_INCREF(data);
-    } else if ((data = PyBytes_FromStringAndSize(NULL, size_of(state, queue))) != NULL) {
+    } else if ((queue = join_queue(state, connection)) != NULL &&
+               (data = PyBytes_FromStringAndSize(NULL, size_of(state, queue))) != NULL) {
         if (empty_queue(state, connection, queue, PyBytes_AS_STRING(data)) < 0) {
             Py_CLEAR(data);
         } else {
@@ -184,85 +201,6 @@ see_to_all(State *state, PyObject *connection, PyObject *mine)
 }
 
 /* -- reading */
-
-/* Whether an OK is all that there is to *publication*: nobody but its thread, if at all, is to be told. */
-static int
-is_plain(const State *state, PyObject *publication)
-{
-    const Py_ssize_t *at = state->publication_at;
-    PyObject *gate = get(publication, at, GATE), *wakers = get(publication, at, WAKERS);
-    return Py_IS_TYPE(publication, state->publication) && get(publication, at, REQUEST) == Py_None &&
-           get(publication, at, GREENLET) == Py_None && (gate == Py_None || Py_IS_TYPE(gate, state->lock)) &&
-           PyList_CheckExact(wakers) && PyList_GET_SIZE(wakers) == 0 && PyLong_AsLong(get(publication, at, COST)) == 0;
-}
-
-/* Whether the *count* oldest are all plain; -1 with an exception. */
-static int
-are_plain(const State *state, PyObject *pending, Py_ssize_t count)
-{
-    int plain = 1;
-    for (Py_ssize_t i = 0; plain && i < count; i++) {
-        PyObject *publication = PySequence_GetItem(pending, i);
-        if (publication == NULL) {
-            return -1;
-        }
-        plain = is_plain(state, publication);
-        Py_DECREF(publication);
-    }
-    return plain;
-}
-
-/* Settle the oldest with an OK; return how many messages it was, 0 if it has an outcome.  -1 with an exception. */
-static Py_ssize_t
-settle(State *state, PyObject *pending)
-{
-    const Py_ssize_t *at = state->publication_at;
-    PyObject *arguments[1] = {pending};
-    PyObject *publication = PyObject_VectorcallMethod(state->names[POPLEFT], arguments, 1, NULL);
-    Py_ssize_t count = publication == NULL ? -1 : 0;
-    if (publication != NULL && !is_decided(state, publication)) {
-        count = PyLong_AsSsize_t(get(publication, at, COUNT));
-        if (PyList_Append(get(publication, at, DECIDED), state->ok) < 0) {
-            count = -1;
-        }
-        set(publication, at, IS_DONE, Py_True);
-        PyObject *gate = get(publication, at, GATE);
-        if (gate != Py_None && ((Lock *)gate)->is_parked) {
-            add_answered(state, (Lock *)gate);
-        } else if (gate != Py_None) {
-            lock_wake(lock_open((Lock *)gate));
-        }
-    }
-    Py_XDECREF(publication);
-    return count;
-}
-
-/* Settle what a read answers if it is nothing but OKs to plain publishes; return whether it was.  -1: an exception. */
-static int
-settle_oks(State *state, PyObject *connection, const char *data, Py_ssize_t length)
-{
-    const Py_ssize_t *at = state->connection_at;
-    PyObject *pending = get(connection, at, PENDING), *taken = get(connection, at, TAKEN);
-    Py_ssize_t count = length / OK_LENGTH, messages = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (memcmp(data + i * OK_LENGTH, ok_frame, OK_LENGTH) != 0) {
-            return 0;
-        }
-    }
-    if (count * OK_LENGTH != length || get(taken, state->taken_at, ON_MORE) != Py_None) {
-        return 0;
-    }
-    PyObject *silent = PyObject_GetAttr(get(connection, at, DESTINATION), state->names[SILENT]);
-    Py_XDECREF(silent);
-    Py_ssize_t waiting = silent == NULL ? -1 : PyObject_Length(pending);
-    int plain = waiting < 0 ? -1 : silent != Py_False || waiting < count ? 0 : are_plain(state, pending, count);
-    for (Py_ssize_t i = 0; plain > 0 && i < count; i++) {
-        Py_ssize_t settled = settle(state, pending);
-        plain = settled < 0 ? -1 : 1;
-        messages += settled < 0 ? 0 : settled;
-    }
-    return plain > 0 && add(taken, state->taken_at, MESSAGES, messages) < 0 ? -1 : plain;
-}
 
 double
 monotonic(void)

@@ -11,9 +11,10 @@ KINDS = ["plain", *WRAPPED]
 
 
 def options(kind: str, ca_file: str) -> dict[str, Any]:
-    """Return the options of a Reader or Writer for one of the KINDS."""
+    """Return the options of a Reader or Writer for one of the KINDS; of a Writer for "coalesced"."""
     layers = kind.split("+")
-    return {
+    coalesce = {"coalesce": True} if "coalesced" in layers else {}
+    return coalesce | {
         "tls": TLSOptions(ca_file=ca_file) if "tls" in layers else None,
         "compression": next((layer for layer in layers if layer in ("snappy", "deflate")), None),
     }

@@ -22,7 +22,7 @@ def pure_carry(connection: Any, publication: Any, command: bytes, /) -> int:
     return NOT_BEGUN
 
 
-def pure_know(connection: type, publication: type, taken: type, /) -> None:
+def pure_know(connection: type, publication: type, taken: type, gathering: type, /) -> None:
     """Do nothing: C wants to know where the fields of these classes are."""
 
 

@@ -7,7 +7,7 @@ A thread may be interrupted anywhere.  Each role belongs to a publish, so a role
 ends only if a command or an answer may have been torn.
 
 Most publishes are carried by C (:mod:`gnsq_lite.publish.carrying`), which takes the same roles, and leaves to what is
-here whatever is out of the ordinary: TLS and compression, MPUBs of gathered publishes, all but OKs.
+here whatever is out of the ordinary: TLS and compression, all but OKs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gnsq_lite.errors import ConnectionLost, NSQConnectionError
 from gnsq_lite.net.stream import READ_SIZE, lost
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.carrying import DONE, NOT_BEGUN, held_lock, know
+from gnsq_lite.publish.coalescing import Gathering
 from gnsq_lite.publish.pipelined import STALE
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.watched_connection import LOOP, WatchedConnection
@@ -240,4 +241,4 @@ class SharedConnection(WatchedConnection):
             self.loop.call_soon(lambda: self.close(ConnectionLost(self.address, why)))
 
 
-know(SharedConnection, Publication, Taken)
+know(SharedConnection, Publication, Taken, Gathering)

@@ -36,7 +36,7 @@ class WatchedConnection(Connection):
 
     __slots__ = (
         *("_queue", "_pending", "_followers", "_sender", "_reader", "_lent", "_ending", "_sends", "_reads"),
-        *("read_at", "_lock", "_destination", "_taken", "_fd", "_bytes_in", "_bytes_out"),
+        *("read_at", "_lock", "_destination", "_taken", "_fd", "_bytes_in", "_bytes_out", "_join_queue"),
     )
 
     def __init__(
@@ -80,7 +80,7 @@ class WatchedConnection(Connection):
             self._io = ThreadIO(stream, self._codec)
             if self._codec is not None:
                 self._codec = self._io
-            if not (self._io.is_coded or self._join_queue) and self.clock is SYSTEM_CLOCK:
+            if not self._io.is_coded and self.clock is SYSTEM_CLOCK:
                 self._carry, self._fd = carry, self._io.fd
             self._lent = True
         super().run()

@@ -8,32 +8,51 @@ from gnsq_lite.publish import carrying
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import python
 
+#: All that is queued while somebody else sends is sent, and answered, at once where that is asked for.
 SHORT = """
-import sys, threading
+import sys, threading, time
 from gnsq_lite import Writer
 from tests.answering import OK, answering
-writer = Writer(answering(lambda nsqd, count: nsqd.sendall(OK)))
+coalesce = sys.argv[1] == "coalesced"
+writer = Writer(answering(lambda nsqd, count: nsqd.sendall(OK)), coalesce=coalesce)
 writer.publish("t", b"first")
 called = set()
 threading.setprofile(lambda frame, event, arg: called.add(frame.f_code.co_name))
-threads = [threading.Thread(target=lambda: [writer.publish("t", b"x") for _ in range(200)]) for _ in range(4)]
-for thread in threads:
-    thread.start()
-for thread in threads:
+def start(count):
+    threads = [threading.Thread(target=lambda: [writer.publish("t", b"x") for _ in range(count)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    return threads
+for thread in start(200):
     thread.join()
-assert "publish" in called
-print(*(called & {"_begin", "_send_for_all", "_read_for_all", "_follow", "_quit", "take_oks"}))
 stats = writer.stats()
 assert stats.published == 801, stats
-one = stats.connections[0]
-assert one.bytes_in >= 8010 and one.bytes_out >= 801 * len("PUB t\\n....x"), one
+before = stats.connections[0]
+if not coalesce:
+    assert before.bytes_in >= 8010 and before.bytes_out >= 801 * len("PUB t\\n....x"), before
+connection, limit = next(iter(writer._core.destinations.values())).connection, time.monotonic() + 20
+connection._sender = "another"
+threads = start(1)
+while len(connection._queue) < 4:
+    assert time.monotonic() < limit
+    time.sleep(0.01)
+connection._sender = None
+writer.publish("t", b"last")
+for thread in threads:
+    thread.join()
+stats = writer.stats()
+assert (stats.published, stats.pending) == (806, 0), stats
+assert stats.connections[0].bytes_in - before.bytes_in == (10 if coalesce else 50), stats
+assert "publish" in called
+print(*(called & {"_begin", "_send_for_all", "_read_for_all", "_follow", "_quit", "take_oks", "settle"}))
 """
 
 
 @pytest.mark.program
 @pytest.mark.skipif(not carrying.is_accelerated, reason="Python goes the long way")
-def test_plain_publishes_of_threads_are_carried_by_c() -> None:
-    done = python(SHORT, limit=60.0)
+@pytest.mark.parametrize("kind", ["plain", "coalesced"])
+def test_plain_publishes_of_threads_are_carried_by_c(kind: str) -> None:
+    done = python(SHORT, kind, limit=60.0)
     assert (done.returncode, done.stdout.split()) == (0, []), done
 
 

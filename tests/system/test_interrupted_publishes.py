@@ -90,7 +90,7 @@ print(*(body.decode() for body in main_ok + ok), sep=" ")
 @pytest.mark.program
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("others", [0, 4])
-@pytest.mark.parametrize("kind", ["plain", "tls", "snappy", "tls+deflate"])
+@pytest.mark.parametrize("kind", ["plain", "coalesced", "tls", "snappy", "tls+deflate"])
 def test_a_publish_may_be_interrupted_anywhere(
     secured: ServerHandle, certs: Certificates, topic: str, others: int, kind: str
 ) -> None:
@@ -214,7 +214,7 @@ def test_a_thread_that_is_interrupted_in_the_line_is_not_given_the_reading() -> 
 
 @pytest.mark.program
 @pytest.mark.rule("PUB-2")
-@pytest.mark.parametrize("kind", ["plain", "tls+snappy"])
+@pytest.mark.parametrize("kind", ["plain", "coalesced", "tls+snappy"])
 def test_a_thread_that_dies_in_the_middle_of_a_publish_holds_up_nobody(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:

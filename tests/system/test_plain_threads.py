@@ -81,7 +81,7 @@ class Crowd:
 
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("retries", [0, 3])
-@pytest.mark.parametrize("kind", wrapped.KINDS)
+@pytest.mark.parametrize("kind", [*wrapped.KINDS, "coalesced"])
 def test_fifty_threads_lose_and_double_nothing_over_lost_connections(
     secured: ServerHandle, certs: Certificates, topic: str, retries: int, kind: str
 ) -> None:

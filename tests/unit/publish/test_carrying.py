@@ -12,6 +12,7 @@ import pytest
 from gnsq_lite.net.os_threads import native_held_lock, native_lock, start_native_thread
 from gnsq_lite.publish import carrying
 from gnsq_lite.publish.answer_queue import Taken
+from gnsq_lite.publish.coalescing import Gathering
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.shared_connection import SharedConnection
 
@@ -80,11 +81,11 @@ class Slots(Loose):
 @pytest.mark.skipif(not carrying.is_accelerated, reason="Python looks into nothing")
 def test_what_has_not_the_fields_is_refused() -> None:
     with pytest.raises(AttributeError):
-        carrying.know(Loose, Publication, Taken)
+        carrying.know(Loose, Publication, Taken, Gathering)
     with pytest.raises(AttributeError):
-        carrying.know(Loose, Publication, Slots)
+        carrying.know(Loose, Publication, Slots, Gathering)
     with pytest.raises(TypeError):
-        carrying.know(None, Publication, Taken)  # type: ignore[arg-type]
+        carrying.know(None, Publication, Taken, Gathering)  # type: ignore[arg-type]
     for wrong in (None, Loose(), object):
         with pytest.raises(TypeError):
             carrying.carry(wrong, wrong, b"")
