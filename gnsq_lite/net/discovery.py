@@ -175,7 +175,10 @@ class Discovery:
     def _answered(self, address: str, lookup: Lookup | None, error: NSQError | None) -> None:
         if self._stopped:
             return
-        if lookup is None:
+        if lookup is None and not self._lookupds.knows(address):
+            self._producers.dropped(address)
+            self._lookups.pop(address, None)
+        elif lookup is None:
             self._producers.failed(address, error)
             self._log_changes()
         else:

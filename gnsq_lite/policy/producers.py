@@ -160,6 +160,12 @@ class Producers(Generic[K]):
         """Take that *lookupd* gave no good answer; what it said before still stands (DISC-6)."""
         self._turn(lookupd, self._state(lookupd), str(error))
 
+    def dropped(self, lookupd: str) -> None:
+        """Take that *lookupd* is none of the cluster's any more, so that what it said counts no longer."""
+        state = self._lookupds.pop(lookupd, None)
+        if state is not None:
+            self._list(state, ())
+
     def finish_round(self) -> list[Connect[K] | Forget[K]]:
         """End the poll; return what follows from all of its answers together, and begin the next one."""
         decisions: list[Connect[K] | Forget[K]] = []

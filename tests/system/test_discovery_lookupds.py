@@ -95,6 +95,31 @@ def test_one_that_fails_is_retried_then_rests_while_others_answer(found: Found) 
     assert sorted(found.take(), key=str) == [A, B]
 
 
+@pytest.mark.rule("YZ-1")
+def test_one_that_is_named_no_more_and_fails_is_forgotten(found: Found) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE, TWO)
+    cluster.says.update({ONE: producers(A), TWO: producers(B)})
+    cluster.lists[ONE] = cluster.lists[TWO] = listed(ONE, TWO)
+    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
+    for _ in range(2):
+        poll(discovery)
+        gevent.sleep(0.01)
+    assert set(discovery.health()) == {ONE, TWO}
+    cluster.lists[ONE] = listed(ONE)
+    cluster.says[TWO] = HTTPConnectError(TWO, "refused")
+    for _ in range(4):
+        clock.advance(100.0)
+        poll(discovery)
+        gevent.sleep(0.01)
+    assert set(discovery.health()) == {ONE}
+    assert (discovery.endpoints, set(discovery.said)) == ((A,), {ONE})  # what it said last counts no longer
+    asked = asked_for(cluster, "/lookup").count(TWO)
+    clock.advance(3600.0)
+    poll(discovery)
+    assert asked_for(cluster, "/lookup").count(TWO) == asked
+
+
 def test_a_nsqlookupd_without_listlookup_is_not_thought_worse_of(found: Found) -> None:
     clock = FakeClock()
     cluster = Listing(ONE)

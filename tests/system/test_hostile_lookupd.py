@@ -211,6 +211,27 @@ def test_a_filter_that_raises_lets_nothing_through() -> None:
             writer.publish("t", b"x", timeout=0.7)
 
 
+def test_an_nsqd_that_the_address_map_fails_on_is_left_out_and_the_others_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def mapped(host: str, port: int) -> None:
+        if host == "nsqd.inside.invalid":
+            raise RuntimeError("a bug in the map")
+
+    seen: list[Any] = []
+    with Broker() as broker, stub() as lookupd:
+        listing(lookupd, node("nsqd.inside.invalid"), node(*broker.tcp_address))
+        with Reader(
+            "t", "ch", seen.append, lookupd_http_addresses=lookupd.address, address_map=mapped, **WARY
+        ) as reader:
+            wait_for(lambda: len(reader.stats().connections) == 1)
+            with Writer(broker.nsqd_tcp_address) as writer:
+                writer.publish("t", b"x")
+            wait_for(lambda: seen)
+            assert len(reader.stats().connections) == 1
+    assert "address_map failed on nsqd.inside.invalid:4150, which is ignored" in caplog.text
+
+
 @pytest.mark.rule("DISC-6")
 @pytest.mark.parametrize(
     "bad",

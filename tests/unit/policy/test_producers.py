@@ -113,6 +113,27 @@ def test_a_node_that_another_nsqlookupd_still_lists_is_not_forgotten() -> None:
     assert producers.finish_round() == [Forget("a")]
 
 
+@pytest.mark.rule("YZ-1")
+def test_what_a_nsqlookupd_said_that_is_dropped_counts_no_longer() -> None:
+    producers = make(lookupds=("L1",))
+    producers.answered("L1", ["a"])
+    producers.answered("L2", ["a", "b", "c"])
+    producers.finish_round()
+    for key in "ab":
+        producers.connected(key)
+    producers.disconnected("c")
+    producers.failed("L2", "refused")
+    producers.answered("L1", ["a"])
+    assert producers.finish_round() == []
+    producers.dropped("L2")
+    producers.dropped("L3")
+    assert (producers.listed, list(producers.health())) == (("a",), ["L1"])
+    producers.answered("L1", ["a"])
+    assert producers.finish_round() == [Forget("c")]
+    assert producers.disconnected("b") == [Forget("b")]
+    assert producers.answered("L2", ["b"]) == [Connect("b", "L2")]  # it is named again
+
+
 @pytest.mark.rule("CONN-3")
 def test_direct_nodes_are_connected_to_first_and_never_forgotten() -> None:
     producers = make("d", "e", "d")
@@ -308,6 +329,11 @@ class ProducersMachine(RuleBasedStateMachine):
     @rule(lookupd=st.sampled_from(["L1", "L2"]))
     def fail(self, lookupd: str) -> None:
         self.producers.failed(lookupd, "no")
+
+    @rule(lookupd=st.sampled_from(["L1", "L2"]))
+    def drop(self, lookupd: str) -> None:
+        self.answers[lookupd] = []
+        self.producers.dropped(lookupd)
 
     @rule()
     def end_of_round(self) -> None:
