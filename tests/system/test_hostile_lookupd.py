@@ -211,6 +211,27 @@ def test_a_filter_that_raises_lets_nothing_through() -> None:
             writer.publish("t", b"x", timeout=0.7)
 
 
+@pytest.mark.rule("CONN-4")
+def test_a_writer_forgets_an_nsqd_that_is_gone_and_listed_no_more(tried: list[tuple[str, int]]) -> None:
+    with Broker() as stays, Broker() as goes, stub() as lookupd:
+        listing(lookupd, node(*stays.tcp_address), node(*goes.tcp_address))
+        with Writer(lookupd_http_addresses=lookupd.address, **WARY) as writer:
+            writer.publish("t", b"x")
+            wait_for(lambda: len(writer.stats().connections) == 2)
+            gone = goes.tcp_address
+            listing(lookupd, node(*stays.tcp_address))
+            goes.stop()
+            wait_for(lambda: len(writer.stats().connections) == 1)
+            asked = len(lookupd.requests)
+            wait_for(lambda: len(lookupd.requests) > asked + 1)
+            tries = tried.count(gone)
+            asked = len(lookupd.requests)
+            wait_for(lambda: len(lookupd.requests) > asked + 3)
+            assert tried.count(gone) == tries
+            for _ in range(4):
+                writer.publish("t", b"x")
+
+
 def test_an_nsqd_that_the_address_map_fails_on_is_left_out_and_the_others_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

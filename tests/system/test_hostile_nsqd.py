@@ -243,6 +243,21 @@ def test_an_id_that_looks_like_a_command_goes_back_as_it_came_to_its_nsqd_alone(
     assert b"FIN x\nPUB other\n\0\0\0\1\n" in b"".join(lines)
 
 
+@pytest.mark.rule("PUB-2")
+def test_a_message_that_comes_to_a_writer_ends_the_connection() -> None:
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_command(connection)
+        connection.sendall(frame(2, HEAD + b"x") + OK)
+        drain(connection)
+
+    with hostile(speak) as (address, seen), closing(Writer(address, **WARY)) as writer:
+        publication = writer.publish_nowait("t", b"x", timeout=20.0)
+        with pytest.raises(errors.OutcomeUnknown, match="has not subscribed"):
+            publication.result(10.0)
+        wait_for(lambda: len(seen) > 1)
+
+
 @pytest.mark.rule("RDY-1")
 def test_more_messages_than_were_asked_for_are_taken_without_growing_without_bound() -> None:
     """An nsqd that ignores RDY: the messages are handled by no more handlers than allowed, and the Reader closes."""
