@@ -402,7 +402,8 @@ def test_runners_and_fins_keep_no_reference_and_are_collected(runner: Any, fins:
         once()
     gc.collect()
     after = sys.getrefcount(Message), sys.getrefcount(None), len(gc.get_objects())
-    assert all(abs(now - then) < 50 for now, then in zip(after, before, strict=True)), (before, after)
+    assert all(abs(now - then) < 50 for now, then in zip(after[:2], before[:2], strict=True)), (before, after)
+    assert after[2] - before[2] < 50, (before, after)  # less, where a test before left something
 
 
 @BOTH
@@ -462,6 +463,7 @@ def test_between_two_slow_inline_handlers_the_loop_has_its_turn(
 ) -> None:
     monkeypatch.setattr(greenlet_pool, "SLICE", -1.0)  # each takes longer
     seen: list[Any] = []
+    gevent.sleep(0)  # what tests before it left to the loop
     gevent.get_hub().loop.run_callback(seen.append, "answers go out")
     pool = InlinePool(a_runner(runner, lambda message: seen.append(message.id)), seen.append)
     pool.submit(list(queue_of(FakeConnection(fins), 3)))
