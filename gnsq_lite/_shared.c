@@ -104,7 +104,10 @@ handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once)
         set(connection, at, READER, Py_None);
     }
     free_lock(state, connection);
-    if (failed < 0 || (reads && at_once && leave_reading(state, connection, mine) < 0) || PyErr_CheckSignals() < 0) {
+    if (failed < 0 || (reads && at_once && leave_reading(state, connection, mine) < 0)) {
+        return -1;
+    }
+    if ((get(connection, at, SENDER) == mine && send_for_all(state, connection) < 0) || PyErr_CheckSignals() < 0) {
         return -1;
     }
     take_lock(state, connection);
@@ -213,11 +216,14 @@ static int
 go_on(State *state, PyObject *connection, PyObject *mine, int **turn)
 {
     const Py_ssize_t *at = state->connection_at;
-    if (get(connection, at, SENDER) == mine && send_for_all(state, connection) < 0) {
-        return -1;
-    }
     while (!is_decided(state, mine)) {
         int done, *next = *turn;
+        if (get(connection, at, SENDER) == mine) {
+            if (send_for_all(state, connection) < 0) {
+                return -1;
+            }
+            continue;
+        }
         *turn = NULL;
         if (get(connection, at, READER) == mine) {
             done = read_for_all(state, connection, mine, next);
@@ -378,7 +384,7 @@ static int
 execute(PyObject *module)
 {
     State *state = state_of(module);
-    static const char *const names[NAMES] = {"append", "popleft", "silent", "_keep_deadline", "_leave_to_loop",
+    static const char *const names[NAMES] = {"append", "popleft", "silent", "_keep_deadline", "_hand_on_sending",
                                              "_watch_soon", "remove"};
     for (int i = 0; i < NAMES; i++) {
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) {

@@ -30,7 +30,7 @@ typedef struct Lock {
 enum { OK_LENGTH = 10 }; /* bytes of the frame */
 #define NOBODY_YET ((unsigned long)-1) /* whose turn it is, until that thread is awake */
 /* Names that are looked up. */
-enum { APPEND, POPLEFT, SILENT, KEEP_DEADLINE, LEAVE_TO_LOOP, WATCH_SOON, REMOVE, NAMES };
+enum { APPEND, POPLEFT, SILENT, KEEP_DEADLINE, HAND_ON_SENDING, WATCH_SOON, REMOVE, NAMES };
 
 typedef struct {
     PyTypeObject *lock, *connection, *publication, *taken, *gathering; /* but for the lock NULL until know() */

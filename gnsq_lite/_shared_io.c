@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { MOST_WRITES = 8 }; /* of a thread for others, before it leaves them to the loop */
+enum { MOST_WRITES = 8 }; /* of a thread for others, before another does them */
 enum { SHORT = 65536 };   /* bytes of a write for which the GIL is kept */
 #define MOMENT 200e-6     /* seconds until a turn takes too long, and until few answers do */
 /* With so many publishes unanswered, that part of the answers, of so many at most, is waited for at once; while others
@@ -182,7 +182,7 @@ send_for_all(const State *state, PyObject *connection)
             return -1;
         }
     }
-    return call(connection, state->names[LEAVE_TO_LOOP], NULL);
+    return call(connection, state->names[HAND_ON_SENDING], NULL);
 }
 
 int

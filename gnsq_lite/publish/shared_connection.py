@@ -1,7 +1,8 @@
 """A Writer's connection on which callers' threads publish by themselves: leader and followers.
 
-A thread that finds nobody sending sends for all.  A thread that finds nobody reading reads for all until its own answer
-has come, and hands the reading to the first that still waits.  The loop takes part too, in the base class.
+A thread that finds nobody sending sends for all, and after some writes another goes on.  A thread that finds nobody
+reading reads for all until its own answer has come, and hands the reading to the first that still waits.  The loop
+takes part too, in the base class.
 
 A thread may be interrupted anywhere.  Each role belongs to a publish, so a role left behind is noticed; the connection
 ends only if a command or an answer may have been torn.
@@ -26,7 +27,7 @@ from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.watched_connection import LOOP, WatchedConnection
 
 _ONE_READ = (READ_SIZE,)
-#: Writes that a thread does for others before it leaves them to the loop.
+#: Writes that a thread does for others before another does them.
 _MOST_WRITES = 8
 
 
@@ -46,10 +47,10 @@ class SharedConnection(WatchedConnection):
                 return True
             if done == NOT_BEGUN and not self._begin(publication, command):
                 return False
-            if self._sender is publication:
-                self._send_for_all()
             while not publication.decided:
-                if self._reader is publication:
+                if self._sender is publication:
+                    self._send_for_all()
+                elif self._reader is publication:
                     self._read_for_all(publication)
                 else:
                     self._follow(publication)
@@ -127,7 +128,11 @@ class SharedConnection(WatchedConnection):
                 return
             self._bytes_out += sent
             self._sends = False
-        self._leave_to_loop()
+        self._hand_on_sending()
+
+    def _hand_on_sending(self) -> None:
+        with self._lock:
+            self._next_sender()
 
     def _on_short_write(self, data: bytes, sent: int, error: int) -> None:
         """C has sent that much of *data*, if it is not negative; else *error* is the system's number."""
@@ -146,9 +151,6 @@ class SharedConnection(WatchedConnection):
         """Let the loop send what is left of *data*."""
         self._bytes_out += sent
         self._stream.leave_rest(data[sent:])  # type: ignore[union-attr]
-        self._leave_to_loop()
-
-    def _leave_to_loop(self) -> None:
         self._leave_sending(self.drained)
 
     def _leave_sending(self, act: Callable[[], None]) -> None:
@@ -230,9 +232,10 @@ class SharedConnection(WatchedConnection):
                 self._watch_soon()
             if self._sender is mine:
                 torn = torn or self._sends
-                self._sender = LOOP
-                if not torn:
-                    self.loop.call_soon(self.drained)
+                if torn:
+                    self._sender = LOOP
+                else:
+                    self._next_sender()
             if self._ending and not (isinstance(self._sender, Publication) or isinstance(self._reader, Publication)):
                 self._ending = False
                 self._stream.release()  # type: ignore[union-attr]

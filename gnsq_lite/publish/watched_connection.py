@@ -251,3 +251,18 @@ class WatchedConnection(Connection):
                 publication.open_gate()
                 return
         self._reader = None
+
+    def _next_sender(self) -> None:
+        """Hand the sending on: to another thread that waits, to who reads, or to the loop; under the lock.
+
+        The loop is the last: a handler may block it.  Who waits keeps its place in the line, and who reads looks
+        between two reads.
+        """
+        for other in (*self._followers, self._reader):
+            if self._lent and isinstance(other, Publication) and other is not self._sender and not other.decided:
+                self._sender = other
+                if other is not self._reader:
+                    other.open_gate()
+                return
+        self.loop.call_soon(self.drained)  # first: a thread may be interrupted in between
+        self._sender = LOOP
