@@ -176,10 +176,15 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         self._last: Places | None = None
         self._until: Places | None = None
         self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
-        limits = (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger)
-        if any(limits) and not supports_available_now():
-            why = "this PySpark does not tell a Python source where a batch begins, so limits need PySpark 4.2"
-            raise OptionError("maxOffsetsPerTrigger", limits, why)
+        limits = {
+            "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+            "maxBytesPerTrigger": options.max_bytes_per_trigger,
+            "minOffsetsPerTrigger": options.min_offsets_per_trigger,
+        }
+        for name, limit in limits.items():
+            if limit and not supports_available_now():
+                why = "this PySpark does not tell a Python source where a batch begins, so limits need PySpark 4.2"
+                raise OptionError(name, limit, why)
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where startingOffsets means."""

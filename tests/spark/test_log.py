@@ -254,6 +254,12 @@ def cluster() -> Iterator[Broker]:
         yield broker
 
 
+@pytest.fixture
+def with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have any PySpark pass for one whose streams can have limits: these tests ask for batches as it does."""
+    monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: True)
+
+
 def source(cluster: Broker, topic: str, **more: str) -> LogOptions:
     return parse(LogOptions, {"topic": topic, "lookupdHTTPAddresses": cluster.lookupd_http_address, **more})
 
@@ -313,6 +319,16 @@ def streamed(reader: NsqLogStreamReader, offset: dict[str, Any], batches: int) -
 
 
 @pytest.mark.rule("PIPE-3")
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
+def test_a_limit_is_refused_by_its_name_where_no_batch_begin_is_told(
+    name: str, cluster: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: False)
+    with pytest.raises(OptionError, match=f"^{name}=10: this PySpark does not"):
+        NsqLogStreamReader(source(cluster, "clicks", **{name: "10"}))
+
+
+@pytest.mark.usefixtures("with_limits")
 def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: Broker) -> None:
     cluster.youzan.create_topic("clicks", 2)
     publish(cluster, "clicks", 0, 0, 300)
@@ -329,6 +345,7 @@ def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: Broker) -> None:
         assert rows(again, again.partitions(start, end)) == tasks
 
 
+@pytest.mark.usefixtures("with_limits")
 def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: Broker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     publish(cluster, "clicks", 0, 0, 50)
@@ -340,6 +357,7 @@ def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: Broker) 
     assert [bodies(tasks)[0] for _, _, tasks in found] == [wanted(0, 20), wanted(0, 20, 20), wanted(0, 10, 40)]
 
 
+@pytest.mark.usefixtures("with_limits")
 def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster: Broker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     more = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
