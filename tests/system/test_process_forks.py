@@ -15,7 +15,7 @@ from tests.system.test_process_faults import LIMIT, python
 pytestmark = pytest.mark.program
 
 FORKS = """
-import os, sys, threading, time
+import faulthandler, os, sys, threading, time, traceback
 from gnsq_lite import Writer
 from tests.wrapped import options
 address, topic, kind, ca = sys.argv[1:]
@@ -34,10 +34,14 @@ for _ in range(5):
     pid = os.fork()
     if pid == 0:
         code = 1
+        faulthandler.dump_traceback_later(8.0)
         try:
             writer.publish(topic, b"child", timeout=10)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     children.append(pid)
 codes = [os.waitpid(pid, 0)[1] for pid in children]
