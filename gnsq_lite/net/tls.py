@@ -8,15 +8,39 @@ Once the handshake is done, one thread may write while another reads.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
 
 from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, TLSError
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.os_threads import native_ident, native_lock
 from gnsq_lite.options import TLSOptions
 
 #: Bytes of one read of plain text.
 _READ_SIZE = 64 * 1024
+
+
+#: Held where certificates are read, in a step of a handshake, and while the process forks: OpenSSL has locks for all
+#: connections, which it takes there above all, and a child that inherits one held never ends a handshake of its own.
+_handshake = native_lock()
+#: Seconds that a fork waits for it: a step takes some milliseconds.
+_LONGEST_STEP = 1.0
+#: The threads that fork and hold it.
+_forking: set[int] = set()
+
+
+def _before_fork() -> None:
+    if _handshake.acquire(True, _LONGEST_STEP):
+        _forking.add(native_ident())
+
+
+def _after_fork() -> None:
+    if native_ident() in _forking:
+        _forking.clear()
+        _handshake.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class TLSLayer:
@@ -27,7 +51,8 @@ class TLSLayer:
     """
 
     def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
-        context = tls.context() if isinstance(tls, TLSOptions) else tls
+        with _handshake:
+            context = tls.context() if isinstance(tls, TLSOptions) else tls
         self._name = (tls.server_hostname if isinstance(tls, TLSOptions) else None) or host
         self._address = address
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -58,7 +83,8 @@ class TLSLayer:
 
     def _is_done(self, send: Callable[[bytes], None]) -> bool:
         try:
-            self._object.do_handshake()
+            with _handshake:
+                self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
         finally:  # an alert goes out too

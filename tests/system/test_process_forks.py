@@ -29,8 +29,8 @@ def publish():
 thread = threading.Thread(target=publish)
 thread.start()
 children = []
-for _ in range(5):
-    time.sleep(0.02)
+for _ in range(20):
+    time.sleep(0.003)  # the first while the parent connects
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -61,7 +61,7 @@ def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(
     done = python(FORKS, secured.tcp_address, topic, kind, certs.ca)
     assert done.returncode == 0, done
     parent = int(done.stdout.split()[0])
-    assert int(secured.stats(topic)["depth"]) == parent + 5
+    assert int(secured.stats(topic)["depth"]) == parent + 20
 
 
 REINITS = """
