@@ -11,7 +11,7 @@ from greenlet import getcurrent
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop, loop_here
-from gnsq_lite.net.os_threads import interpreter_exit, native_lock
+from gnsq_lite.net.os_threads import interpreter_exit, native_held_lock
 
 #: Seconds no wait and no lock outlasts in one go.
 _LONG = 1e6
@@ -96,8 +96,7 @@ class Parking:
         self._lock: Any = None
         self._loop: Loop | None = None
         if get_hub_if_exists() is None:
-            self._lock = native_lock()
-            self._lock.acquire()
+            self._lock = native_held_lock()
         else:
             self._loop = loop_here()
         self._greenlet: Any = None

@@ -27,7 +27,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -200,9 +200,7 @@ class ObjectLog:
                     place.remove(key(term))
         self._heart = threading.Thread(target=self._beat, name="gnsq_lite-lease", daemon=True)
         self._heart.start()
-        return [
-            entry for number in self.numbers() if number > begin and (entry := self.readable(number)) and entry.rows
-        ]
+        return self.with_rows(number for number in self.numbers() if number > begin)
 
     def _await_lease(self, wait: float) -> int:
         """Return the last term, whose writer has gone."""
@@ -322,6 +320,10 @@ class ObjectLog:
         except SegmentDamaged as error:
             log.error("spool %s: %s", self.store.url, error)
             return None
+
+    def with_rows(self, numbers: Iterable[int]) -> list[Entry]:
+        """Return the heads of those that have rows and can be read.  Raises OSError."""
+        return [entry for number in numbers if (entry := self.readable(number)) and entry.rows]
 
     def payload(self, segment: Segment) -> bytes:
         """Return the bytes of a segment.  Raises SegmentDamaged, FileNotFoundError, OSError."""

@@ -7,7 +7,6 @@ driver that moves to another machine finds all of it there.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Blobs, Store
 from gnsq_lite.spark.objectlog import ObjectLog, Patience
@@ -33,16 +31,9 @@ class ObjectSpool:
     #: Seconds messages are gathered before they are written.
     linger = 0.1
 
-    def __init__(
-        self,
-        log_: ObjectLog,
-        topic: str,
-        channel: str,
-        clock: Clock = SYSTEM_CLOCK,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, log_: ObjectLog, topic: str, channel: str) -> None:
         self.directory = log_.store.url
-        self._log, self._patiently = log_, Patience(self.directory, clock, sleep)
+        self._log, self._patiently = log_, log_.patiently
         self.meta = Meta("", topic, channel)
         self.ids: Blobs = Index(log_.store.below("ids/"), self._patiently)
         self.indexed: int | None = None
@@ -72,8 +63,8 @@ class ObjectSpool:
             )
         self.segments = [entry.segment for entry in self._log.take_over(lock_wait)]
         self.meta = replace(meta, committed=self._log.committed())
-        past = [number for number in self._log.numbers() if number <= self.meta.committed]
-        self._past = [entry.segment for number in past if (entry := self._log.readable(number)) and entry.rows]
+        past = self._log.with_rows(number for number in self._log.numbers() if number <= self.meta.committed)
+        self._past = [entry.segment for entry in past]
 
     def close(self) -> None:
         """Let another writer in."""

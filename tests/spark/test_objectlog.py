@@ -19,7 +19,7 @@ from gnsq_lite.spark import objectlog as module
 from gnsq_lite.spark.files import Store
 from gnsq_lite.spark.hdfs import HdfsStore
 from gnsq_lite.spark.known import Known
-from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, SpoolFenced
+from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, Patience, SpoolFenced
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.objectstore import ObjectStore, settings
 from gnsq_lite.spark.schema import to_batch
@@ -78,7 +78,8 @@ def spool(store: Store, wait: float = 0.0, clock: FakeClock | None = None) -> Ob
     """Return an opened spool; with *clock*, the waits for a lease pass by it."""
     log = ObjectLog(store) if clock is None else ObjectLog(store, clock, clock.advance)
     writes = FakeClock()
-    made = ObjectSpool(log, "t", "c", writes, writes.advance)
+    log.patiently = Patience(store.url, writes, writes.advance)
+    made = ObjectSpool(log, "t", "c")
     made.open(wait)
     return made
 

@@ -18,7 +18,7 @@ from gevent._hub_local import get_hub_if_exists
 from gnsq_lite import errors
 from gnsq_lite.blocking_calls import call_cooperatively
 from gnsq_lite.http import NsqdClient
-from gnsq_lite.net.os_threads import native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_held_lock, native_ident, start_native_thread
 from tests.system.http_stub import answer, read_request, scripted
 
 ROOT = Path(__file__).parents[2]
@@ -186,8 +186,7 @@ def test_the_callers_own_timeout_goes_through() -> None:
 
 def test_a_native_thread_without_greenlets_calls_directly_and_makes_no_hub() -> None:
     seen: list[object] = []
-    ended = native_lock()
-    ended.acquire()
+    ended = native_held_lock()
 
     def run() -> None:
         seen.append(call_cooperatively(native_ident, timeout=5.0) == native_ident())

@@ -13,7 +13,7 @@ import pytest
 
 from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.os_threads import native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
 from gnsq_lite.speed import Runner
 from tests.profiles import repeats
 
@@ -38,8 +38,7 @@ class FakeLoop:
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Wait, in this native thread, until *condition* is so."""
     limit = time.monotonic() + patience
-    nap = native_lock()
-    nap.acquire()
+    nap = native_held_lock()
     while not condition():
         assert time.monotonic() < limit
         nap.acquire(True, 0.0002)
@@ -231,8 +230,7 @@ def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -
                 begun.add()
                 start_native_thread("submits", submit)
                 until(lambda: len(self) > 0)
-                waited = native_lock()
-                waited.acquire()
+                waited = native_held_lock()
                 waited.acquire(True, 0.05)  # it waits for the pool's lock now, or looks at the idle without it
             return found
 
@@ -242,8 +240,7 @@ def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -
 
 
 def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:
-    gate, started, done = native_lock(), Tally(), Tally()
-    gate.acquire()
+    gate, started, done = native_held_lock(), Tally(), Tally()
 
     def run(_job: Any) -> None:
         started.add()

@@ -16,7 +16,7 @@ from greenlet import getcurrent
 from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.os_threads import native_held_lock
 from gnsq_lite.publish.coalescing import Gathering
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
@@ -89,8 +89,7 @@ def end_turn() -> None:
 @pytest.mark.rule("PUB-2")
 def test_who_is_interrupted_while_it_settles_a_publish_leaves_none_waiting_for_it() -> None:
     for step in count(1):
-        publish, gate, woken = publication((b"x",)), native_lock(), list[int]()
-        gate.acquire()
+        publish, gate, woken = publication((b"x",)), native_held_lock(), list[int]()
         publish.gate = gate
         publish._wakers.append(lambda woken=woken: woken.append(1))
         if not is_interrupted(step, lambda publish=publish: publish.settle("receipt")):
