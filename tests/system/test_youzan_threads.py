@@ -16,18 +16,23 @@ from tests.system.test_process_faults import python
 from tests.system.test_writer import QUICK
 from tests.system.test_youzan_writer import Ways
 
-BLOCKED = """
+#: Two leaders that the Writer knows; what is appended runs in there.
+LED = """
 import threading
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.os_threads import native_held_lock
 with Broker(youzan=True, nsqds=2) as broker:
     broker.youzan.create_topic("t", partitions=2)
     with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
         for partition in (0, 1):
             writer.publish("t", b"first", partition=partition)
-        blocked = native_lock()
-        blocked.acquire()
+"""
+
+BLOCKED = (
+    LED
+    + """
+        blocked = native_held_lock()
         writer._core.loop.call_soon(blocked.acquire)
 
         def publish(number):
@@ -47,6 +52,7 @@ with Broker(youzan=True, nsqds=2) as broker:
         count = sum(len(broker.youzan.bodies("t", partition)) for partition in (0, 1))
         assert (count, writer.stats().published) == (72, 72), (count, writer.stats())
 """
+)
 
 
 @pytest.mark.program
@@ -57,16 +63,9 @@ def test_threads_publish_to_leaders_while_the_loop_is_blocked() -> None:
     assert done.returncode == 0, done
 
 
-CARRIED = """
-import threading
-from gnsq_lite import Writer
-from gnsq_lite.broker import Broker
-with Broker(youzan=True, nsqds=2) as broker:
-    broker.youzan.create_topic("t", partitions=2)
-    with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
-        for partition in (0, 1):
-            writer.publish("t", b"first", partition=partition)
-
+CARRIED = (
+    LED
+    + """
         def publish(number):
             for count in range(50):
                 writer.publish("t", b"x")
@@ -84,6 +83,7 @@ with Broker(youzan=True, nsqds=2) as broker:
         print(*(called & {"prepare", "encode", "_begin", "_send_for_all", "_read_for_all", "_follow", "_quit"}))
         assert writer.stats().published == 602, writer.stats()
 """
+)
 
 
 @pytest.mark.program
