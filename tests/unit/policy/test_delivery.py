@@ -363,3 +363,101 @@ def test_with_a_limit_of_one_nothing_is_to_be_told_it() -> None:
     assert [delivery.set_limit(1, 0), delivery.is_full, delivery.tick_after] == [1, True, None]
     assert [delivery.set_limit(10, 1), delivery.is_full] == [2, False]
     assert [delivery.set_limit(1, 1), delivery.is_full] == [1, True]
+
+
+class One:
+    """A connection that gets a message at a time, each answered at once."""
+
+    def __init__(self, first_trip: float, limit: int = 40) -> None:
+        self.clock = FakeClock()
+        self.delivery = Delivery(self.clock, first_trip)
+        self.delivery.set_limit(limit, 0)
+        self.received = 0
+
+    def message(self, after: float, age: float = 0.0, count: int = 1, answered: bool = True) -> None:
+        """Read *count* messages *after* seconds, the last of which is *age* seconds old."""
+        self.clock.advance(after)
+        self.received += count
+        self.delivery.received(count, count, age, self.clock.now())
+        if answered:
+            self.delivery.answered(0)
+
+    def told_to_flush(self, after: float) -> bool:
+        """Let it look *after* seconds; return whether nsqd is made to flush then."""
+        self.clock.advance(after)
+        before = self.delivery.ready
+        return self.delivery.tick(self.received, 0) == 1 < before
+
+
+def known(trip: float, first_trip: float) -> One:
+    """Return one that has got messages 10 ms apart, and one of them a round trip after the answer before it."""
+    one = One(first_trip)
+    for _ in range(8):
+        one.message(0.01)
+    one.message(trip)
+    for _ in range(8):
+        one.message(0.01)
+    return one
+
+
+@pytest.mark.parametrize(("waited", "window"), [(0.0006, 1), (0.0008, 4)])
+def test_a_backlog_is_what_was_there_when_the_room_was_given_and_not_what_the_process_read_late(
+    waited: float, window: int
+) -> None:
+    one = known(0.0002, 0.0002)
+    one.message(0.0009, waited)  # 0.7 ms since nsqd knew of the room
+    assert one.delivery.window == window
+
+
+def flushed(window: int) -> One:
+    """Return one that had nsqd flush now, after some silence, with a window of so many."""
+    one = known(0.0002, 0.0002)
+    one.delivery._window = window
+    one.delivery.set_limit(40, 0)
+    assert one.delivery.ready == window
+    one.delivery.answered(0)
+    assert one.told_to_flush(0.01)
+    return one
+
+
+@pytest.mark.parametrize(("count", "after", "window"), [(3, 0.0005, 6), (20, 0.0005, 8), (3, 0.005, 1)])
+def test_the_window_after_a_flush_fits_what_nsqd_held_and_is_one_where_it_held_none(
+    count: int, after: float, window: int
+) -> None:
+    one = flushed(16)
+    one.message(after, count=count, answered=False)
+    assert one.delivery.window == window
+
+
+def test_a_message_that_was_sent_before_nsqd_knew_of_less_room_says_nothing_of_the_round_trip() -> None:
+    one = flushed(16)  # less room from now on
+    trip = one.delivery._trip.value
+    one.message(0.0004)  # sent meanwhile
+    one.message(0.00001)  # so was this, and not for the room that the answer to the last one gave
+    assert one.delivery._trip.value == trip == pytest.approx(0.0002)
+    one.message(0.01)
+    one.message(0.0001)
+    assert one.delivery._trip.value == pytest.approx(0.0001)
+
+
+def test_nsqd_is_made_to_flush_after_two_round_trips_however_seldom_messages_come() -> None:
+    one = known(0.003, 0.005)
+    one.message(0.015)  # most of which nothing was published in
+    one.delivery._window = 2
+    one.delivery.set_limit(40, 0)
+    assert not one.told_to_flush(0.001)  # takes note of what has come
+    assert not one.told_to_flush(0.0049)
+    assert one.told_to_flush(0.0002)
+
+
+@pytest.mark.parametrize(("waited", "window"), [(0.012, 1), (0.014, 40)])
+def test_the_last_read_before_a_flush_may_have_been_as_long_ago_as_ticks_are_apart(waited: float, window: int) -> None:
+    one = One(0.0002)
+    one.delivery, one.received = full(one.clock), 40
+    one.delivery.answered(0)
+    one.clock.advance(0.1)
+    one.received += 10_000
+    one.delivery.tick(one.received, 0)  # some of them came up to 4 ms ago
+    assert one.told_to_flush(0.004)
+    one.message(0.001, one.delivery._age.value + waited, answered=False)
+    assert one.delivery.window == window
