@@ -12,12 +12,16 @@ from tests.system.test_process_faults import python
 SHORT = """
 import sys, threading, time
 from gnsq_lite import Writer
+from gnsq_lite.publish.answer_queue import AnswerQueue
+from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.shared_connection import SharedConnection
 from tests.answering import OK, answering
+from tests.calls import note_calls
+called = note_calls(Writer, SharedConnection, AnswerQueue, Publication)
 coalesce = sys.argv[1] == "coalesced"
 writer = Writer(answering(lambda nsqd, count: nsqd.sendall(OK)), coalesce=coalesce)
 writer.publish("t", b"first")
-called = set()
-threading.setprofile(lambda frame, event, arg: called.add(frame.f_code.co_name))
+called.clear()
 def start(count):
     threads = [threading.Thread(target=lambda: [writer.publish("t", b"x") for _ in range(count)]) for _ in range(4)]
     for thread in threads:

@@ -64,7 +64,14 @@ def test_threads_publish_to_leaders_while_the_loop_is_blocked() -> None:
 
 
 CARRIED = (
-    LED
+    """
+from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.shared_connection import SharedConnection
+from gnsq_lite.youzan.dialect import YouzanDialect
+from tests.calls import note_calls
+called = note_calls(InThreads, SharedConnection, YouzanDialect)
+"""
+    + LED
     + """
         def publish(number):
             for count in range(50):
@@ -72,8 +79,7 @@ CARRIED = (
                 writer.publish("t", b"x", key=b"%d" % number)
                 writer.publish("t", b"x", partition=count % 2)
 
-        called = set()
-        threading.setprofile(lambda frame, event, arg: called.add(frame.f_code.co_name))
+        called.clear()
         threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
