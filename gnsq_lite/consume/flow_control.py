@@ -65,8 +65,8 @@ class FlowControl:
         self._allowed: int | None = None
         per_second = settings.limits.per_second
         self.rate = None if per_second is None else Pacing(per_second, clock, self._set_allowed)
-        #: Whether a RDY may have to go out before the answers to what a read brought.
-        self.is_limited = self.rate is not None
+        #: Whether a RDY may follow from what comes and goes, so that connections tell of it.
+        self.watches = self.rate is not None
         self._wake = Event()
         self._ticks_at = 0.0
 
@@ -79,7 +79,7 @@ class FlowControl:
         own = settings.dialect.ready_limit(settings.topic, endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
         most = self._most[endpoint] = limit if own is None else min(own, limit)
-        self._apply(self.allocator.add(endpoint, most, counts_down=counts_down))
+        self._apply(self.allocator.add(endpoint, most, connection.in_flight, counts_down=counts_down))
         self._wake.set()
 
     def parted(self, endpoint: Endpoint) -> None:
@@ -91,9 +91,7 @@ class FlowControl:
 
     def received(self, endpoint: Endpoint, count: int) -> None:
         """A read brought so many messages."""
-        renewed = self.allocator.received(endpoint, count)
-        if renewed:
-            self._apply(renewed)
+        self._apply(self.allocator.received(endpoint, count))
         if self.rate is not None:
             self.rate.received(count)
 
@@ -101,17 +99,9 @@ class FlowControl:
         """So many messages are in flight no more; a success may end backoff (BACK-2)."""
         if self._pace.limits:
             self._pace.answered(endpoint, answered)
-        decisions = self.allocator.answered(endpoint, answered + expired)
-        if decisions or self.allocator.next_tick is not None:
-            self._apply(decisions)
+        self._apply(self.allocator.answered(endpoint, answered + expired))
         if success and self.backoff.level:
             self._outcome(True)
-
-    def passed(self, endpoint: Endpoint) -> None:
-        """A message came and was finished, all in one turn of the loop: :meth:`received`, and :meth:`answered`."""
-        if self._pace.limits or self.backoff.level or not self.allocator.passed(endpoint):
-            self.received(endpoint, 1)
-            self.answered(endpoint, 1, 0, success=True)
 
     def stalled(self, connection: Subscribed, count: int, running: int) -> None:
         """So many messages expired before a handler began them: its RDY goes down to what moves."""
@@ -135,6 +125,7 @@ class FlowControl:
     def _outcome(self, success: bool) -> None:
         before, fields = self.backoff.phase, self._settings.log_fields()
         after = self.backoff.record(success)
+        self._watch()
         if self.backoff.strategy_error is not None:
             log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
         if after is before:
@@ -212,9 +203,14 @@ class FlowControl:
     def _apply(self, decisions: Iterable[SetReady]) -> None:
         for decision in decisions:
             self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
+        self._watch()
         next_tick = self.allocator.next_tick
         if next_tick is not None and next_tick < self._ticks_at:
             self._wake.set()
+
+    def _watch(self) -> None:
+        limits = self.rate is not None or bool(self._pace.limits)
+        self.watches = limits or self.backoff.level > 0 or self.allocator.watches
 
 
 class Pacing:

@@ -18,7 +18,7 @@ _KEPT = 1000
 class InFlight:
     """Counts, and remembers what is unanswered.  In the loop's thread."""
 
-    __slots__ = ("_at", "_kept", "_reads", "count", "received")
+    __slots__ = ("_at", "_kept", "_reads", "count", "received", "received_at")
 
     def __init__(self) -> None:
         self._reads: deque[list[Message]] = deque()
@@ -29,9 +29,12 @@ class InFlight:
         self.received = 0
         #: Messages that are neither answered nor counted out; whoever sends answers takes them off.
         self.count = 0
+        #: The clock's time of the last read; none yet.
+        self.received_at = float("-inf")
 
-    def add(self, messages: list[Message]) -> int:
-        """A read brought these; return how many are in flight now."""
+    def add(self, messages: list[Message], now: float) -> int:
+        """A read at *now* brought these; return how many are in flight now."""
+        self.received_at = now
         self.received += len(messages)
         self.count += len(messages)
         self._kept += len(messages)

@@ -11,20 +11,20 @@ from gnsq_lite.net.target import Owner
 
 
 class Flow(Protocol):
-    """Counts what comes and goes, and sets RDY by it; called in the loop's thread."""
+    """Sets RDY by what comes and goes; called in the loop's thread.
+
+    It is told of these two while it watches, and of a connection with more in flight than its share of RDY always.
+    """
+
+    @property
+    def watches(self) -> bool:
+        """Whether a RDY may follow, which goes out before the answers to what a read brought."""
 
     def received(self, endpoint: Endpoint, count: int) -> None:
         """A read brought so many."""
 
     def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
         """So many are in flight no more: answered, one of them with FIN where *success*; taken back by nsqd."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether what a read brought may call for a RDY that is to go out before its answers."""
-
-    def passed(self, endpoint: Endpoint) -> None:
-        """A message came and was finished, all in one turn of the loop.  Not where it is limited."""
 
     def failed(self) -> None:
         """A message failed: RDY 0, where that is called for, goes out before its REQ."""

@@ -26,29 +26,21 @@ class OrderedConnection(Subscribed):
         super().__init__(*connection, reads_in_hub=reads_in_hub)
         self.fins = None  # each FIN moves the sequence on
         self._sequence = sequence
-        #: Whether the flow control is not told yet of the message whose handler runs: most are finished at once.
-        self._is_new = False
         #: Those whose FIN is queued and of which the sequence does not know yet.
         self._ended: deque[Message] = deque()
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: take a read that is messages and nothing else, as nearly all are; False: it is the reader's."""
         messages = self._whole_messages(data)
-        if not messages:
-            return False
-        if len(messages) > 1 or self._flow.is_limited or not self._sequence.begins(messages[0]):
+        if messages:
             self._on_messages(messages)
-            return True
-        self.in_flight.add(messages)
-        self._is_new = True
-        self._messages_to.handle(messages)
-        if self._is_new:  # its handler waits for something
-            self._is_new = False
-            self._flow.received(self.endpoint, 1)
-        return True
+        return bool(messages)
 
     def take(self, messages: list[Message]) -> None:
         """Messages came; in the loop's thread."""
+        if len(messages) == 1 and self._sequence.begins(messages[0]):  # as nearly always
+            self._messages_to.handle(messages)
+            return
         for message in messages:
             self._act(self._sequence.arrived(message))
 
@@ -64,11 +56,7 @@ class OrderedConnection(Subscribed):
         self.finished += 1
         self.in_flight.count -= 1
         self._emit(commands.finish(message.id))
-        if self._is_new:
-            self._is_new = False
-            self._flow.passed(self.endpoint)
-        else:
-            self._flow.answered(self.endpoint, 1, 0, success=True)
+        self._tell_flow(1, success=True)
         if self._limit.rests:
             self._limit.look()
         if not self._sequence.ends(message):
@@ -125,7 +113,7 @@ class OrderedConnection(Subscribed):
                     super().answer_late(decision.message, finished=False)
             elif claim(decision.message):
                 self.in_flight.count -= 1
-                self._flow.answered(self.endpoint, 0, 1, success=False)
+                self._tell_flow(0, 1)
 
     def _hold(self, message: Message, seconds: float) -> None:
         timer = self.loop.hub.loop.timer(max(0.0, seconds))

@@ -60,6 +60,8 @@ class Subscribed(Connection):
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
         self._limit = ReadingLimit()
+        #: The RDY that the flow control gave it.
+        self._share = 0
         #: None: RDY is what the flow control says.
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
@@ -116,10 +118,11 @@ class Subscribed(Connection):
         return self.in_flight.received
 
     def _on_messages(self, messages: list[Message]) -> None:
-        self._flow.received(self.endpoint, len(messages))
-        count = self.in_flight.add(messages)
+        count = self.in_flight.add(messages, self.read_at)
         self._must_wait = count > self._limit.most
         kept = self._note(messages, count) if self._delivery is not None and not self._delivery.is_full else 0
+        if self._flow.watches or count > self._share:
+            self._flow.received(self.endpoint, len(messages))  # a RDY that follows goes out before the answers
         self._is_handing_on = True
         self.take(messages)
         self._is_handing_on = False
@@ -161,6 +164,7 @@ class Subscribed(Connection):
     def set_ready(self, count: int) -> None:
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
         self._limit.allow(count)
+        self._share = count
         self._learn()
         if self._delivery is None:
             self.send(commands.ready(count))
@@ -321,9 +325,14 @@ class Subscribed(Connection):
         if finished or requeued:
             if self._limit.rests:
                 self._limit.look()
-            self._flow.answered(self.endpoint, finished + requeued, 0, success=finished > 0)
+            self._tell_flow(finished + requeued, success=finished > 0)
             if self._on_answered is not None:
                 self._on_answered()
+
+    def _tell_flow(self, answered: int, expired: int = 0, *, success: bool = False) -> None:
+        """So many are in flight no more: tell the flow control, where that may change a RDY."""
+        if self._flow.watches or self.in_flight.count + answered + expired > self._share:
+            self._flow.answered(self.endpoint, answered, expired, success=success)
 
     # -- watching
 
@@ -347,7 +356,7 @@ class Subscribed(Connection):
                 self._tell_ready(self._delivery.expired(self.in_flight.count))
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, len(late))
-            self._flow.answered(self.endpoint, 0, len(late), success=False)
+            self._tell_flow(0, len(late))
         return late
 
     # -- the end

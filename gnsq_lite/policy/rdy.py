@@ -2,8 +2,10 @@
 
 **A window, not a countdown.**  Since 0.2.20 nsqd sends while a client has fewer messages in flight than its RDY, and
 does not count RDY down (``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So a RDY is sent when the share of a
-connection changes and not for each message.  Servers that answer IDENTIFY with a plain OK may count down: they are
-added with ``counts_down=True`` and get a fresh RDY when what is left is 0 or under 25 % of the last one (RDY-2).
+connection changes and not for each message.  Nothing else is done for a message either: each connection counts its
+own, and its counts are looked at when something is to be decided.  Servers that answer IDENTIFY with a plain OK may
+count down: they are added with ``counts_down=True`` and get a fresh RDY when what is left is 0 or under 25 % of the
+last one (RDY-2).
 
 **What is charged.**  A connection costs ``max(RDY, in flight)``, and the sum over all never grows beyond
 ``max_in_flight``.  nsqd does not confirm a RDY: for :attr:`settle` seconds after RDY was taken back, messages sent
@@ -35,10 +37,10 @@ from enum import Enum
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.policy.even_split import even_split
-from gnsq_lite.policy.ready_state import Key, ReadyState, SetReady
+from gnsq_lite.policy.ready_state import Counts, Key, ReadyState, SetReady
 from gnsq_lite.policy.rng import Rng, pick, shuffled
 
-__all__ = ["Key", "ReadyAllocator", "SetReady"]
+__all__ = ["Counts", "Key", "ReadyAllocator", "SetReady"]
 
 
 class _Mode(Enum):
@@ -50,10 +52,12 @@ class _Mode(Enum):
 class ReadyAllocator:
     """Divides ``max_in_flight`` among connections.  Each method returns the RDY commands to send, in order.
 
-    Reductions come first, and nothing is returned that changes nothing.  The caller tells what happened, once per read
-    and once per flush, sends what is returned, and calls :meth:`tick` when :attr:`next_tick` has come; any call may
-    move :attr:`next_tick`.  A key stands for one connection, not for an address: what is told about a key that was
-    removed is ignored, so late answers do not count for the connection that came after.
+    Reductions come first, and nothing is returned that changes nothing.  The caller sends what is returned, and calls
+    :meth:`tick` when :attr:`next_tick` has come; any call may move :attr:`next_tick`.  While :attr:`watches`, and of a
+    connection with more in flight than its RDY always, it tells of what comes and goes, once per read and once per
+    flush; else that changes no RDY, and the connections' counts are enough.  A key stands for one connection, not for
+    an address: what is told about a key that was removed is ignored, so late answers do not count for the connection
+    that came after.
     """
 
     def __init__(
@@ -85,6 +89,8 @@ class ReadyAllocator:
         self.charged = 0
         #: Whether a connection has less than it should, because others still have messages out.
         self.owed = False
+        #: Whether what comes and goes may change a RDY, and is to be told.
+        self.watches = False
         self._hungry = False  # someone has nothing at all
         self._turns = False  # RDY goes round
         #: The clock's time at which :meth:`tick` has something to do; None: nothing, unless something happens.
@@ -92,12 +98,14 @@ class ReadyAllocator:
 
     # -- what happened ----------------------------------------------------------------------------------------------
 
-    def add(self, key: Key, max_rdy_count: int, *, counts_down: bool = False) -> list[SetReady]:
+    def add(self, key: Key, max_rdy_count: int, counts: Counts, *, counts_down: bool = False) -> list[SetReady]:
         """Take in a connection that nsqd has let subscribe.  Raises ValueError for a key that is in use."""
         if key in self._connections:
             raise ValueError(f"connection {key!r} was added before")
         now = self._clock.now()
-        connection = self._connections[key] = ReadyState(key, max(0, max_rdy_count), counts_down=counts_down, now=now)
+        connection = ReadyState(key, max(0, max_rdy_count), counts, counts_down=counts_down, now=now)
+        self._connections[key] = connection
+        self.watches = self.watches or counts_down
         grown: list[SetReady] = []
         flowing = self._mode is _Mode.FLOWING and self._max >= len(self._connections)
         if flowing and connection.limit and self.charged < self._max and self.settle > 0:
@@ -148,15 +156,14 @@ class ReadyAllocator:
         return changes
 
     def received(self, key: Key, count: int) -> list[SetReady]:
-        """Take that *count* messages arrived.  O(1)."""
+        """Take that *count* messages arrived, which its counts show.  O(1)."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
-        connection.active = self._clock.now()
-        connection.in_flight += count
         changes: list[SetReady] = []
         if connection.in_flight > connection.charge and not connection.resting:
             self.charged += connection.recharge()
+            self.watches = self.watches or self.charged > self._max
         if connection.counts_down:
             connection.left = max(0, connection.left - count)
             connection.refresh(changes)
@@ -167,9 +174,8 @@ class ReadyAllocator:
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
-        if self._turns and connection.in_flight >= connection.size:
-            connection.active = self._clock.now()  # it could not receive until now: that was not idleness
-        connection.in_flight = max(0, connection.in_flight - count)
+        if self._turns and connection.in_flight + count >= connection.size:
+            connection.stir(self._clock.now())  # it could not receive until now: that was not idleness
         # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
@@ -183,24 +189,9 @@ class ReadyAllocator:
             now = self._clock.now()
             # Who has nothing is served at once; who has a part gets the rest in few commands, not one per answer.
             changes += self._evaluate(now) if self._hungry else self._reconsider(now)
+        elif self.watches:
+            self._watch()
         return changes
-
-    def passed(self, key: Key) -> bool:
-        """Take that a message arrived and was answered at once.  False, and nothing is done: that may change a RDY."""
-        connection = self._connections.get(key)
-        if connection is None:
-            return True
-        if (
-            self._turns
-            or self.owed
-            or self.charged > self._max
-            or connection.counts_down
-            or connection.reserved
-            or connection.in_flight >= connection.size
-        ):
-            return False
-        connection.active = self._clock.now()
-        return True
 
     def pause(self) -> list[SetReady]:
         """Stop the flow: RDY 0 to all, until :meth:`probe` or :meth:`resume` (BACK-1)."""
@@ -229,9 +220,12 @@ class ReadyAllocator:
     def tick(self) -> list[SetReady]:
         """Do what time has made due.  Cheap when nothing is."""
         now = self._clock.now()
-        if self.next_tick is None or now < self.next_tick:
-            return []
-        return self._evaluate(now)
+        if self.next_tick is not None and now >= self.next_tick:
+            return self._evaluate(now)
+        if self.watches:
+            self._release(now)
+            self._watch()
+        return []
 
     # -- what is so -------------------------------------------------------------------------------------------------
 
@@ -265,13 +259,8 @@ class ReadyAllocator:
 
     def _evaluate(self, now: float) -> list[SetReady]:
         """Give everybody what it should have, as far as the budget is free, and plan the next tick."""
-        eligible = []
-        for connection in self._connections.values():
-            if connection.reserved and now >= connection.reserved_until:
-                connection.reserved = 0
-                self.charged += connection.recharge()
-            if connection.limit and not connection.resting:
-                eligible.append(connection)
+        self._release(now)
+        eligible = [c for c in self._connections.values() if c.limit and not c.resting]
         self.next_tick = None
         if self._mode is _Mode.FLOWING and self._max >= len(eligible):
             self._turns = False
@@ -285,9 +274,21 @@ class ReadyAllocator:
             changes = self._take_turns(now, eligible, budget)
         if self.owed or self.charged > self._max:
             self._wake_by(c.reserved_until for c in self._connections.values() if c.reserved)
+        self._watch()
         if self.owed and not self._turns and self.charged < self._max:
             self._wake_by([now + self.settle])  # a server that counts down has its RDY 1, and gets the rest
         return changes
+
+    def _release(self, now: float) -> None:
+        """Bring the charges up to date; RDY that was taken back long enough ago costs nothing any more."""
+        for connection in self._connections.values():
+            if connection.reserved and now >= connection.reserved_until:
+                connection.reserved = 0
+            self.charged += connection.recharge()
+
+    def _watch(self) -> None:
+        is_special = self._turns or self.owed or self.charged > self._max
+        self.watches = is_special or any(c.reserved or c.counts_down for c in self._connections.values())
 
     def _share(self, now: float, eligible: list[ReadyState]) -> list[SetReady]:
         shares = even_split(self._max, [c.limit for c in eligible], [c.size for c in eligible])

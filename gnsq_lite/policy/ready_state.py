@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 Key = Hashable
+
+
+class Counts(Protocol):
+    """What a connection counts for itself."""
+
+    #: Messages that are neither answered nor given up by nsqd.
+    count: int
+    #: The clock's time of the last read that brought messages.
+    received_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +30,11 @@ class ReadyState:
     """What the allocator knows of one connection.  The methods that take *out* append the RDY to send to it."""
 
     __slots__ = (
-        "active",
+        "_active",
         "charge",
+        "counts",
         "counts_down",
         "greeted",
-        "in_flight",
         "key",
         "left",
         "limit",
@@ -36,17 +46,30 @@ class ReadyState:
         "size",
     )
 
-    def __init__(self, key: Key, limit: int, *, counts_down: bool, now: float) -> None:
-        self.key, self.limit, self.counts_down = key, limit, counts_down
+    def __init__(self, key: Key, limit: int, counts: Counts, *, counts_down: bool, now: float) -> None:
+        self.key, self.limit, self.counts, self.counts_down = key, limit, counts, counts_down
         self.size = 0  # messages it may have in flight: the last RDY, but for servers that count down
         self.sent = 0  # the last RDY
         self.left = 0  # what is left of it at a server that counts down
-        self.in_flight = 0
         self.reserved, self.reserved_until = 0, now  # messages that may still come under a RDY that was taken back
         self.charge = 0  # what it costs the budget
         self.resting = False  # its message waits for a pause to end: it gets no RDY, and costs nothing
         self.greeted = False  # a RDY was sent, and RDY 1 first (RDY-1)
-        self.since = self.active = now  # begin of its turn; last sign that it is not idle
+        self.since = self._active = now  # begin of its turn; last sign, but for messages, that it is not idle
+
+    @property
+    def in_flight(self) -> int:
+        """Its messages in flight."""
+        return self.counts.count
+
+    @property
+    def active(self) -> float:
+        """When it was last seen not to be idle."""
+        return max(self._active, self.counts.received_at)
+
+    def stir(self, now: float) -> None:
+        """Take that it is not idle now."""
+        self._active = now
 
     def recharge(self) -> int:
         """Bring the charge up to date; return by how much it changed."""
@@ -68,7 +91,7 @@ class ReadyState:
         A server that counts down adds what it sent under the first to the second: it gets the 1 only, for now.
         """
         if not self.size:
-            self.since = self.active = now
+            self.since = self._active = now
         if not self.greeted and size > 1:
             if self.counts_down:
                 size = 1

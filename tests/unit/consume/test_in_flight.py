@@ -21,7 +21,7 @@ def brought(count: int = 1) -> tuple[InFlight, list[Message], FakeConnection]:
     connection = FakeConnection(Fins)
     messages = [Message(connection, 1, 1, b"%016d" % n, b"") for n in range(count)]
     flight = InFlight()
-    flight.add(messages)
+    flight.add(messages, 0.0)
     return flight, messages, connection
 
 
@@ -92,7 +92,7 @@ def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None
     flight, (slow,), connection = brought()
     for number in range(20_000):
         message = Message(connection, 1, 1, b"%016d" % number, b"")
-        flight.add([message])
+        flight.add([message], 0.0)
         message.finish()
         flight.count -= 1
     assert sum(map(len, flight._reads)) < 2_000

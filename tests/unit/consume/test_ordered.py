@@ -28,7 +28,7 @@ class Bench:
 
     closed = error = None
     unsent = 0
-    is_limited = False
+    watches = True
 
     def __init__(self, handle: Callable[[Message], object] = lambda message: None, reads_in_hub: bool = True) -> None:
         self.clock, self.due = FakeClock(), list[Callable[[], None]]()
@@ -73,9 +73,6 @@ class Bench:
 
     def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
         self.counted -= answered + expired
-
-    def passed(self, endpoint: Endpoint) -> None:
-        pass
 
     def rest(self, endpoint: Endpoint, resting: bool) -> None:
         pass

@@ -40,11 +40,13 @@ class Bench:
 
     closed = error = None
     unsent = 0
+    watches = False
 
     def __init__(self) -> None:
         self.clock, self.due = FakeClock(), list[Callable[[], None]]()
         self.timers: list[Timer] = []
         self.sent: list[bytes] = []
+        self.told: list[int] = []
         self.flow = self
         self.hub = SimpleNamespace(loop=SimpleNamespace(timer=self.timer))
         loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append)
@@ -85,10 +87,10 @@ class Bench:
         self.sent.append(data)
 
     def received(self, endpoint: Endpoint, count: int) -> None:
-        pass
+        self.told.append(count)
 
     def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
-        pass
+        self.told.append(-answered - expired)
 
     def handle(self, messages: list[Message]) -> None:
         self.held += messages
@@ -103,6 +105,22 @@ def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -
         message.finish()
         assert bench.turn() == b"FIN " + message.id + b"\n"
         assert bench.timers == []
+
+
+@pytest.mark.rule("RDY-4")
+def test_the_flow_control_is_told_while_it_watches_and_of_more_than_it_has_allowed() -> None:
+    bench = Bench()
+    bench.connection.set_ready(2)
+    messages = [bench.message() for _ in range(3)]
+    assert bench.told == [1]
+    for message in messages:
+        message.finish()
+        bench.turn()
+    assert bench.told == [1, -1]
+    bench.watches = True
+    bench.message().finish()
+    bench.turn()
+    assert bench.told == [1, -1, 1, -1]
 
 
 def test_a_handler_begins_before_the_ready_is_chosen_and_where_it_takes_long_nsqd_is_told() -> None:

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
+from gnsq_lite.policy.rdy import SetReady
 from tests.fakes import FakeClock
+from tests.unit.policy.fed import Fed
 
 SETTLE = 0.1
 
@@ -17,15 +18,15 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def make(clock: FakeClock, max_in_flight: int, settle: float = SETTLE) -> ReadyAllocator:
-    return ReadyAllocator(max_in_flight, clock=clock, rng=random.Random(7), settle=settle)
+def make(clock: FakeClock, max_in_flight: int, settle: float = SETTLE) -> Fed:
+    return Fed(max_in_flight, clock=clock, rng=random.Random(7), settle=settle)
 
 
 def pairs(changes: list[SetReady]) -> list[tuple[object, int]]:
     return [(change.key, change.count) for change in changes]
 
 
-def settled(clock: FakeClock, allocator: ReadyAllocator) -> list[tuple[object, int]]:
+def settled(clock: FakeClock, allocator: Fed) -> list[tuple[object, int]]:
     """Let time pass until nothing is planned; return what was sent meanwhile."""
     sent: list[tuple[object, int]] = []
     while allocator.next_tick is not None:
@@ -328,7 +329,7 @@ def test_a_connection_that_comes_during_a_probe_without_connections_gets_it(cloc
     assert settled_until(clock, allocator, 1.0) == [("a", 1)]
 
 
-def settled_until(clock: FakeClock, allocator: ReadyAllocator, seconds: float) -> list[tuple[object, int]]:
+def settled_until(clock: FakeClock, allocator: Fed, seconds: float) -> list[tuple[object, int]]:
     sent, end = [], clock.now() + seconds
     while allocator.next_tick is not None and allocator.next_tick <= end:
         clock.advance(max(0.0, allocator.next_tick - clock.now()))

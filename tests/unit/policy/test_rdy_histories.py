@@ -131,3 +131,19 @@ def test_random_histories_keep_every_promise(part: int) -> None:
             world.advance(10.0)
         except AssertionError as error:
             raise AssertionError(f"history {seed}: {error}") from error
+
+
+@pytest.mark.rule("RDY-4")
+def test_what_it_is_not_told_of_would_have_changed_no_rdy() -> None:
+    told = 0
+    for seed in range(repeats(1000, 60)):
+        delay, settle = random.Random(seed).choice([(0.04, 0.1), (0.0, 0.1), (0.0, 0.0)])
+        sent = []
+        for always in (False, True):
+            rng, world = random.Random(seed), World(seed % 12, seed, delay=delay, settle=settle, always=always)
+            for _ in range(40):
+                step(world, rng)
+            sent.append(world.sent)
+            told += -world.allocator.told if always else world.allocator.told
+        assert sent[0] == sent[1], f"history {seed}"
+    assert told < 0

@@ -8,9 +8,9 @@ import statistics
 
 import pytest
 
-from gnsq_lite.policy.rdy import ReadyAllocator
 from tests.fakes import FakeClock
 from tests.profiles import LONG, repeats
+from tests.unit.policy.fed import Fed
 from tests.unit.policy.world import World
 
 IDLE, LOW, SETTLE = 10.0, 30.0, 0.1
@@ -21,8 +21,8 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def two_for_one(clock: FakeClock) -> tuple[ReadyAllocator, str, str]:
-    allocator = ReadyAllocator(1, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
+def two_for_one(clock: FakeClock) -> tuple[Fed, str, str]:
+    allocator = Fed(1, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
     assert [change.key for change in allocator.add("first", 2500)] == ["first"]
     assert allocator.add("second", 2500) == []
     clock.advance(SETTLE)
@@ -43,18 +43,38 @@ def test_an_idle_connection_yields_after_the_idle_timeout_and_not_before(clock: 
     assert [(c.key, c.count) for c in allocator.tick()] == [(second, 1)]
 
 
-def test_a_message_that_passed_counts_as_a_sign_of_life_and_only_where_no_rdy_follows_from_it(clock: FakeClock) -> None:
-    alone = ReadyAllocator(10, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
+def test_it_is_to_be_told_only_where_a_rdy_may_follow(clock: FakeClock) -> None:
+    alone = Fed(10, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
     alone.add("first", 1)
     clock.advance(SETTLE)
     alone.tick()
-    assert alone.passed("first")
-    assert alone.passed("unknown")
-    assert alone.charged == 1
-    alone.received("first", 1)  # as much as it may have
-    assert not alone.passed("first")
+    for _ in range(3):
+        alone.received("first", 1)  # as much as it may have
+        alone.answered("first", 1)
+    assert (alone.told, alone.charged) == (0, 1)
+    alone.received("first", 2)  # nsqd has taken one back
+    assert (alone.told, alone.charged) == (1, 2)
+    alone.answered("first", 1)
+    alone.answered("first", 1)
+    assert (alone.told, alone.charged) == (2, 1)
     allocator, first, _ = two_for_one(clock)
-    assert not allocator.passed(first)  # others wait for its RDY
+    allocator.received(first, 1)
+    assert allocator.told == 1  # others wait for its RDY
+
+
+def test_it_watches_no_longer_than_what_was_taken_back_may_still_come(clock: FakeClock) -> None:
+    allocator = Fed(10, clock=clock, rng=random.Random(1))
+    allocator.add("a", 2500)
+    clock.advance(SETTLE)
+    allocator.tick()
+    allocator.received("a", 10)
+    allocator.set_max_rdy_count("a", 4)
+    assert (allocator.watches, allocator.charged) == (True, 10)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert (allocator.watches, allocator.charged) == (False, 10)
+    allocator.answered("a", 7)  # told, as more is in flight than its RDY
+    assert (allocator.watches, allocator.charged, allocator.told) == (False, 4, 1)
 
 
 @pytest.mark.rule("RDY-6")
@@ -101,7 +121,7 @@ def test_a_message_under_way_when_the_turn_ended_is_waited_for(clock: FakeClock)
 
 @pytest.mark.rule("RDY-6")
 def test_nobody_yields_while_nobody_waits(clock: FakeClock) -> None:
-    allocator = ReadyAllocator(3, clock=clock, rng=random.Random(1))
+    allocator = Fed(3, clock=clock, rng=random.Random(1))
     for key in "abc":
         allocator.add(key, 2500)
     clock.advance(SETTLE)
@@ -113,7 +133,7 @@ def test_nobody_yields_while_nobody_waits(clock: FakeClock) -> None:
 
 @pytest.mark.rule("RDY-6")
 def test_only_as_many_yield_as_wait(clock: FakeClock) -> None:
-    allocator = ReadyAllocator(3, clock=clock, rng=random.Random(1))
+    allocator = Fed(3, clock=clock, rng=random.Random(1))
     for key in "abcd":
         allocator.add(key, 2500)
     clock.advance(SETTLE)
@@ -221,7 +241,7 @@ def test_of_two_whose_time_is_over_an_idle_one_yields_or_else_the_one_that_had_i
 @pytest.mark.rule("RDY-6")
 @pytest.mark.rule("RDY-8")
 def test_when_rdy_gets_scarce_those_keep_it_that_delivered_last(clock: FakeClock) -> None:
-    allocator = ReadyAllocator(3, clock=clock, rng=random.Random(1))
+    allocator = Fed(3, clock=clock, rng=random.Random(1))
     for key in "abc":
         allocator.add(key, 2500)
     for key in "acb":
@@ -262,7 +282,7 @@ def test_what_a_lost_connection_had_is_given_on_without_waiting_for_the_end_of_a
 def test_those_who_came_during_a_round_are_served_in_random_order_too(clock: FakeClock) -> None:
     chosen = set()
     for seed in range(5):
-        allocator = ReadyAllocator(1, clock=clock, rng=random.Random(seed))
+        allocator = Fed(1, clock=clock, rng=random.Random(seed))
         for key in range(2):
             allocator.add(key, 2500)
         clock.advance(SETTLE)
@@ -312,7 +332,7 @@ def test_a_connection_that_goes_on_waits_for_the_message_of_the_one_that_yields(
 @pytest.mark.rule("YZ-6")
 @pytest.mark.parametrize("seed", range(20))
 def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clock: FakeClock, seed: int) -> None:
-    allocator = ReadyAllocator(1, clock=clock, rng=random.Random(seed))
+    allocator = Fed(1, clock=clock, rng=random.Random(seed))
     for key in range(5):
         allocator.add(key, 1)
     clock.advance(SETTLE)
@@ -330,7 +350,7 @@ def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clo
 
 @pytest.mark.rule("YZ-6")
 def test_where_there_is_rdy_for_all_one_that_goes_on_has_it_at_once(clock: FakeClock) -> None:
-    allocator = ReadyAllocator(8, clock=clock, rng=random.Random(1))
+    allocator = Fed(8, clock=clock, rng=random.Random(1))
     for key in "ab":
         allocator.add(key, 1)
     clock.advance(SETTLE)

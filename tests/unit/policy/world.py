@@ -11,8 +11,9 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
+from gnsq_lite.policy.rdy import SetReady
 from tests.fakes import FakeClock
+from tests.unit.policy.fed import Fed
 
 IDLE, LOW, SETTLE = 1.0, 3.0, 0.1
 EPSILON = 1e-6
@@ -55,12 +56,19 @@ class World:
         settle: float = SETTLE,
         idle: float = IDLE,
         low: float = LOW,
+        always: bool = False,
     ) -> None:
         self.clock = FakeClock()
         self.rng = random.Random(seed)
         self.delay, self.handle, self.settle, self.idle, self.low = delay, handle, settle, idle, low
-        self.allocator = ReadyAllocator(
-            max_in_flight, clock=self.clock, rng=self.rng, idle_timeout=idle, low_ready_timeout=low, settle=settle
+        self.allocator = Fed(
+            max_in_flight,
+            clock=self.clock,
+            rng=self.rng,
+            always=always,
+            idle_timeout=idle,
+            low_ready_timeout=low,
+            settle=settle,
         )
         self.max_in_flight = max_in_flight
         self.flowing, self.probing = True, False

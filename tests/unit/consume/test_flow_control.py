@@ -1,0 +1,80 @@
+"""When a Reader's flow control wants to be told of what comes and goes; without a network and without waiting."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Reader
+from gnsq_lite.consume.flow_control import FlowControl
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.wire.identify import Negotiated
+from tests.fakes import FakeClock
+
+NSQD = Endpoint("nsqd", 4150)
+
+
+class Bench:
+    """One connection, of which the flow control knows what it counts."""
+
+    def __init__(self, negotiated: bool = True, **options: Any) -> None:
+        self.clock = FakeClock()
+        reader = Reader("t", "c", print, nsqd_tcp_addresses="nsqd:4150", max_in_flight=10, **options)
+        self.sent: list[int] = []
+        self.flow = FlowControl(
+            reader._settings, self.clock, random.Random(1), lambda _, count: self.sent.append(count), lambda _: None
+        )
+        counts = SimpleNamespace(count=0, received_at=0.0)
+        self.connection: Any = SimpleNamespace(
+            endpoint=NSQD,
+            address="nsqd:4150",
+            in_flight=counts,
+            msg_timeout=60.0,
+            negotiated=Negotiated(negotiated=negotiated, max_rdy_count=2500),
+        )
+        self.flow.joined(self.connection)
+        self.tick(0.1)
+
+    def tick(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.flow._tick(lambda now: True)
+
+
+@pytest.mark.rule("RDY-1")
+def test_it_need_not_be_told_where_nothing_follows_from_what_comes() -> None:
+    bench = Bench()
+    assert bench.sent == [1, 10]
+    assert not bench.flow.watches
+
+
+def test_it_is_told_where_the_rate_is_limited_or_the_server_counts_rdy_down() -> None:
+    assert Bench(rate_limit="1000/s").flow.watches
+    assert Bench(negotiated=False).flow.watches
+
+
+@pytest.mark.rule("BACK-2")
+def test_it_is_told_of_successes_until_backoff_is_over() -> None:
+    bench = Bench()
+    bench.flow.failed()
+    assert bench.flow.watches
+    bench.tick(1000.0)
+    assert bench.sent == [1, 10, 0, 1]
+    bench.flow.answered(NSQD, 1, 0, success=True)
+    assert bench.sent == [1, 10, 0, 1, 10]
+    bench.tick(1.0)
+    assert not bench.flow.watches
+
+
+@pytest.mark.rule("MSG-5")
+def test_it_is_told_of_answers_while_handlers_do_not_keep_up() -> None:
+    bench = Bench()
+    bench.flow.stalled(bench.connection, 5, 5)
+    bench.tick(0.5)
+    assert bench.flow.watches
+    for _ in range(10):  # up to what nsqd allows, twice as much a second
+        bench.tick(1.0)
+    assert bench.sent == [1, 10, 5, 10]
+    assert not bench.flow.watches

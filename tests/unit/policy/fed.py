@@ -1,0 +1,51 @@
+"""The allocator as connections use it: each counts for itself, and tells only what it is asked to tell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from gnsq_lite.policy.rdy import Key, ReadyAllocator, SetReady
+from gnsq_lite.policy.rng import Rng
+from tests.fakes import FakeClock
+
+
+class Fed(ReadyAllocator):
+    """Keeps the counts of its connections.
+
+    It is not told of what comes and goes while it does not watch, as FlowControl does it; with *always*, it is.
+    """
+
+    def __init__(self, max_in_flight: int, *, clock: FakeClock, rng: Rng, always: bool = False, **times: float) -> None:
+        super().__init__(max_in_flight, clock=clock, rng=rng, **times)
+        self.always = always
+        self.counts: dict[Key, Any] = {}
+        #: How often it was told of what came or went.
+        self.told = 0
+
+    def add(self, key: Key, max_rdy_count: int, counts: Any = None, *, counts_down: bool = False) -> list[SetReady]:
+        mine = SimpleNamespace(count=0, received_at=float("-inf"))
+        changes = super().add(key, max_rdy_count, mine, counts_down=counts_down)
+        self.counts[key] = mine
+        return changes
+
+    def remove(self, key: Key) -> list[SetReady]:
+        self.counts.pop(key, None)
+        return super().remove(key)
+
+    def received(self, key: Key, count: int) -> list[SetReady]:
+        if key in self.counts:
+            self.counts[key].count += count
+            self.counts[key].received_at = self._clock.now()
+        return super().received(key, count) if self._is_told(key, 0) else []
+
+    def answered(self, key: Key, count: int) -> list[SetReady]:
+        if key in self.counts:
+            self.counts[key].count = max(0, self.counts[key].count - count)
+        return super().answered(key, count) if self._is_told(key, count) else []
+
+    def _is_told(self, key: Key, answered: int) -> bool:
+        above = key in self.counts and self.counts[key].count + answered > self.ready(key)
+        is_told = self.always or self.watches or above
+        self.told += is_told
+        return is_told
