@@ -28,6 +28,8 @@ log = logging.getLogger("gnsq_lite.spark")
 
 #: Committed segments, and bytes of them, that stay before their keys are written to the index.
 KEPT_SEGMENTS, KEPT_BYTES = 100, 16 << 20
+#: Segments after which the index is written: a restart reads those again whose keys are not in it.
+UNINDEXED = 1000
 #: Messages of one write at the most.
 MOST_AT_ONCE = 10_000
 #: Writes that may fail in a row, with a pause between them, before the query is told.
@@ -88,7 +90,7 @@ class Collector:
     def _tidy(self) -> None:
         """Remove what is committed; its keys go to the index first, where they are worth a file."""
         kept = self.spool.kept()
-        many = len(kept) > KEPT_SEGMENTS or sum(segment.size for segment in kept) > KEPT_BYTES
+        many = len(kept) > KEPT_SEGMENTS or sum(kept) > KEPT_BYTES
         if self._known is not None and (self._known.is_due or many):
             self._index()
         self.spool.sweep()
@@ -160,7 +162,7 @@ class Collector:
             if self._known is not None:
                 for partition, batch in lanes:
                     self._known.add(partition, batch)
-                if self._known.is_due:
+                if self._known.is_due or self.spool.newest - (self.spool.indexed or 0) >= UNINDEXED:
                     self._index()
             self.stored += len(messages)
         self._news.set()

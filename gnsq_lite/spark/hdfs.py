@@ -12,13 +12,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import MissingExtra, OptionError
+from gnsq_lite.spark.ahead import read_ahead
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -35,6 +36,8 @@ _DEFAULTS = {
     "dfs.client.failover.sleep.max.millis": "2000",
     "dfs.client.socket-timeout": "15000",
 }
+#: Files that one call removes.
+REMOVED = 100
 #: Milliseconds, by the NameNode's clock, after which a file that lies aside is nobody's any more.
 _ABANDONED = 3_600_000
 
@@ -136,11 +139,10 @@ class HdfsStore:
     def remove(self, *names: str) -> None:
         """Remove *names*; one that is gone already is no error."""
 
-        def remove(client: Any) -> None:
-            for name in names:
-                client.delete(self._path(name), False)
+        def remove(some: Sequence[str]) -> None:
+            self._call(some[0], lambda client: [client.delete(self._path(name), False) for name in some])
 
-        self._call("", remove)
+        list(read_ahead(remove, [names[at : at + REMOVED] for at in range(0, len(names), REMOVED)]))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{self._prefix}{name}"

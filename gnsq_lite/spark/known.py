@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.files import Blobs
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -37,6 +38,8 @@ _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
 #: A chunk's rows at the most, the chunks a gap in the publish times makes at the most, and the gap, microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
+#: Bytes of a file that are asked for at first: most heads are no longer.
+HEAD_READ = 16_384
 #: Small chunks in memory before they are joined; chunks of files that stay in memory once read.
 MOST_SMALL, CACHED = 64, 8
 
@@ -188,9 +191,10 @@ class Known:
 
     def open(self) -> int:
         """Read the heads of the files; return the number up to which segments are in them."""
-        for name in self._blobs.names():
+        names = self._blobs.names()
+        heads = read_ahead(lambda name: _read_head(self._blobs, name) if _NAME.fullmatch(name) else None, names)
+        for name, chunks in zip(names, heads, strict=True):
             found = _NAME.fullmatch(name)
-            chunks = None if found is None else _read_head(self._blobs, name)
             if found is None or chunks is None:
                 log.warning("%s is no index of spooled messages, or a damaged one; it is removed", name)
                 self._blobs.remove(name)
@@ -301,9 +305,11 @@ def _placed(blobs: Blobs, name: str, entries: list[Any], base: int) -> list[Chun
 
 
 def _read_head(blobs: Blobs, name: str) -> list[Chunk] | None:
-    fixed = blobs.read(name, 0, _HEAD.size)
-    if len(fixed) < _HEAD.size or fixed[:8] != _MAGIC:
+    data = blobs.read(name, 0, HEAD_READ)
+    if len(data) < _HEAD.size or data[:8] != _MAGIC:
         return None
-    _, length, crc = _HEAD.unpack(fixed)
-    head = blobs.read(name, _HEAD.size, length)
+    _, length, crc = _HEAD.unpack_from(data)
+    head = data[_HEAD.size : _HEAD.size + length]
+    if len(head) < length:
+        head += blobs.read(name, len(data), length - len(head))
     return _placed(blobs, name, json.loads(head), _HEAD.size + length) if zlib.crc32(head) == crc else None

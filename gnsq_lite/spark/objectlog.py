@@ -27,11 +27,12 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.files import Store
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolInUse, parse_meta
@@ -179,8 +180,8 @@ class ObjectLog:
             " a spool cannot be kept from a second writer there"
         )
 
-    def take_over(self, wait: float) -> list[Entry]:
-        """Become the writer; return the entries that no commit covers, with rows.
+    def take_over(self, wait: float) -> tuple[list[Segment], dict[int, int]]:
+        """Become the writer; return the segments that no commit covers, and number -> bytes of those one does.
 
         Raises SpoolInUse: another writer lives, and did not go within *wait* seconds.
         """
@@ -188,9 +189,11 @@ class ObjectLog:
         self._term = last + 1
         if not create_once(self._leases, key(self._term), self._lease()):
             raise SpoolInUse(f"spool {self.store.url} was taken by another query at this moment")
-        self._tail = max([self.committed(), *_numbers(self._log)])
+        there = self.sizes()
+        self._tail = max([self.committed(), *there])
         while not self._create(Entry(self._tail + 1, self._term, 0, -1, 0, 0, self._writer), b""):
             self._tail += 1  # the one before wrote on: its object counts
+            there[self._tail] = -1
         self._tail += 1
         begin = self.committed()
         self._committed.write(key(self._term), json.dumps({"number": begin}).encode())
@@ -200,7 +203,9 @@ class ObjectLog:
                     place.remove(key(term))
         self._heart = threading.Thread(target=self._beat, name="gnsq_lite-lease", daemon=True)
         self._heart.start()
-        return self.with_rows(number for number in self.numbers() if number > begin)
+        heads = self.heads([number for number, size in there.items() if size and number > begin])
+        past = {number: size for number, size in there.items() if size and number <= begin}
+        return [entry.segment for entry in heads.values() if entry.rows], past
 
     def _await_lease(self, wait: float) -> int:
         """Return the last term, whose writer has gone."""
@@ -305,33 +310,47 @@ class ObjectLog:
         except (ValueError, TypeError, KeyError) as error:
             raise SpoolError(f"{self.store.url}/committed/{name} is damaged: {error}") from error
 
-    def numbers(self) -> list[int]:
-        """Return the numbers that are there."""
-        return self.patiently(lambda: _numbers(self._log))
+    def sizes(self) -> dict[int, int]:
+        """Return number -> bytes of rows of what is there, in order; a fence has none.  Raises OSError."""
+        found = self.patiently(self._log.sizes)
+        return {int(name): size - HEAD_BYTES for name, size in found.items() if _NUMBER.fullmatch(name)}
 
     def entry(self, number: int) -> Entry:
         """Return a head.  Raises SegmentDamaged, FileNotFoundError, OSError."""
         return unpack(number, self.patiently(lambda: self._log.read(key(number), 0, HEAD_BYTES)))
 
-    def readable(self, number: int) -> Entry | None:
-        """Return a head; None, and tell it, where it is damaged: so far, nobody asked for its rows.  Raises OSError."""
-        try:
-            return self.entry(number)
-        except SegmentDamaged as error:
-            log.error("spool %s: %s", self.store.url, error)
-            return None
+    def heads(self, numbers: Sequence[int], complete: bool = False) -> dict[int, Entry]:
+        """Return the heads of those of *numbers* that are there, read side by side.  Raises OSError.
 
-    def with_rows(self, numbers: Iterable[int]) -> list[Entry]:
-        """Return the heads of those that have rows and can be read.  Raises OSError."""
-        return [entry for number in numbers if (entry := self.readable(number)) and entry.rows]
+        One that is damaged is told and left out; *complete*: or raises SegmentDamaged.
+        """
+
+        def head(number: int) -> Entry | None:
+            try:
+                return self.entry(number)
+            except FileNotFoundError:
+                return None
+            except SegmentDamaged as error:
+                if complete:
+                    raise
+                log.error("spool %s: %s", self.store.url, error)
+                return None
+
+        return {entry.number: entry for entry in read_ahead(head, numbers) if entry is not None}
+
+    def stored(self, number: int) -> tuple[Segment, bytes]:
+        """Return a segment and its bytes.  Raises SegmentDamaged, FileNotFoundError, OSError."""
+        data = self.patiently(lambda: self._log.read(key(number)))
+        entry, payload = unpack(number, data), data[HEAD_BYTES:]
+        if len(payload) != entry.size or zlib.crc32(payload) != entry.crc:
+            raise SegmentDamaged(f"object {number} of spool {self.store.url} is damaged: {len(payload)} bytes")
+        return entry.segment, payload
 
     def payload(self, segment: Segment) -> bytes:
         """Return the bytes of a segment.  Raises SegmentDamaged, FileNotFoundError, OSError."""
-        data = self.patiently(lambda: self._log.read(key(segment.number)))
-        entry = unpack(segment.number, data)
-        payload = data[HEAD_BYTES:]
-        if entry.segment != segment or len(payload) != entry.size or zlib.crc32(payload) != entry.crc:
-            raise SegmentDamaged(f"object {segment.number} of spool {self.store.url} is damaged: {len(payload)} bytes")
+        found, payload = self.stored(segment.number)
+        if found != segment:
+            raise SegmentDamaged(f"object {segment.number} of spool {self.store.url} is damaged: it is another")
         return payload
 
 

@@ -10,11 +10,13 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from typing import TypeVar
 
 import pyarrow as pa
 
 from gnsq_lite.spark import segments
+from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.files import Blobs, Store
 from gnsq_lite.spark.objectlog import ObjectLog, Patience
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
@@ -28,9 +30,6 @@ _T = TypeVar("_T")
 class ObjectSpool:
     """One query's spool below a URL.  All methods belong to one thread at a time; the owner locks."""
 
-    #: Seconds messages are gathered before they are written.
-    linger = 0.1
-
     def __init__(self, log_: ObjectLog, topic: str, channel: str) -> None:
         self.directory = log_.store.url
         self._log, self._patiently = log_, log_.patiently
@@ -38,8 +37,16 @@ class ObjectSpool:
         self.ids: Blobs = Index(log_.store.below("ids/"), self._patiently)
         self.indexed: int | None = None
         self.segments: list[Segment] = []
-        self._past: list[Segment] = []
+        self._past: dict[int, int] = {}  # of committed segments, by number: bytes
         self.newest = 0
+
+    @property
+    def linger(self) -> float:
+        """Seconds messages are gathered before they are written; more, the more objects wait for a sink that is away.
+
+        At ten a second it would find 36,000 after an hour.
+        """
+        return min(1.0, 0.1 + len(self.segments) / 1000)
 
     def open(self, lock_wait: float = 10.0) -> None:
         """Become the spool's one writer, and read what it holds.
@@ -61,10 +68,8 @@ class ObjectSpool:
                 f"spool {self.directory} belongs to {meta.topic}/{meta.channel}, not to"
                 f" {wanted.topic}/{wanted.channel}: each query needs its own spoolDir"
             )
-        self.segments = [entry.segment for entry in self._log.take_over(lock_wait)]
+        self.segments, self._past = self._log.take_over(lock_wait)
         self.meta = replace(meta, committed=self._log.committed())
-        past = self._log.with_rows(number for number in self._log.numbers() if number <= self.meta.committed)
-        self._past = [entry.segment for entry in past]
 
     def close(self) -> None:
         """Let another writer in."""
@@ -107,16 +112,18 @@ class ObjectSpool:
                 self._log.commit(number)
                 self.meta = replace(self.meta, committed=number)
             while self.segments and self.segments[0].number <= number:
-                self._past.append(self.segments.pop(0))
+                segment = self.segments.pop(0)
+                self._past[segment.number] = segment.size
             self.sweep()
         except OSError as error:
             raise SpoolError(f"spool {self.directory}: what is committed cannot be noted: {error}") from error
 
     def sweep(self) -> None:
         """Remove committed segments whose keys are in the index."""
-        gone = [s for s in self._past if self.indexed is None or s.number <= self.indexed]
-        self._log.remove([segment.number for segment in gone])
-        self._past = [segment for segment in self._past if segment not in gone]
+        gone = [number for number in self._past if self.indexed is None or number <= self.indexed]
+        self._log.remove(gone)
+        for number in gone:
+            del self._past[number]
 
     def make_room(self) -> int:
         """A store has room."""
@@ -124,23 +131,28 @@ class ObjectSpool:
 
     # -- asking
 
-    def kept(self) -> list[Segment]:
-        """Return the committed segments that are still there."""
-        return list(self._past)
+    def kept(self) -> list[int]:
+        """Return the bytes of each committed segment that is still there."""
+        return list(self._past.values())
 
     def bytes_after(self, number: int) -> int:
         """Return the bytes that no batch up to segment *number* has."""
-        return sum(segment.size for segment in reversed(self.segments) if segment.number > number)
+        return sum(segment.size for segment in self._after(number))
 
     def rows_after(self, number: int) -> int:
         """Return the rows above segment *number*."""
-        return sum(segment.rows for segment in reversed(self.segments) if segment.number > number)
+        return sum(segment.rows for segment in self._after(number))
+
+    def _after(self, number: int) -> Iterator[Segment]:
+        return takewhile(lambda segment: segment.number > number, reversed(self.segments))
 
     def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
         """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
-        wanted = range(begin + 1, end + 1)
-        present = {number for number in self._log.numbers() if number in wanted}
-        missing = [number for number in wanted if number not in present]
+        there = self._log.sizes()
+        found = {s.number: s for s in self.segments if begin < s.number <= end and s.number in there}
+        unknown = [number for number in range(begin + 1, end + 1) if number not in found and there.get(number, -1)]
+        heads = self._log.heads(unknown, complete)  # a store may list late: what it does not name is asked for
+        missing = [number for number in unknown if number not in heads]
         if missing and complete:
             raise DataLoss(
                 f"spool {self.directory} lacks {len(missing)} objects of ({begin}, {end}], {missing[0]} for one: rows"
@@ -148,13 +160,8 @@ class ObjectSpool:
             )
         if missing:
             log.error("spool %s lacks %d objects of (%d, %d]; going on", self.directory, len(missing), begin, end)
-        known = {segment.number: segment for segment in self._past + self.segments}
-        found = [known.get(number) or self._segment(number, complete) for number in sorted(present)]
-        return [segment for segment in found if segment is not None and segment.rows]
-
-    def _segment(self, number: int, complete: bool) -> Segment | None:
-        entry = self._log.entry(number) if complete else self._log.readable(number)
-        return None if entry is None else entry.segment
+        found.update((number, entry.segment) for number, entry in heads.items() if entry.rows)
+        return [found[number] for number in sorted(found)]
 
     def raw(self, segment: Segment) -> bytes:
         """Return a segment's bytes.  Raises FileNotFoundError, SegmentDamaged, OSError."""
@@ -162,14 +169,18 @@ class ObjectSpool:
 
     def stored(self, after: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (topic partition, batch) of all segments above the number *after*, oldest first."""
-        for segment in [*self._past, *self.segments]:
-            if segment.number <= after:
-                continue
-            try:
-                for batch in segments.read(pa.py_buffer(self.raw(segment)), segment):
-                    yield segment.partition, batch
-            except (SegmentDamaged, FileNotFoundError) as error:
-                log.warning("spool %s: %s cannot be read for de-duplication: %s", self.directory, segment.name, error)
+        sizes = {**self._past, **{segment.number: segment.size for segment in self.segments}}
+        wanted = [number for number in sizes if number > after]
+        for found in read_ahead(self._readable, wanted, lambda number: sizes[number]):
+            yield from found
+
+    def _readable(self, number: int) -> list[tuple[int, pa.RecordBatch]]:
+        try:
+            segment, payload = self._log.stored(number)
+            return [(segment.partition, batch) for batch in segments.read(pa.py_buffer(payload), segment)]
+        except (SegmentDamaged, FileNotFoundError) as error:
+            log.warning("spool %s: object %d cannot be read for de-duplication: %s", self.directory, number, error)
+            return []
 
 
 class Index:

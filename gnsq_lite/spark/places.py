@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.spark import hdfs, objectstore, segments
+from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.files import Files, Store
 from gnsq_lite.spark.location import is_hdfs
 from gnsq_lite.spark.objectlog import ObjectLog
@@ -53,22 +54,27 @@ def read_segments(partition: Any, options: SourceOptions, *, complete: bool) -> 
         SpoolNotVisible: this process does not see the spool.
         DataLoss, SegmentDamaged: rows are missing, and *complete* asks for all of them.
     """
-    batches: list[pa.RecordBatch] = []
     remote = object_log(options) if options.is_remote else None
     if remote is None and any(data is None for _, data in partition.parts):
         check_visible(Path(partition.directory), partition.spool)
-    for segment, data in partition.parts:
+
+    def read(part: tuple[Segment, bytes | None]) -> list[pa.RecordBatch]:
+        segment, data = part
         try:
             if data is not None:
-                batches += segments.read(pa.py_buffer(data), segment)
-            elif remote is not None:
-                batches += read_object(remote, partition.spool, segment)
-            else:
-                batches += _from_disk(Path(partition.directory), segment)
+                return segments.read(pa.py_buffer(data), segment)
+            if remote is not None:
+                return read_object(remote, partition.spool, segment)
+            return _from_disk(Path(partition.directory), segment)
         except (DataLoss, segments.SegmentDamaged):
             if complete:
                 raise
             log.exception("failOnDataLoss=false: going on without segment %d", segment.number)
+            return []
+
+    parts = partition.parts
+    found = map(read, parts) if remote is None else read_ahead(read, parts, lambda part: part[0].size)
+    batches = [batch for several in found for batch in several]
     yield from segments.coalesced(batches, arrow_schema(options.include_youzan))
 
 

@@ -179,17 +179,14 @@ def grouped(segments: Sequence[Segment], most_rows: int, most_bytes: int) -> lis
     A pure function of its arguments: a batch that runs again has the same tasks with the same rows (PIPE-3).
     """
     groups: list[list[Segment]] = []
-    latest: dict[int, list[Segment]] = {}
+    latest: dict[int, tuple[list[Segment], int, int]] = {}
     for segment in segments:
-        group = latest.get(segment.partition)
+        group, rows, size = latest.get(segment.partition, ([], 0, 0))
+        rows, size = rows + segment.rows, size + segment.size
         ordered = segment.partition >= 0
-        if group is None or not (ordered or _fits(group, segment, most_rows, most_bytes)):
-            group = latest[segment.partition] = []
+        if not group or not (ordered or (rows <= most_rows and size <= most_bytes)):
+            group, rows, size = [], segment.rows, segment.size
             groups.append(group)
         group.append(segment)
+        latest[segment.partition] = group, rows, size
     return groups
-
-
-def _fits(group: list[Segment], segment: Segment, most_rows: int, most_bytes: int) -> bool:
-    rows = sum(one.rows for one in group) + segment.rows
-    return rows <= most_rows and sum(one.size for one in group) + segment.size <= most_bytes

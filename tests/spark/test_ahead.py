@@ -1,0 +1,241 @@
+"""What a slow store is asked for when a spool is opened, read and swept: little, and side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from gnsq_lite.spark import ahead, known, places
+from gnsq_lite.spark.ahead import read_ahead
+from gnsq_lite.spark.known import Known
+from gnsq_lite.spark.objectlog import ObjectLog, key
+from gnsq_lite.spark.objectspool import ObjectSpool
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.places import SegmentPartition
+from gnsq_lite.spark.schema import to_batch
+from gnsq_lite.spark.segments import Segment
+from tests.fakes import FakeClock
+from tests.spark.fakes import FakeMessage
+
+
+class Counting:
+    """A store in memory that counts what it is asked for, by call and folder; names in *late* are not listed."""
+
+    def __init__(self) -> None:
+        self.url, self.prefix = "fake://spool", ""
+        self.objects: dict[str, bytes] = {}
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.late: set[str] = set()
+        self.wait: Callable[[], None] = lambda: None
+
+    def below(self, prefix: str) -> Counting:
+        found = Counting()
+        found.__dict__.update(self.__dict__, prefix=self.prefix + prefix)
+        return found
+
+    def _count(self, call: str) -> None:
+        self.asked[call, self.prefix] += 1
+
+    def check(self) -> None:
+        pass
+
+    def create(self, name: str, data: bytes) -> None:
+        self._count("create")
+        if self.prefix + name in self.objects:
+            raise FileExistsError(name)
+        self.objects[self.prefix + name] = data
+
+    def write(self, name: str, data: bytes) -> None:
+        self._count("write")
+        self.objects[self.prefix + name] = data
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        self._count("read")
+        if self.prefix == "log/":
+            self.wait()
+        try:
+            return self.objects[self.prefix + name][at : None if size is None else at + size]
+        except KeyError:
+            raise FileNotFoundError(name) from None
+
+    def sizes(self) -> dict[str, int]:
+        self._count("list")
+        listed = [name for name in sorted(self.objects) if name not in self.late and name.startswith(self.prefix)]
+        return {name.removeprefix(self.prefix): len(self.objects[name]) for name in listed}
+
+    def names(self) -> list[str]:
+        return list(self.sizes())
+
+    def remove(self, *names: str) -> None:
+        self._count("remove")
+        for name in names:
+            self.objects.pop(self.prefix + name, None)
+
+
+def opened(store: Counting) -> ObjectSpool:
+    clock = FakeClock()
+    made = ObjectSpool(ObjectLog(store, clock, clock.advance), "t", "c")
+    made.open(0.0)
+    return made
+
+
+def filled(store: Counting, count: int) -> ObjectSpool:
+    made = opened(store)
+    for number in range(count):
+        made.append([(-1, to_batch([FakeMessage(number, b"%d" % number)]))])
+    return made
+
+
+def bodies(batches: list[pa.RecordBatch]) -> list[int]:
+    return [int(body) for batch in batches for body in batch.column("body").to_pylist()]
+
+
+def meeting(count: int) -> Callable[[], None]:
+    """Return what waits until *count* threads wait at once, for the first time; then nobody waits any more."""
+    barrier = threading.Barrier(count)
+    met = threading.Event()
+
+    def wait() -> None:
+        if not met.is_set():
+            barrier.wait(30.0)
+            met.set()
+
+    return wait
+
+
+def test_answers_come_in_order_and_only_so_many_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "AT_ONCE", 4)
+    asked: list[int] = []
+
+    def read(item: int) -> int:
+        asked.append(item)
+        return -item
+
+    found = read_ahead(read, range(20))
+    assert next(found) == 0
+    assert set(asked) <= set(range(4)), "what nobody has taken is not gone beyond"
+    assert list(found) == [-item for item in range(1, 20)]
+    assert sorted(asked) == list(range(20))
+
+
+def test_large_answers_are_few_and_one_too_large_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "BYTES", 10)
+    asked: list[int] = []
+    found = read_ahead(asked.append, [3, 3, 3, 3, 50, 1], lambda item: item)
+    next(found)
+    assert sorted(asked) == [3, 3, 3]
+    list(found)
+    assert sorted(asked) == [1, 3, 3, 3, 3, 50]
+
+
+def test_what_fails_is_raised_at_its_place_and_nothing_is_asked_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "AT_ONCE", 4)
+    asked: list[int] = []
+
+    def read(item: int) -> int:
+        asked.append(item)
+        return 1 // item
+
+    found = read_ahead(read, [1, 1, 0, *[1] * 100])
+    assert [next(found), next(found)] == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    assert len(asked) <= 7
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_spool_is_opened_by_one_listing_and_the_heads_of_what_waits_read_side_by_side() -> None:
+    store = Counting()
+    first = filled(store, 300)  # behind the fence, which is 1
+    first.indexed = 0
+    first.commit(101)
+    first.close()
+    store.asked.clear()
+    store.wait = meeting(ahead.AT_ONCE)
+    again = opened(store)
+    assert [segment.number for segment in again.segments] == list(range(102, 302))
+    assert len(again.kept()) == 100
+    assert (store.asked["list", "log/"], store.asked["read", "log/"]) == (1, 200)
+    assert sum(store.asked.values()) <= 220
+    store.asked.clear()
+    store.wait = meeting(ahead.AT_ONCE)
+    assert bodies([batch for _, batch in again.stored(50)]) == list(range(49, 300))
+    assert store.asked == {("read", "log/"): 251}
+    store.asked.clear()
+    assert again.located(101, 301, complete=True) == again.segments
+    assert store.asked == {("list", "log/"): 1}
+    store.asked.clear()
+    again.commit(301)
+    assert (store.asked["remove", "log/"], again.kept()) == (1, [])
+    assert sum(store.asked.values()) <= 5
+    again.close()
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_task_reads_its_segments_side_by_side_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Counting()
+    made = filled(store, 40)
+    monkeypatch.setattr(places, "object_log", lambda options: made._log)
+    given = {"topic": "t", "channel": "c", "nsqdTCPAddresses": "n", "spoolDir": "s3://bucket/x"}
+    task = SegmentPartition(made.directory, made.meta.uuid, [(segment, None) for segment in made.segments])
+    store.asked.clear()
+    store.wait = meeting(ahead.AT_ONCE)
+    found = places.read_segments(task, parse(SourceOptions, given), complete=True)
+    assert bodies(list(found)) == list(range(40))
+    assert store.asked == {("read", "log/"): 40}
+    made.close()
+
+
+@pytest.mark.rule("PIPE-2")
+def test_an_object_that_is_not_listed_yet_is_asked_for_before_it_counts_as_lost() -> None:
+    store = Counting()
+    made = filled(store, 3)
+    store.late |= {f"log/{key(number)}" for number in (3, 4)}
+    assert [segment.number for segment in made.located(1, 4, complete=True)] == [2, 3, 4]
+    made.close()
+    again = opened(store)  # its fence finds the last number taken
+    assert [segment.number for segment in again.located(1, 4, complete=False)] == [2, 3, 4]
+    again.append([(-1, to_batch([FakeMessage(9, b"9")]))])
+    assert again.roll() > 5
+    again.close()
+
+
+def test_the_heads_of_the_index_take_one_read_each() -> None:
+    store = Counting()
+    index = Known(store.below("ids/"), 10**9)
+    for number in range(40):
+        index.add(-1, to_batch([FakeMessage(number * known.FILE_ROWS + n, b"") for n in range(2)]))
+        index._files[-1:] = [replace(file, rows=known.FILE_ROWS) for file in index._files[-1:]]  # full
+        index.flush(number)
+    store.asked.clear()
+    again = Known(store.below("ids/"), 10**9)
+    assert (again.open(), again.rows) == (39, 80)
+    assert store.asked == {("list", "ids/"): 1, ("read", "ids/"): 40}
+
+
+def test_a_head_of_the_index_longer_than_what_is_read_at_first_is_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "HEAD_READ", 20)
+    store = Counting()
+    index = Known(store.below("ids/"), 10**9)
+    index.add(-1, to_batch([FakeMessage(1)]))
+    index.flush(7)
+    again = Known(store.below("ids/"), 10**9)
+    assert (again.open(), again.rows) == (7, 1)
+    assert again.fresh(-1, to_batch([FakeMessage(1)])).num_rows == 0
+
+
+def test_the_longer_the_sink_is_away_the_more_messages_share_an_object() -> None:
+    made = filled(Counting(), 0)
+    assert made.linger == 0.1
+    made.segments = [Segment(number, -1, 1, 1) for number in range(100)]
+    assert made.linger == 0.2
+    made.segments *= 100
+    assert made.linger == 1.0
+    made.close()
