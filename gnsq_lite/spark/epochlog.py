@@ -2,7 +2,8 @@
 
 Spark may run two attempts of a task at the same time, and an attempt it gave up may still run.  A chunk's number is
 taken by creating its name exclusively, and FIN follows only then; the end marker takes a number too, so
-nobody can publish, and finish, behind it.  Every attempt yields the same chunks in the same order.
+nobody can publish, and finish, behind it.  Every attempt yields the same chunks in the same order.  A committed epoch
+is removed, its plan first: who publishes in one without a plan finishes nothing.
 """
 
 from __future__ import annotations
@@ -72,6 +73,14 @@ class EpochLog:
         """Publish the end as chunk *number*; False: there is another chunk of that number."""
         return self._create(number, _END + json.dumps(asdict(end)).encode())
 
+    def is_over(self) -> bool:
+        """Whether the epoch is committed and forgotten, so that nobody reads what is published in it.
+
+        An attempt that goes on beside the one that counted finds numbers free again whose chunks were removed.  It must
+        ask after it has published, before it finishes anything.
+        """
+        return read_plan(self._shelf, self._epoch) is None
+
     def _create(self, number: int, data: bytes) -> bool:
         return self._shelf.create(self._name(number), data)
 
@@ -104,6 +113,9 @@ def read_plan(shelf: Shelf, epoch: int) -> Plan | None:
 
 
 def forget_epochs(shelf: Shelf, up_to: int) -> None:
-    """Remove the logs of the epochs up to *up_to*."""
+    """Remove the logs of the epochs up to *up_to*; their plans first, see :meth:`EpochLog.is_over`."""
     found = [(name, _NAME.fullmatch(name)) for name in shelf.names()]
-    shelf.remove([name for name, match in found if match is not None and int(match[1]) <= up_to])
+    gone = {name: int(match[1]) for name, match in found if match is not None and int(match[1]) <= up_to}
+    plans = {_plan(epoch) for epoch in gone.values()}
+    shelf.remove(sorted(plans))
+    shelf.remove([name for name in gone if name not in plans])

@@ -279,6 +279,9 @@ class EpochTask:
             return
         batch = to_batch(messages, self._options.include_youzan)
         if self._log.publish(self._number, [batch]):
+            if self._log.is_over():
+                send_back(messages)
+                raise SpoolError(f"epoch {self._partition.epoch} was committed without this attempt: it ends")
             finish_all(messages)
             self._number += 1
             self._rows += len(messages)

@@ -19,7 +19,7 @@ from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
 from gnsq_lite.spark.shelves import DirectoryShelf
-from gnsq_lite.spark.spoolmeta import DataLoss, SpoolInUse, SpoolNotVisible
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
 
@@ -42,6 +42,7 @@ class Feeding(FakeReceiver):
 
 def task(directory: Path, messages: list[FakeMessage], files: Files | None = None, **more: str) -> EpochTask:
     partition = EpochPartition(1, 0, 2, 0, "")
+    plan_epoch(DirectoryShelf(directory), 1, Plan(2, 0))
     return EpochTask(
         EpochLog(DirectoryShelf(directory, files), 1, 0), options(directory, **more), partition, Feeding(messages)
     )
@@ -62,6 +63,42 @@ def test_a_task_that_runs_again_yields_what_was_published_and_receives_nothing_m
     assert {m.answer for m in taken} == {"FIN"}
     assert numbers(task(tmp_path, later)) == [0, 1, 2, 3, 4]
     assert {m.answer for m in later} == {None}
+
+
+@pytest.mark.rule("PIPE-2")
+def test_an_attempt_that_outlives_its_epoch_finishes_nothing(tmp_path: Path) -> None:
+    class Late(Files):
+        """The other attempt is quicker, and its batch is committed: the numbers are free again."""
+
+        def link(self, source: Path, target: Path) -> None:
+            assert numbers(task(tmp_path, messages(10, 3))) == [10, 11, 12]
+            forget_epochs(DirectoryShelf(tmp_path), 1)
+            super().link(source, target)
+
+    taken = messages(0, 3)
+    with pytest.raises(SpoolError, match="epoch 1 was committed without this attempt"):
+        numbers(task(tmp_path, taken, Late()))
+    assert {m.answer for m in taken} == {"REQ"}
+    forget_epochs(DirectoryShelf(tmp_path), 1)
+    assert list(tmp_path.iterdir()) == [], "its chunk does not stay"
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_plan_goes_before_the_chunks(tmp_path: Path) -> None:
+    removed: list[list[str]] = []
+
+    class Watched(DirectoryShelf):
+        def remove(self, names: list[str]) -> None:
+            removed.append(names)
+            super().remove(names)
+
+        def names(self) -> list[str]:
+            return [name for name in super().names() if "plan" not in name]  # listed late
+
+    numbers(task(tmp_path, messages(0, 3)))
+    forget_epochs(Watched(tmp_path), 1)
+    assert [len(names) for names in removed] == [1, 2]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.rule("PIPE-2")
@@ -227,6 +264,7 @@ def test_a_task_counts_its_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(epochs, "CHUNK_SECONDS", 0.01)
     given = [FakeMessage(n, b"%d" % n, timestamp_ns=n) for n in range(4)]
     partition = EpochPartition(1, 0, 1, backlog_until_ns=1, spool="")
+    plan_epoch(DirectoryShelf(tmp_path), 1, Plan(1, 1))
     made = EpochTask(EpochLog(DirectoryShelf(tmp_path), 1, 0), options(tmp_path), partition, Feeding(given))
     begun = time.monotonic()
     assert numbers(made) == [0, 1, 2, 3]
