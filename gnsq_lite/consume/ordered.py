@@ -29,15 +29,8 @@ class OrderedConnection(Subscribed):
         #: Those whose FIN is queued and of which the sequence does not know yet.
         self._ended: deque[Message] = deque()
 
-    def _take_messages(self, data: bytes) -> bool:
-        """In the hub: take a read that is messages and nothing else, as nearly all are; False: it is the reader's."""
-        messages = self._whole_messages(data)
-        if messages:
-            self._on_messages(messages)
-        return bool(messages)
-
-    def take(self, messages: list[Message]) -> None:
-        """Messages came; in the loop's thread."""
+    def _on_messages(self, messages: list[Message]) -> None:
+        self._count_in(messages)
         if len(messages) == 1 and self._sequence.begins(messages[0]):  # as nearly always
             self._messages_to.handle(messages)
             return

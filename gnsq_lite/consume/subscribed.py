@@ -66,11 +66,6 @@ class Subscribed(Connection):
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
         self._look_at = 0.0  # when that fires
-        #: What the delivery is to learn of the last read: handlers begin before it does.
-        self._came: tuple[int, int, float, float] | None = None
-        #: The RDY that the delivery chose, until it is sent: only the last of a turn is.
-        self._ready: int | None = None
-        self._told_ready = 0
         #: Inline handlers run in there, and nothing is read meanwhile: that is no sign of a quiet nsqd.
         self._is_handing_on = False
         #: Called after answers went out, once CLS was sent.
@@ -99,18 +94,14 @@ class Subscribed(Connection):
 
         So a handler begins without a switch to the greenlet that reads.
         """
-        delivery = self._delivery
-        messages = None if delivery is None or delivery.is_full else self._whole_messages(data)
+        is_busy = self._delivery is not None and self._delivery.is_full
+        if is_busy or self.in_flight.count > self._limit.most:
+            return False
+        self.read_at = self.clock.now()
+        messages = self._decoder.feed_messages(data)
         if messages:
             self._on_messages(messages)
         return bool(messages)
-
-    def _whole_messages(self, data: bytes) -> list[Message] | None:
-        """Return what a read in the hub brought; none where it is the reader's: other frames, or too much in flight."""
-        if self.in_flight.count > self._limit.most:
-            return None
-        self.read_at = self.clock.now()
-        return self._decoder.feed_messages(data)
 
     @property
     def received(self) -> int:
@@ -118,40 +109,25 @@ class Subscribed(Connection):
         return self.in_flight.received
 
     def _on_messages(self, messages: list[Message]) -> None:
+        chooses = self._count_in(messages)
+        self._is_handing_on = True
+        self._messages_to.handle(messages)
+        self._is_handing_on = False
+        if chooses and not (self._due or self._fins.due):  # after the handlers that could begin
+            self._flush_soon()
+
+    def _count_in(self, messages: list[Message]) -> bool:
+        """Count what a read brought, before any of it is handled; return whether the delivery is to choose by it."""
         count = self.in_flight.add(messages, self.read_at)
         self._must_wait = count > self._limit.most
-        kept = self._note(messages, count) if self._delivery is not None and not self._delivery.is_full else 0
+        delivery = self._delivery
+        chooses = delivery is not None and not delivery.is_full
+        if delivery is not None and chooses:
+            age = self.clock.wall() - messages[-1].timestamp_ns * 1e-9
+            delivery.received(len(messages), count - len(self._fins), age, self.read_at)
         if self._flow.watches or count > self._share:
             self._flow.received(self.endpoint, len(messages))  # a RDY that follows goes out before the answers
-        self._is_handing_on = True
-        self.take(messages)
-        self._is_handing_on = False
-        if kept:
-            self._flush_soon()
-        elif self._came is not None and not (self._due or self._fins.due):
-            self.loop.call_soon(self._choose)
-
-    def _note(self, messages: list[Message], in_flight: int) -> int:
-        """Note for the delivery what a read brought; return how many FINs wait, which go out with what it chooses."""
-        self._learn()
-        kept = len(self._fins)
-        age = self.clock.wall() - messages[-1].timestamp_ns * 1e-9
-        self._came = len(messages), in_flight - kept, age, self.read_at
-        return kept
-
-    def _learn(self) -> bool:
-        """Have the delivery choose by the read that was noted, if any; return whether it did, and is to be watched."""
-        came, self._came = self._came, None
-        if came is None or self._delivery is None:
-            return False
-        ready = self._delivery.received(*came)
-        self._ready = self._ready if ready is None else ready
-        return True
-
-    def _choose(self) -> None:
-        """After the handlers that could begin, unless they have answered: then it is done with their answers."""
-        if not (self._due or self._fins.due) and self._learn():
-            self._tell_ready(self._ready)
+        return chooses
 
     def _wait_for_room(self) -> None:
         if self.in_flight.count > self._limit.most:
@@ -165,19 +141,17 @@ class Subscribed(Connection):
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
         self._limit.allow(count)
         self._share = count
-        self._learn()
         if self._delivery is None:
             self.send(commands.ready(count))
         else:
-            self._tell_ready(self._delivery.set_limit(count, self.in_flight.count))
+            self._delivery.set_limit(count, self.in_flight.count)
+            self._follow(self._delivery)
 
-    def _tell_ready(self, count: int | None) -> None:
+    def _follow(self, delivery: Delivery) -> None:
         """Queue the RDY that was chosen, if any; have the choice looked at again where that is asked for."""
-        if count is not None:
-            self._ready = count
+        if delivery.has_changed():
             self._flush_soon()
-        if self._delivery is not None:
-            self._watch_delivery(self._delivery)
+        self._watch_delivery(delivery)
 
     def _watch_delivery(self, delivery: Delivery) -> None:
         """Have the next tick when it is wanted, or before; none where it would find nothing to do."""
@@ -197,7 +171,6 @@ class Subscribed(Connection):
 
     def _look_at_delivery(self) -> None:
         self._stop_delivery()
-        self._learn()
         delivery = self._delivery
         if delivery is None:
             return
@@ -206,7 +179,8 @@ class Subscribed(Connection):
         else:
             if len(self._fins):
                 self._flush_soon()
-            self._tell_ready(delivery.tick(self.in_flight.received, self.in_flight.count))
+            delivery.tick(self.in_flight.received, self.in_flight.count)
+            self._follow(delivery)
 
     def _end_delivery(self) -> None:
         self._stop_delivery()
@@ -255,10 +229,6 @@ class Subscribed(Connection):
 
     # -- for an ordered one, which overrides these
 
-    def take(self, messages: list[Message]) -> None:
-        """Have messages that came handled; in the loop's thread."""
-        self._messages_to.handle(messages)
-
     def left_open(self, message: Message) -> None:
         """Its handler returned without an answer."""
 
@@ -276,25 +246,20 @@ class Subscribed(Connection):
 
     def _flush_soon(self) -> None:
         if not self._due:
-            self._due = True
+            self._due = self._fins.due = True
             self.loop.call_soon(self._flush)
-
-    def _may_keep(self, delivery: Delivery) -> bool:
-        """Whether all there is are FINs that may wait, none so late that its message may be nsqd's again meanwhile."""
-        if self._out or self._reqs or self._ready is not None:
-            return False
-        if not delivery.keeps(self.in_flight.count, len(self._fins)):
-            return False
-        return self.in_flight.is_young(self.clock.now() - self.msg_timeout / 2)
 
     def _flush(self) -> None:
         # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
-        has_learnt = self._learn()
         delivery = self._delivery
-        if delivery is not None and not delivery.is_full and self._may_keep(delivery):
-            self._watch_delivery(delivery)
-            return
+        if delivery is not None and not delivery.is_full:
+            answers = 0 if self._out or self._reqs else len(self._fins)
+            # None may be so late that its message may be nsqd's again meanwhile.
+            young = self.clock.now() - self.msg_timeout / 2
+            if delivery.keeps(self.in_flight.count, answers) and self.in_flight.is_young(young):
+                self._watch_delivery(delivery)
+                return
         data = self._take(self._out) if self._out else b""
         requeued = len(self._reqs)
         if requeued:
@@ -310,17 +275,17 @@ class Subscribed(Connection):
             self.finished += finished
             self.requeued += requeued
             self.in_flight.count -= finished + requeued
-            if delivery is not None and (self._delivery_timer is None or not delivery.is_full):
-                ready = delivery.answered(self.in_flight.count)
-                self._ready = self._ready if ready is None else ready
-                has_learnt = True
-        if delivery is not None and has_learnt:
-            self._watch_delivery(delivery)
-        if self._ready is not None:
-            if self._ready != self._told_ready:
-                self._told_ready = self._ready
-                data = commands.ready(self._ready) + data
-            self._ready = None
+        if delivery is not None:
+            is_told = self._delivery_timer is None or not delivery.is_full
+            if is_told and (finished or requeued):
+                delivery.answered(self.in_flight.count)
+            ready = delivery.take()
+            if ready is not None:
+                data = commands.ready(ready) + data
+            if is_told:
+                self._watch_delivery(delivery)
+        if not data:
+            return
         self._emit(data)
         if finished or requeued:
             if self._limit.rests:
@@ -351,9 +316,9 @@ class Subscribed(Connection):
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
         if late:
             self.expired += len(late)
-            self._learn()
             if self._delivery is not None:
-                self._tell_ready(self._delivery.expired(self.in_flight.count))
+                self._delivery.expired(self.in_flight.count)
+                self._follow(self._delivery)
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, len(late))
             self._tell_flow(0, len(late))

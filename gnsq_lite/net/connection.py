@@ -96,9 +96,7 @@ class Connection:
             why = f"no end of the handshake within {self.options.handshake_timeout:g} s: is this nsqd's TCP port?"
             raise HandshakeTimeout(self.address, why) from None
         except NSQError as error:
-            if isinstance(error, ProtocolError):
-                error.address = self.address
-            self.close(error)
+            self._close_for(error)
             raise
         except BaseException:
             self.close(ConnectionLost(self.address, "given up"))
@@ -177,13 +175,17 @@ class Connection:
                         self._deliver(chunk)
                         self._give_way()
         except NSQError as error:
-            if isinstance(error, ProtocolError):
-                error.address = self.address
-            self.close(error)
+            self._close_for(error)
             raise
         except BaseException:
             self.close(ConnectionLost(self.address, "closed by this client"))
             raise
+
+    def _close_for(self, error: NSQError) -> None:
+        """Close because of *error*, which names the nsqd from now on."""
+        if isinstance(error, ProtocolError):
+            error.address = self.address
+        self.close(error)
 
     def _deliver(self, data: bytes) -> None:
         decoder = self._decoder

@@ -75,15 +75,16 @@ class Delivery:
     """Chooses the RDY of one connection within the limit it is given.
 
     The caller tells what happened, once per read and once per write of answers.  When :attr:`is_full` it tells nothing
-    but that answers go out while no tick is to come.  After each call it sends the RDY that is returned, if any, and
-    calls :meth:`tick` in :attr:`tick_after` seconds, unless that is None: then only a tick that is to come while
-    :attr:`is_full` is of use.
+    but that answers go out while no tick is to come.  After each call but :meth:`received` it sends what :meth:`take`
+    returns, if anything, and calls :meth:`tick` in :attr:`tick_after` seconds, unless that is None: then only a tick
+    that is to come while :attr:`is_full` is of use.
     """
 
     __slots__ = (
         "_age",
         "_allowed",
         "_before_flush",
+        "_came",
         "_clock",
         "_coarse",
         "_cut_at",
@@ -99,6 +100,7 @@ class Delivery:
         "_read_at",
         "_received",
         "_seen",
+        "_sent",
         "_span",
         "_trip",
         "_window",
@@ -114,7 +116,9 @@ class Delivery:
         # The first message that nsqd could not have sent before may have been published long after it could.
         self._longest_trip = min(_LONGEST_TRIP, 4.0 * trip)
         self.limit = 0  # the most RDY it may have
-        self.ready = 0  # the last RDY sent
+        self.ready = 0  # the RDY it is to have
+        self._sent = 0  # as :meth:`take` returned it last
+        self._came: tuple[int, int, float, float] | None = None  # a read that is not looked at yet
         #: Whether the whole limit is used, so that only ticks are of use; with a limit of one, not even they.
         self.is_full = False
         #: Seconds from the last call to the next tick; None: there is nothing to do, unless something happens.
@@ -143,8 +147,20 @@ class Delivery:
         """By how many messages RDY is kept above what is in flight, where the limit allows it."""
         return self._window
 
-    def _plan(self, ready: int | None) -> int | None:
-        """Choose when the next tick is; return *ready*, the RDY to send."""
+    def take(self) -> int | None:
+        """Return the RDY to send, if any."""
+        self._learn()
+        if self.ready == self._sent:
+            return None
+        self._sent = self.ready
+        return self.ready
+
+    def has_changed(self) -> bool:
+        """Whether there is a RDY to send."""
+        return self.ready != self._sent
+
+    def _plan(self) -> None:
+        """Choose when the next tick is."""
         now, after = self._clock.now(), None
         if self.limit > 1:
             if self._kept_since is not None:
@@ -156,22 +172,37 @@ class Delivery:
             else:
                 after = self._pause()
         self.tick_after = after
-        return ready
 
     def _pause(self) -> float:
         full_for = self._read_at - self._full_since if self.is_full and self._full_since is not None else 0.0
         return TICK if full_for < _LONG_FULL else min(max(_SLOW_TICK, full_for / 100.0), _SLOWEST_TICK)
 
-    def set_limit(self, limit: int, in_flight: int) -> int | None:
-        """Change the limit; return the RDY to send."""
+    def set_limit(self, limit: int, in_flight: int) -> None:
+        """Change the limit."""
+        self._learn()
         before, self.limit, self._in_flight = self.limit, limit, in_flight
         self._fit(self._window)
         if limit > 1 and before > 1 and limit >= self.ready:
-            return self._plan(self._adjusted())
-        return self._plan(self._send(self._wanted()))
+            self._adjust()
+        else:
+            self._send(self._wanted())
+        self._plan()
 
-    def received(self, count: int, in_flight: int, age: float, now: float) -> int | None:
-        """A read at *now* brought *count* messages, the last *age* seconds old; return the RDY to send."""
+    def received(self, count: int, in_flight: int, age: float, now: float) -> None:
+        """A read at *now* brought *count* messages, the last *age* seconds old.
+
+        It is noted, and looked at in the next call of anything, so that handlers begin before that.
+        """
+        self._learn()
+        self._came = count, in_flight, age, now
+
+    def _learn(self) -> None:
+        """Choose by the read that was noted, if any."""
+        came, self._came = self._came, None
+        if came is not None:
+            self._choose(*came)
+
+    def _choose(self, count: int, in_flight: int, age: float, now: float) -> None:
         self._in_flight = in_flight
         gap, self._read_at = now - self._read_at, now
         if self._received:  # the time before the first message says nothing
@@ -188,7 +219,9 @@ class Delivery:
         elif opened_at is not None:
             self._full_since = None
             self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
-        return self._plan(None if self._is_quick else self._adjusted())
+        if not self._is_quick:
+            self._adjust()
+        self._plan()
 
     def _lags(self, now: float, age: float) -> tuple[float, float]:
         """Return how much older than those that come at once a message is, and the oldest of those just before it."""
@@ -232,6 +265,9 @@ class Delivery:
 
         They do where they would cost a RDY, and a message that comes meanwhile is sent at once; not after a silence.
         """
+        self._learn()
+        if not answers or self.ready != self._sent:
+            return False
         now, patience = self._clock.now(), self._patience()
         if in_flight == answers and now - self._read_at < TICK:
             self._is_quick = True  # also where some waited: handlers need them to wait no more
@@ -242,38 +278,45 @@ class Delivery:
             return False
         if self._kept_since is None:
             self._kept_since = now
-        self._plan(None)
+        self._plan()
         return now - self._kept_since < patience - TICK / 2
 
     def _patience(self) -> float:
         return min(max(_SHORTEST_KEPT, 2.0 * self._every), LONGEST_KEPT)
 
-    def answered(self, in_flight: int) -> int | None:
-        """Answers go out now, and leave *in_flight*; return the RDY to send with them."""
+    def answered(self, in_flight: int) -> None:
+        """Answers go out now, and leave *in_flight*; the RDY to send goes with them."""
+        self._learn()
         now = self._clock.now()
         self._in_flight, self._kept_since = in_flight, None
-        if self.is_full:
-            return self._plan(None)
-        self._allow(now)
-        if not in_flight and now - self._read_at < TICK:
-            self._is_quick = True
-        return self._plan(self._adjusted())
+        if not self.is_full:
+            self._allow(now)
+            if not in_flight and now - self._read_at < TICK:
+                self._is_quick = True
+            self._adjust()
+        self._plan()
 
-    def expired(self, in_flight: int) -> int | None:
-        """Messages are counted in flight no more, but perhaps by nsqd; return the RDY to send."""
+    def expired(self, in_flight: int) -> None:
+        """Messages are counted in flight no more, but perhaps by nsqd."""
+        self._learn()
         self._in_flight = in_flight
         self._full_until = self._clock.now() + _CAREFUL
-        return self._plan(self._adjusted())
+        self._adjust()
+        self._plan()
 
-    def tick(self, received: int, in_flight: int) -> int | None:
-        """Return the RDY to send; *received*: messages since the connection was opened."""
+    def tick(self, received: int, in_flight: int) -> None:
+        """It is time to look; *received*: messages since the connection was opened."""
+        self._learn()
         self._in_flight = in_flight
-        return self._plan(self._ticked(received, in_flight) if self.limit > 1 else None)
+        if self.limit > 1:
+            self._look(received, in_flight)
+        self._plan()
 
-    def _ticked(self, received: int, in_flight: int) -> int | None:
+    def _look(self, received: int, in_flight: int) -> None:
         if not self.is_full and self._is_short():
             self._is_quick = False
-            return self._adjusted()
+            self._adjust()
+            return
         now = self._clock.now()
         if received != self._seen:  # or what has come waits to be read: this thread was busy
             if self.is_full:
@@ -282,8 +325,7 @@ class Delivery:
         elif now - self._read_at >= 2.0 * self._span and now >= self._full_until and self.ready - in_flight > 1:
             self._before_flush, self._coarse = self._window, max(_SLOW_TICK, self._pause())
             self._fit(1)
-            return self._send(in_flight + 1)
-        return None
+            self._send(in_flight + 1)
 
     def _allow(self, now: float) -> None:
         """Take how much nsqd may send from now on."""
@@ -313,18 +355,15 @@ class Delivery:
             return self.limit
         return min(self.limit, self._in_flight + self._window)
 
-    def _adjusted(self) -> int | None:
+    def _adjust(self) -> None:
         if self.limit <= 1:
-            return None
+            return
         wanted = self._wanted()
-        if wanted > self.ready:
-            return self._send(wanted) if self._is_short() else None
-        return self._send(wanted) if self.ready - self._in_flight >= 2 * self._window else None
+        if self._is_short() if wanted > self.ready else self.ready - self._in_flight >= 2 * self._window:
+            self._send(wanted)
 
-    def _send(self, count: int) -> int | None:
-        if count == self.ready:
-            return None
-        self.ready = count
-        self._allow(self._clock.now())
-        self._fit(self._window)
-        return count
+    def _send(self, count: int) -> None:
+        if count != self.ready:
+            self.ready = count
+            self._allow(self._clock.now())
+            self._fit(self._window)

@@ -103,6 +103,7 @@ def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -
         bench.clock.advance(0.05)
         message = bench.message()
         message.finish()
+        assert len(bench.due) == 1
         assert bench.turn() == b"FIN " + message.id + b"\n"
         assert bench.timers == []
 

@@ -58,8 +58,7 @@ class Wire:
         self._answers = self.received = self.in_flight = self.writes = 0
         self._writing = False
         self._tick_at = math.inf
-        self._chosen: int | None = None
-        self._came: tuple[int, int, float, float] | None = None
+        self._chosen: int | None = None  # what the flow control says, where nobody chooses
         self._answered_at = self.longest_kept = 0.0
         #: Seconds from publish to arrival, in the order of arrival; RDY commands; the most messages that were out.
         self.latencies: list[float] = []
@@ -141,18 +140,21 @@ class Wire:
 
     def limit(self, count: int) -> None:
         """The flow control gives the connection another share."""
-        self._learn()
-        self._tell(self.delivery.set_limit(count, self.in_flight) if self.prompt else count)
+        if self.prompt:
+            self.delivery.set_limit(count, self.in_flight)
+            self._follow()
+        else:
+            self._chosen = count
+            self._write_soon()
 
-    def _tell(self, ready: int | None) -> None:
-        if ready is not None:
-            self._chosen = ready
+    def _follow(self) -> None:
+        if self.delivery.has_changed():
             self._write_soon()
         self._watch()
 
     def _watch(self) -> None:
-        after = self.delivery.tick_after if self.prompt else None
-        if after is None and self.prompt and not self.delivery.is_full:
+        after = self.delivery.tick_after
+        if after is None and not self.delivery.is_full:
             self._tick_at = math.inf
         elif after is not None and self._now + after < self._tick_at - 0.5 * TICK:
             self._tick_at = at = self._now + after
@@ -162,10 +164,10 @@ class Wire:
         if at != self._tick_at:  # an earlier one took its place
             return
         self._tick_at = math.inf
-        self._learn()
         if self._answers:
             self._write_soon()
-        self._tell(self.delivery.tick(self.received, self.in_flight))
+        self.delivery.tick(self.received, self.in_flight)
+        self._follow()
 
     def _read(self, batch: list[float]) -> None:
         now = self._now
@@ -173,29 +175,12 @@ class Wire:
         self.arrived_at = now
         self.received += len(batch)
         self.in_flight += len(batch)
-        if self.prompt and not self.delivery.is_full:
-            self._learn()
-            age = now - batch[-1] - self.skew
-            self._came = len(batch), self.in_flight - self._answers, age, self.clock.now()
         self.waiting.extend(batch)
-        kept = self._answers
         self._at(now, self._work)
-        if kept:
-            self._write_soon()
-        else:
-            self._at(now, self._choose)
-
-    def _learn(self) -> bool:
-        """Choose by the last read, for which no handler has waited."""
-        came, self._came = self._came, None
-        if came is not None:
-            ready = self.delivery.received(*came)
-            self._chosen = self._chosen if ready is None else ready
-        return came is not None
-
-    def _choose(self) -> None:
-        if not self._writing and self._learn():
-            self._tell(self._chosen)
+        if self.prompt and not self.delivery.is_full:
+            age = now - batch[-1] - self.skew
+            self.delivery.received(len(batch), self.in_flight - self._answers, age, self.clock.now())
+            self._at(now, self._write_soon)
 
     def _work(self) -> None:
         while self.waiting and self.running < self.concurrency:
@@ -222,9 +207,8 @@ class Wire:
     def _write(self) -> None:
         """As Subscribed does."""
         self._writing = False
-        has_learnt = self._learn()
-        kept = self.prompt and self._chosen is None and self._answers
-        if kept and not self.delivery.is_full and self.delivery.keeps(self.in_flight, self._answers):
+        ready, self._chosen = self._chosen, None
+        if self.prompt and not self.delivery.is_full and self.delivery.keeps(self.in_flight, self._answers):
             self._watch()
             return
         count, self._answers = self._answers, 0
@@ -232,14 +216,16 @@ class Wire:
             self.longest_kept = max(self.longest_kept, self._now - self._answered_at)
             self._answered_at = 0.0
             self.in_flight -= count
-            if self.prompt and not (self._tick_at < math.inf and self.delivery.is_full):
-                ready = self.delivery.answered(self.in_flight)
-                self._chosen = self._chosen if ready is None else ready
-                has_learnt = True
-        if has_learnt:
-            self._watch()
-        ready, self._chosen = self._chosen, None
-        if ready is not None and (not self.commands or ready != self.commands[-1]):
+        if self.prompt:
+            is_told = not (self._tick_at < math.inf and self.delivery.is_full)
+            if is_told and count:
+                self.delivery.answered(self.in_flight)
+            ready = self.delivery.take()
+            if is_told:
+                self._watch()
+        if not count and ready is None:
+            return
+        if ready is not None:
             self.commands.append(ready)
         self.writes += 1
         self._travel("there", lambda: self._obey(count, ready))

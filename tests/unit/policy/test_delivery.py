@@ -110,16 +110,23 @@ def test_answers_wait_only_where_a_message_that_comes_meanwhile_is_sent_at_once(
         clock.advance(TICK)
         delivery.answered(0)
         clock.advance(0.01)
-    assert delivery.ready == 1
+    assert delivery.take() == 1
     assert not delivery.keeps(1, 1)  # nothing can come before this is answered
     delivery.received(1, 1, 0.0, clock.now())
     clock.advance(2 * TICK)
-    assert [delivery.ready, delivery.keeps(1, 1), delivery.tick_after] == [2, True, pytest.approx(0.024)]
+    assert not delivery.keeps(1, 1)  # a RDY is to go out
+    assert [delivery.take(), delivery.keeps(1, 1), delivery.tick_after] == [2, True, pytest.approx(0.024)]
     clock.advance(0.024)  # twice as long as from message to message
-    assert [delivery.keeps(1, 1), delivery.answered(0), delivery.tick_after] == [False, 1, None]
+    assert not delivery.keeps(1, 1)
+    delivery.answered(0)
+    assert [delivery.take(), delivery.tick_after] == [1, None]
     delivery.received(1, 1, 0.0, clock.now())
-    assert delivery.keeps(1, 0)
-    assert delivery.set_limit(1, 1) == 1
+    assert delivery.take() == 2
+    clock.advance(2 * TICK)
+    assert not delivery.keeps(1, 0)  # there is nothing to keep
+    assert delivery.keeps(1, 1)
+    delivery.set_limit(1, 1)
+    assert delivery.take() == 1
     assert not delivery.keeps(1, 1)
 
 
@@ -217,15 +224,17 @@ def full(clock: FakeClock, limit: int = 40) -> Delivery:
         clock.advance(0.001)
         delivery.tick(received, received)
     assert delivery.is_full
+    assert delivery.take() == limit
     return delivery
 
 
 def test_while_handlers_keep_the_whole_share_nothing_is_looked_at_until_one_answers() -> None:
     delivery = full(FakeClock())
     assert delivery.tick_after is None
-    assert delivery.answered(39) is None
-    assert delivery.tick_after is None  # nsqd sends one more at once
-    assert delivery.answered(38) is None
+    delivery.answered(39)
+    assert [delivery.take(), delivery.tick_after] == [None, None]  # nsqd sends one more at once
+    delivery.answered(38)
+    assert delivery.take() is None
     assert delivery.tick_after is not None
 
 
@@ -238,12 +247,14 @@ def test_a_silence_after_a_time_without_ticks_is_found_by_the_first_one() -> Non
         clock.advance(TICK)
         delivery.tick(received, received)
     delivery.received(1, 5, 0.0, clock.now())
-    assert (delivery.ready, delivery.tick_after) == (5, None)  # all of the share is in flight
+    assert [delivery.take(), delivery.tick_after] == [5, None]  # all of the share is in flight
     delivery._window = 2  # as where messages come faster
     clock.advance(0.01)
-    assert [delivery.answered(2), delivery.tick_after] == [None, TICK]
+    delivery.answered(2)
+    assert [delivery.take(), delivery.tick_after] == [None, TICK]
     clock.advance(TICK)
-    assert delivery.tick(5, 2) == 3  # nsqd flushes what it may hold
+    delivery.tick(5, 2)
+    assert delivery.take() == 3  # nsqd flushes what it may hold
 
 
 def test_at_full_speed_it_is_looked_at_ever_more_rarely_and_the_end_is_still_found() -> None:
@@ -253,11 +264,13 @@ def test_at_full_speed_it_is_looked_at_ever_more_rarely_and_the_end_is_still_fou
     for seconds in (0.02, 0.1, 0.4, 0.5, 4.0):
         clock.advance(seconds)
         received += 10_000
-        assert delivery.tick(received, 0) is None
+        delivery.tick(received, 0)
+        assert delivery.take() is None
         every.append(delivery.tick_after)
     assert every == [TICK, 0.004, pytest.approx(0.0052, abs=1e-4), pytest.approx(0.0102, abs=1e-4), 0.02]
     clock.advance(0.02)
-    assert delivery.tick(received, 0) == 1
+    delivery.tick(received, 0)
+    assert delivery.take() == 1
 
 
 def test_an_nsqd_that_was_only_slow_does_not_have_it_looked_at_more_often_again() -> None:
@@ -269,8 +282,10 @@ def test_an_nsqd_that_was_only_slow_does_not_have_it_looked_at_more_often_again(
         received += 10_000
         delivery.tick(received, 0)
     clock.advance(0.02)
-    assert delivery.tick(received, 0) == 1
-    assert delivery.received(1, 1, clock.now() - published, clock.now()) == 40  # it had waited all the while
+    delivery.tick(received, 0)
+    assert delivery.take() == 1
+    delivery.received(1, 1, clock.now() - published, clock.now())
+    assert delivery.take() == 40  # it had waited all the while
     assert delivery.is_full
     delivery.answered(0)
     assert delivery.tick_after == pytest.approx(0.0102, abs=1e-3)
@@ -280,11 +295,11 @@ def test_after_messages_expired_nothing_is_looked_at_until_nsqd_counts_them_no_m
     clock = FakeClock()
     delivery = Delivery(clock, 0.0002)
     delivery.set_limit(40, 0)
-    assert delivery.expired(0) == 40
-    assert delivery.tick_after == pytest.approx(60.0)
+    delivery.expired(0)
+    assert [delivery.take(), delivery.tick_after] == [40, pytest.approx(60.0)]
     clock.advance(60.0)
-    assert delivery.tick(0, 0) == 1
-    assert delivery.tick_after is None
+    delivery.tick(0, 0)
+    assert [delivery.take(), delivery.tick_after] == [1, None]
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
@@ -329,22 +344,31 @@ def test_an_idle_connection_needs_no_ticks() -> None:
 def test_a_new_connection_gets_one_first_and_a_share_of_one_is_left_alone() -> None:
     clock = FakeClock()
     delivery = Delivery(clock, 0.0002)
-    assert [delivery.set_limit(n, 0) for n in (1, 200, 1, 0, 1)] == [1, None, None, 0, 1]
-    assert [delivery.received(1, 1, 0.0, clock.now()), delivery.answered(0)] == [None, None]
-    assert delivery.tick_after is None
+    sent = []
+    for limit in (1, 200, 1, 0, 1):
+        delivery.set_limit(limit, 0)
+        sent.append(delivery.take())
+    assert sent == [1, None, None, 0, 1]
+    delivery.received(1, 1, 0.0, clock.now())
+    delivery.answered(0)
+    assert [delivery.take(), delivery.tick_after] == [None, None]
 
 
 def test_what_expired_here_may_count_at_nsqd_so_the_whole_share_is_used_for_a_minute() -> None:
     clock = FakeClock()
     delivery = Delivery(clock, 0.0002)
-    assert delivery.set_limit(10, 0) == 1
+    delivery.set_limit(10, 0)
+    assert delivery.take() == 1
     delivery.received(1, 1, 0.0, clock.now())
-    assert delivery.expired(0) == 10
+    delivery.expired(0)
+    assert delivery.take() == 10
     clock.advance(59.0)
-    assert delivery.tick(1, 0) is None
-    assert delivery.tick(1, 0) is None
+    for _ in range(2):
+        delivery.tick(1, 0)
+        assert delivery.take() is None
     clock.advance(2.0)
-    assert [delivery.tick(1, 0), delivery.tick_after] == [1, None]
+    delivery.tick(1, 0)
+    assert [delivery.take(), delivery.tick_after] == [1, None]
 
 
 def test_a_thread_that_was_busy_reads_before_it_asks_nsqd_to_flush() -> None:
@@ -352,17 +376,22 @@ def test_a_thread_that_was_busy_reads_before_it_asks_nsqd_to_flush() -> None:
     assert wire.delivery.is_full
     assert wire.delivery.ready == 200
     wire.clock.advance(0.1)  # a handler held the loop up: what came meanwhile is not read yet
-    assert wire.delivery.tick(wire.received + 1, 0) is None
-    assert wire.delivery.tick(wire.received + 1, 0) is None  # nor has it been looked for since
+    for _ in range(2):  # nor has it been looked for since
+        wire.delivery.tick(wire.received + 1, 0)
+        assert wire.delivery.ready == 200
     wire.clock.advance(0.1)
-    assert wire.delivery.tick(wire.received + 1, 0) == 1
+    wire.delivery.tick(wire.received + 1, 0)
+    assert wire.delivery.ready == 1
 
 
 def test_with_a_limit_of_one_nothing_is_to_be_told_it() -> None:
     delivery = Delivery(FakeClock(), 0.0002)
-    assert [delivery.set_limit(1, 0), delivery.is_full, delivery.tick_after] == [1, True, None]
-    assert [delivery.set_limit(10, 1), delivery.is_full] == [2, False]
-    assert [delivery.set_limit(1, 1), delivery.is_full] == [1, True]
+    delivery.set_limit(1, 0)
+    assert [delivery.take(), delivery.is_full, delivery.tick_after] == [1, True, None]
+    delivery.set_limit(10, 1)
+    assert [delivery.take(), delivery.is_full] == [2, False]
+    delivery.set_limit(1, 1)
+    assert [delivery.take(), delivery.is_full] == [1, True]
 
 
 class One:
@@ -381,12 +410,14 @@ class One:
         self.delivery.received(count, count, age, self.clock.now())
         if answered:
             self.delivery.answered(0)
+        self.delivery.take()
 
     def told_to_flush(self, after: float) -> bool:
         """Let it look *after* seconds; return whether nsqd is made to flush then."""
         self.clock.advance(after)
         before = self.delivery.ready
-        return self.delivery.tick(self.received, 0) == 1 < before
+        self.delivery.tick(self.received, 0)
+        return self.delivery.ready == 1 < before
 
 
 def known(trip: float, first_trip: float) -> One:
