@@ -86,7 +86,7 @@ class Subscribed(Connection):
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
         if self._stream is not None and self._codec is None and self._reads_in_hub:
-            self._stream.offer(self._take_messages, resumes=False)
+            self._stream.offer(self._take_messages)
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:

@@ -113,15 +113,19 @@ class Loop:
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
-    def deliver(self, act: Callable[[], bool]) -> bool:
-        """In the hub: return what *act* does, once those whom it had resumed have run."""
+    def deliver(self, take: Callable[[bytes], bool], data: bytes) -> bool:
+        """In the hub: return what *take* does with *data*; where it is true, those whom it had resumed have run."""
+        is_taken = False
         self._delivering = True
         try:
-            return act()
+            is_taken = take(data)
         finally:
             self._delivering = False
-            if self._ready:
-                self._resume()
+            if self._ready and not is_taken:
+                self.soon(self._resume)
+        if self._ready and is_taken:
+            self._resume()
+        return is_taken
 
     def is_due(self, greenlet: Any) -> bool:
         """Whether *greenlet* is to be resumed already."""

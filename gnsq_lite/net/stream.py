@@ -122,14 +122,13 @@ class Stream:
             self._waiting = None
             waiting.switch()
 
-    def offer(self, take: Callable[[bytes], bool], *, resumes: bool = True) -> None:
+    def offer(self, take: Callable[[bytes], bool]) -> None:
         """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
 
-        It must not raise, nor wait.  Whom it *resumes* by the loop runs at once.
+        It must not raise, nor wait.
         """
         if self.tls is None:
-            read = partial(self._take, take)
-            self._offer = partial(self._loop.deliver, read) if resumes else read
+            self._offer = partial(self._take, take)
 
     def _take(self, take: Callable[[bytes], bool]) -> bool:
         """Read, and return whether there is nothing in it for the reader."""

@@ -5,6 +5,7 @@ Most reads hold nothing but OKs.  Those are taken in the hub, without a switch t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol, cast
 
 from gnsq_lite.clock import Clock
@@ -56,7 +57,7 @@ class Pipelined(Connection):
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
         if self._stream is not None and self._codec is None:
-            self._stream.offer(self._take_oks)
+            self._stream.offer(partial(self.loop.deliver, self._take_oks))
         super().run()
 
     def send_publish(self, publication: Publication) -> bool:
