@@ -67,9 +67,9 @@ class Batcher(Generic[T]):
             return []
         return self._take()
 
-    def flush_now(self, starved: bool = True) -> list[list[T]]:
-        """Return what waits, when *starved*."""
-        return self._take() if starved and self._held else []
+    def flush_now(self) -> list[list[T]]:
+        """Return what waits."""
+        return self._take() if self._held else []
 
     def _take(self) -> list[list[T]]:
         batch, self._held, self._due = self._held, [], None

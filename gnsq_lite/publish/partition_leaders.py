@@ -11,7 +11,6 @@ As long as nothing waits, :class:`~gnsq_lite.policy.leaders.Leaders` does for pl
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -27,8 +26,6 @@ from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
-
-log = logging.getLogger("gnsq_lite.writer")
 
 #: Seconds between two lookups of a topic while publishes wait for its leaders.
 _LOOK_AGAIN = 0.25

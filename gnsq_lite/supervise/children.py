@@ -7,7 +7,6 @@ any import.  The price is the start of an interpreter, and no shared memory.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,6 @@ from typing import Any
 
 from gnsq_lite.supervise.report_files import VARIABLE, Report, Slot, remove_reports, reported_limit, reported_ready
 from gnsq_lite.supervise.restarts import Restarts
-
-log = logging.getLogger("gnsq_lite.supervise")
 
 NEVER = float("inf")
 

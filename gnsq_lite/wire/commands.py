@@ -60,16 +60,16 @@ def multipublish(topic: str, bodies: Iterable[bytes]) -> bytes:
     return multipublish_packed(multipublish_head(topic), listed(bodies))
 
 
-def defer_publish(topic: str, body: bytes, delay_s: float, *, max_delay_s: float = MAX_DEFER) -> bytes:
+def defer_publish(topic: str, body: bytes, delay_s: float) -> bytes:
     """DPUB: nsqd holds the message back for *delay_s* seconds, rounded up to whole milliseconds.  "DPUB"
 
-    Raises OptionError for a delay below 0 or above *max_delay_s* (nsqd's --max-req-timeout), for which nsqd would
-    close the connection; and what :func:`publish` raises.
+    Raises OptionError for a delay below 0 or above an hour (nsqd's --max-req-timeout), for which nsqd would close the
+    connection; and what :func:`publish` raises.
     """
     check_body(body)
     milliseconds = _milliseconds("defer", delay_s)
-    if milliseconds > max_delay_s * 1000:
-        raise OptionError("defer", delay_s, f"must be at most {max_delay_s} seconds (nsqd's --max-req-timeout)")
+    if milliseconds > MAX_DEFER * 1000:
+        raise OptionError("defer", delay_s, f"must be at most {MAX_DEFER} seconds (nsqd's --max-req-timeout)")
     return b"DPUB %b %d\n" % (check_topic(topic), milliseconds) + _size(len(body)) + body
 
 

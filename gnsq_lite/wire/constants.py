@@ -35,8 +35,6 @@ CLOSE_WAIT: Final = b"CLOSE_WAIT"
 MESSAGE_ID_LENGTH: Final = 16
 #: Timestamp (8), attempts (2), id (16).
 MESSAGE_HEAD_LENGTH: Final = 8 + 2 + MESSAGE_ID_LENGTH
-#: Attempts are an unsigned 16-bit number.
-MAX_ATTEMPTS: Final = 65535
 
 # -- names (WIRE-6).  internal/protocol/names.go:7 -------------------------------------------------------------------
 

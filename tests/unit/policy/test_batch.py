@@ -49,8 +49,7 @@ def test_a_starved_reader_gets_what_there_is(clock: FakeClock) -> None:
     batcher: Batcher[int] = Batcher(3, 5.0, clock)
     assert batcher.flush_now() == []
     batcher.add([1, 2])
-    assert batcher.flush_now(starved=False) == []
-    assert batcher.flush_now(starved=True) == [[1, 2]]
+    assert batcher.flush_now() == [[1, 2]]
     assert batcher.next_tick is None
 
 

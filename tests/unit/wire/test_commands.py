@@ -174,9 +174,6 @@ def test_a_defer_above_nsqds_limit_is_refused_on_its_millisecond() -> None:
     commands.defer_publish("t", b"x", 3600)
     with pytest.raises(OptionError, match="max-req-timeout"):
         commands.defer_publish("t", b"x", 3600.001)
-    commands.defer_publish("t", b"x", 7200, max_delay_s=7200)
-    with pytest.raises(OptionError):
-        commands.defer_publish("t", b"x", 7200.001, max_delay_s=7200)
 
 
 def test_a_requeue_delay_beyond_reason_does_not_overflow_nsqds_int64() -> None:
