@@ -21,7 +21,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.target import Sharing
+from gnsq_lite.net.target import SocketSharing
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions, format_address
 
@@ -71,7 +71,7 @@ class Stream:
         self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
         self.tls: TLSLayer | None = None
-        self._sharing: Sharing | None = None
+        self._sharing: SocketSharing | None = None
         self._offer: Callable[[], bool] | None = None
         #: What others have read, and decrypted, and left to the loop's reader, who takes it before it reads itself.
         self._given: deque[bytes | NSQConnectionError] = deque()
@@ -244,7 +244,7 @@ class Stream:
 
     # -- beside threads, who ask *sharing* for their turn
 
-    def share(self, sharing: Sharing) -> bool:
+    def share(self, sharing: SocketSharing) -> bool:
         """Let threads read and write too; return whether this connection and this system can."""
         if not _DONTWAIT:
             return False

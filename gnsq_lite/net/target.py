@@ -21,7 +21,7 @@ class Owner(Protocol):
         """An error that leaves the connection open."""
 
 
-class Sharing(Protocol):
+class SocketSharing(Protocol):
     """Whose turn it is to read and to write, where threads use the socket beside the loop.  Told in the loop."""
 
     def loop_waits(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from gnsq_lite.options import Address
 
 
-class Endpoint(Hashable, Protocol):
+class Addressed(Hashable, Protocol):
     """A node, or a partition on one."""
 
     @property
@@ -20,7 +20,7 @@ class Endpoint(Hashable, Protocol):
         """The node's."""
 
 
-E = TypeVar("E", bound=Endpoint)
+E = TypeVar("E", bound=Addressed)
 
 
 class Shunned(Generic[E]):
