@@ -7,6 +7,7 @@ published chunks first.  Needs a spoolDir that all executors share: a directory,
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections import deque
@@ -32,6 +33,8 @@ from gnsq_lite.spark.segments import conform
 from gnsq_lite.spark.shelves import EpochSpool
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError
 from gnsq_lite.spark.stream import settle_process
+
+log = logging.getLogger("gnsq_lite.spark")
 
 #: Messages of one chunk, and the seconds it may be filled.
 CHUNK_ROWS, CHUNK_SECONDS = 10_000, 0.2
@@ -112,13 +115,17 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         return self._last.as_dict()
 
     def _base(self, meta: Meta, start: Offset) -> Offset:
-        if start.spool == meta.uuid:
+        """Return *start* as a position in this spool; raise DataLoss where it is not one."""
+        if start.spool != meta.uuid:
+            why = f"is not the one of this query's checkpoint ({start.spool}, now {meta.uuid})"
+        elif start.number < meta.committed:
+            why = f"has forgotten what was read after epoch {start.number}: the checkpoint is an older copy"
+        else:
             return start
+        why = f"spool {self._options.spool_dir} {why}"
         if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"spool {self._options.spool_dir} is not the one of this query's checkpoint ({start.spool}, now"
-                f" {meta.uuid}); set failOnDataLoss=false to go on without what it held"
-            )
+            raise DataLoss(f"{why}; set failOnDataLoss=false to go on without what it held")
+        log.error("%s; failOnDataLoss=false: going on", why)
         return Offset(meta.uuid, max(meta.committed, start.number), "epoch")
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -155,7 +162,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         if last.spool != meta.uuid:
             self._base(meta, last)
             return []
-        begin = first.number if first.spool == meta.uuid else last.number - 1
+        begin = self._base(meta, first).number
         tasks = []
         self._opened().check_mine()
         for epoch in range(begin + 1, last.number + 1):

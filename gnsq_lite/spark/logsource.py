@@ -259,6 +259,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         settle_process()
         begins, ends = parse_places(start, self._options.topic), parse_places(end, self._options.topic)
         self._last = ends
+        self._tell_of_shorter(begins, ends)  # PySpark before 4.2 says here first where a batch begins
         return self._planned(begins, ends, self._extents(begins))
 
     def commit(self, end: Mapping[str, Any]) -> None:

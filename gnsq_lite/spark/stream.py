@@ -206,8 +206,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if last.spool != spool.meta.uuid:
             self._base(collector, last)
             return []
-        first = parse_offset(start)
-        begin = first.number if first.spool == spool.meta.uuid else spool.meta.committed
+        begin = self._base(collector, parse_offset(start)).number  # PySpark before 4.2 tells it here first
         collector.hand_over(last.number)
         self._last = last
         with collector.lock:

@@ -243,6 +243,27 @@ def test_the_driver_counts_epochs_and_cleans_up(tmp_path: Path) -> None:
     again.stop()
 
 
+@pytest.mark.rule("PIPE-3")
+def test_a_checkpoint_that_is_not_this_spools_is_data_loss_or_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = NsqEpochReader(options(tmp_path))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    with pytest.raises(DataLoss, match="not the one of this query's checkpoint"):
+        reader.partitions({**start, "spool": "other"}, end)  # a PySpark before 4.2 tells of it here first
+    reader.partitions(start, end)
+    reader.commit(end)
+    with pytest.raises(DataLoss, match="the checkpoint is an older copy"):
+        reader.partitions(start, end)
+    reader.stop()
+    lenient = NsqEpochReader(options(tmp_path, failOnDataLoss="false"))
+    assert lenient.partitions(start, end) == []
+    assert "has forgotten what was read after epoch 0" in caplog.text
+    assert lenient.latestOffset(start, None) == {**end, "epoch": 2}
+    lenient.stop()
+
+
 def test_available_now_ends_after_an_epoch_without_backlog(tmp_path: Path) -> None:
     reader = NsqEpochReader(options(tmp_path))
     start = reader.initialOffset()

@@ -399,6 +399,8 @@ def test_a_topic_made_anew_under_a_checkpoint_is_a_loss(cluster: Broker) -> None
     reader = NsqLogStreamReader(source(cluster, "clicks"))
     with pytest.raises(DataLoss, match="made anew"):
         reader.latestOffset(offset, None)
+    with pytest.raises(DataLoss, match="made anew"):  # PySpark before 4.2: first there where a batch begins
+        reader.partitions(offset, reader.latestOffset())
     lenient = NsqLogStreamReader(source(cluster, "clicks", failOnDataLoss="false"))
     end = lenient.latestOffset(offset, None)
     assert (end, lenient.partitions(offset, end)) == ({"clicks": {"0": 3 * SIZE}}, [])

@@ -231,6 +231,20 @@ def test_a_spool_that_took_anothers_place_is_data_loss(readers: Any, tmp_path: P
         readers().latestOffset(end, None)
 
 
+def test_a_spool_that_took_anothers_place_is_data_loss_where_spark_tells_no_start(readers: Any, tmp_path: Path) -> None:
+    """PySpark before 4.2: the offset of the checkpoint comes with the plan of a batch alone."""
+    reader = readers()
+    reader.initialOffset()
+    feed(reader, 0, 1)
+    end = reader.latestOffset()
+    reader.stop()
+    (tmp_path / "spool").rename(tmp_path / "gone")
+    other = readers()
+    later = other.latestOffset()
+    with pytest.raises(DataLoss, match="not the one of this query's checkpoint"):
+        other.partitions(end, later)
+
+
 def test_a_replaced_spool_goes_on_where_loss_is_allowed(readers: Any, tmp_path: Path) -> None:
     reader = readers()
     start = reader.initialOffset()
