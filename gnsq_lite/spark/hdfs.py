@@ -8,11 +8,12 @@ and refuses a name that is taken.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -175,15 +176,13 @@ class HdfsStore:
             pause = min(2.0, 2 * pause)
 
     def _write(self, path: str, data: bytes, replace: bool, one_copy: bool, client: Any) -> None:
-        from hdfs_native import WriteOptions
-
         aside = f"{self._root}/aside/{uuid.uuid4().hex}"
         try:
-            file = client.create(aside, WriteOptions(create_parent=True))
-            copies = client.get_file_info(aside).replication if one_copy else None
-            if copies is not None:
-                client.set_replication(aside, 1)
-            self._fill(file, data)
+            with _created(client, aside) as file:
+                copies = client.get_file_info(aside).replication if one_copy else None
+                if copies is not None:
+                    client.set_replication(aside, 1)
+                self._fill(file, data)
             if copies is not None:
                 client.set_replication(aside, copies)
             client.mkdirs(path.rpartition("/")[0], create_parent=True)
@@ -267,6 +266,23 @@ class HdfsStore:
             raise FileExistsError(f"{where} exists") from error
         kind = _NotTaken if isinstance(error, _NotTaken) else OSError
         raise kind(f"{where}: {str(error).partition(chr(10))[0]}") from error
+
+
+@contextlib.contextmanager
+def _created(client: Any, path: str) -> Iterator[Any]:
+    """Give a new file, which Python does not close once more when it collects it.
+
+    The library does not tell Python that a file is closed; and closing one whose NameNode or DataNode is gone waits, it
+    may be for good, in whatever thread happens to collect it.
+    """
+    from hdfs_native import WriteOptions
+
+    file = client.create(path, WriteOptions(create_parent=True))
+    try:
+        yield file
+    finally:
+        if isinstance(file, io.IOBase):
+            io.IOBase.close(file)
 
 
 def _range(file: Any, at: int, size: int, client: Any) -> bytes:

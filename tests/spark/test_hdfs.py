@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import gc
+import io
 import logging
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -180,6 +184,33 @@ def test_what_fails_on_the_way_is_an_oserror_and_leaves_nothing(
     with pytest.raises(OSError, match=f"hdfs://n:8020/spool/log/1: {str(error).splitlines()[0]}$"):
         store.create("1", b"data")
     assert client.files == {}
+
+
+@pytest.mark.parametrize("call", ["nothing", "hsync", "close", "rename"])
+def test_nobody_but_the_store_closes_a_file(
+    store: HdfsStore, client: FakeClient, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers: set[str] = set()
+
+    class Written(io.RawIOBase):  # as the library's: Python closes it when it collects it, unless it is told
+        def __init__(self, inner: Any) -> None:
+            self.write, self.hsync, self.inner = inner.write, inner.hsync, inner
+
+        def close(self) -> None:
+            callers.add(sys._getframe(1).f_code.co_name)
+            self.inner.close()
+
+    create = client.create
+    monkeypatch.setattr(client, "create", lambda path, options: Written(create(path, options)))
+
+    def gone() -> None:
+        raise RuntimeError("the NameNode is gone")
+
+    client.trouble[call] = gone
+    with contextlib.suppress(OSError):
+        store.create("1", b"data")
+    gc.collect()
+    assert callers <= {"_fill"}
 
 
 @pytest.mark.rule("PIPE-2")
