@@ -149,7 +149,8 @@ class Delivery:
 
     def take(self) -> int | None:
         """Return the RDY to send, if any."""
-        self._learn()
+        if self._came is not None:
+            self._learn()
         if self.ready == self._sent:
             return None
         self._sent = self.ready
@@ -193,7 +194,8 @@ class Delivery:
 
         It is noted, and looked at in the next call of anything, so that handlers begin before that.
         """
-        self._learn()
+        if self._came is not None:
+            self._learn()
         self._came = count, in_flight, age, now
 
     def _learn(self) -> None:
@@ -265,7 +267,8 @@ class Delivery:
 
         They do where they would cost a RDY, and a message that comes meanwhile is sent at once; not after a silence.
         """
-        self._learn()
+        if self._came is not None:
+            self._learn()
         if not answers or self.ready != self._sent:
             return False
         now, patience = self._clock.now(), self._patience()
@@ -286,7 +289,8 @@ class Delivery:
 
     def answered(self, in_flight: int) -> None:
         """Answers go out now, and leave *in_flight*; the RDY to send goes with them."""
-        self._learn()
+        if self._came is not None:
+            self._learn()
         now = self._clock.now()
         self._in_flight, self._kept_since = in_flight, None
         if not self.is_full:
