@@ -65,45 +65,85 @@ know(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* What type(owner, timestamp_ns, attempts, id, body) makes; takes the three last references over. */
-static PyObject *
-fill(const State *state, PyObject *owner, PyObject *read_at, PyObject *fields[3], PyObject *body)
+/* What *make* asks for: the class of its messages and, where it is a gnsq_lite.message.Tailed, how many bytes before the
+   body go into the slot "place", and what goes into the slot "partition".  No type: *make* is to be called. */
+typedef struct {
+    PyTypeObject *type;
+    PyObject *read_at, *partition;
+    Py_ssize_t tail, place_at, partition_at;
+} Kind;
+
+/* Fill *kind*; *read_at* in it is the caller's.  -1 with an exception. */
+static int
+know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
 {
-    PyObject *message = state->message->tp_alloc(state->message, 0);
+    PyObject *type = make;
+    if (PyTuple_Check(make) && PyTuple_GET_SIZE(make) == 4) {
+        type = PyTuple_GET_ITEM(make, 0);
+        kind->tail = PyLong_AsSsize_t(PyTuple_GET_ITEM(make, 1));
+        kind->partition = PyTuple_GET_ITEM(make, 2);
+        if (kind->tail < 0 || state->message == NULL || !PyType_Check(type) ||
+            !PyType_IsSubtype((PyTypeObject *)type, state->message)) {
+            return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "Tailed() of no messages"), -1);
+        }
+        if ((kind->place_at = slot_offset((PyTypeObject *)type, "place", 1)) < 0 ||
+            (kind->partition_at = slot_offset((PyTypeObject *)type, "partition", 1)) < 0) {
+            return -1;
+        }
+    }
+    else if (make != (PyObject *)state->message) {
+        return 0;
+    }
+    kind->type = (PyTypeObject *)type;
+    kind->read_at = PyObject_GetAttrString(owner, "read_at");
+    return kind->read_at == NULL ? -1 : 0;
+}
+
+/* What type(owner, timestamp_ns, attempts, id, body) makes; takes the references over. */
+static PyObject *
+fill(const State *state, const Kind *kind, PyObject *owner, PyObject *fields[3], PyObject *body, PyObject *place)
+{
+    PyObject *message = kind->type->tp_alloc(kind->type, 0);
     if (message == NULL) {
         for (int i = 0; i < 3; i++) {
             Py_DECREF(fields[i]);
         }
         Py_DECREF(body);
+        Py_XDECREF(place);
         return NULL;
     }
-    Py_INCREF(owner);
-    *slot(state, message, CONNECTION) = owner;
+    *slot(state, message, CONNECTION) = Py_NewRef(owner);
     *slot(state, message, TIMESTAMP) = fields[0];
     *slot(state, message, ATTEMPTS) = fields[1];
     *slot(state, message, ID) = fields[2];
     *slot(state, message, BODY) = body;
-    Py_INCREF(read_at);
-    *slot(state, message, RECEIVED_AT) = read_at;
-    Py_INCREF(state->fresh);
-    *slot(state, message, TOKEN) = state->fresh;
+    *slot(state, message, RECEIVED_AT) = Py_NewRef(kind->read_at);
+    *slot(state, message, TOKEN) = Py_NewRef(state->fresh);
+    if (place != NULL) {
+        *(PyObject **)((char *)message + kind->place_at) = place;
+        *(PyObject **)((char *)message + kind->partition_at) = Py_NewRef(kind->partition);
+    }
     return message;
 }
 
-/* The message of the whole frame at *at*; *read_at* is NULL where *make* is to be called. */
+/* The message of the whole frame at *at*. */
 static PyObject *
 make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
-         PyObject *read_at)
+         const Kind *kind)
 {
-    PyObject *fields[3] = {NULL, NULL, NULL}, *body = NULL, *message = NULL;
+    PyObject *fields[3] = {NULL, NULL, NULL}, *body = NULL, *place = NULL, *message = NULL;
+    const char *rest = (const char *)at + BODY_AT;
+    Py_ssize_t length = size - SMALLEST_SIZE;
+    Py_ssize_t tail = kind->type != NULL && kind->tail <= length ? kind->tail : 0;
     if ((fields[0] = PyLong_FromLongLong((int64_t)big_endian(at + TIMESTAMP_AT, 8))) == NULL ||
         (fields[1] = PyLong_FromLong((long)big_endian(at + ATTEMPTS_AT, 2))) == NULL ||
         (fields[2] = PyBytes_FromStringAndSize((const char *)at + ID_AT, ID_LENGTH)) == NULL ||
-        (body = PyBytes_FromStringAndSize((const char *)at + BODY_AT, size - SMALLEST_SIZE)) == NULL) {
+        (body = PyBytes_FromStringAndSize(rest + tail, length - tail)) == NULL ||
+        (tail != 0 && (place = PyBytes_FromStringAndSize(rest, tail)) == NULL)) {
         goto done;
     }
-    if (read_at != NULL) {
-        return fill(state, owner, read_at, fields, body);
+    if (kind->type != NULL && tail == kind->tail) {
+        return fill(state, kind, owner, fields, body, place);
     }
     PyObject *arguments[5] = {owner, fields[0], fields[1], fields[2], body};
     message = PyObject_Vectorcall(make, arguments, 5, NULL);
@@ -127,7 +167,8 @@ scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_Format(PyExc_TypeError, "scan() takes 6 arguments, not %zd", count);
         return NULL;
     }
-    PyObject *data = args[0], *make = args[3], *owner = args[4], *found = args[5], *read_at = NULL;
+    PyObject *data = args[0], *make = args[3], *owner = args[4], *found = args[5];
+    Kind kind = {NULL, NULL, NULL, 0, 0, 0};
     if (!PyBytes_Check(data) || !PyList_Check(found)) {
         PyErr_SetString(PyExc_TypeError, "scan() takes bytes, and a list to append to");
         return NULL;
@@ -152,22 +193,19 @@ scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
             size > length - at - SIZE_LENGTH) {
             break;
         }
-        if (read_at == NULL && make == (PyObject *)state->message) {
-            read_at = PyObject_GetAttrString(owner, "read_at");
-            if (read_at == NULL) {
-                return NULL;
-            }
+        if (kind.type == NULL && know_kind(state, make, owner, &kind) < 0) {
+            return NULL;
         }
-        PyObject *message = make_one(state, frame, size, make, owner, read_at);
+        PyObject *message = make_one(state, frame, size, make, owner, &kind);
         if (message == NULL || PyList_Append(found, message) < 0) {
             Py_XDECREF(message);
-            Py_XDECREF(read_at);
+            Py_XDECREF(kind.read_at);
             return NULL;
         }
         Py_DECREF(message);
         at += SIZE_LENGTH + size;
     }
-    Py_XDECREF(read_at);
+    Py_XDECREF(kind.read_at);
     return PyLong_FromSsize_t(at);
 }
 
@@ -259,6 +297,7 @@ clear(PyObject *module)
     Py_CLEAR(state->runner);
     Py_CLEAR(state->popleft);
     Py_CLEAR(state->finish);
+    Py_CLEAR(state->handled);
     Py_CLEAR(state->fins_name);
     return 0;
 }

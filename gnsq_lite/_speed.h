@@ -17,7 +17,7 @@ typedef struct {
     Py_ssize_t offset[SLOTS]; /* where its slots are */
     PyTypeObject *fins;       /* the types of _speed_run.c */
     PyTypeObject *runner;
-    PyObject *popleft, *finish, *fins_name; /* names it looks up */
+    PyObject *popleft, *finish, *handled, *fins_name; /* names it looks up */
 } State;
 
 static inline PyObject **
@@ -31,8 +31,8 @@ typedef struct {
     PyObject *connection, *fins;
 } Target;
 
-/* Queue the FIN of *message*, which was claimed; -1 with an exception. */
-int queue_fin(const State *state, PyObject *message, Target *target);
+/* Queue the FIN of *message*, which was claimed, or call that method of its connection; -1 with an exception. */
+int queue_fin(const State *state, PyObject *message, Target *target, PyObject *method);
 
 /* Of _speed_lists.c. */
 PyObject *all_new(PyObject *module, PyObject *const *args, Py_ssize_t count);

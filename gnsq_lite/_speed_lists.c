@@ -95,7 +95,7 @@ finish_one(const State *state, PyObject *message, int kept_too, Target *target, 
     }
     *place = NULL;
     Py_DECREF(token);
-    return queue_fin(state, message, target);
+    return queue_fin(state, message, target, kept_too ? state->finish : state->handled);
 }
 
 PyObject *

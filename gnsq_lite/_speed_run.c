@@ -245,7 +245,7 @@ call_and_forget(PyObject *callable, PyObject *first, PyObject *second)
 }
 
 int
-queue_fin(const State *state, PyObject *message, Target *target)
+queue_fin(const State *state, PyObject *message, Target *target, PyObject *method)
 {
     PyObject *connection = *slot(state, message, CONNECTION);
     if (connection == NULL) {
@@ -265,7 +265,7 @@ queue_fin(const State *state, PyObject *message, Target *target)
     if (Py_IS_TYPE(target->fins, state->fins)) {
         return fins_add((Fins *)target->fins, *slot(state, message, ID));
     }
-    PyObject *result = PyObject_CallMethodOneArg(target->connection, state->finish, message);
+    PyObject *result = PyObject_CallMethodOneArg(target->connection, method, message);
     if (result == NULL) {
         return -1;
     }
@@ -348,7 +348,7 @@ handle(Runner *self, const State *state, PyObject *job, Target *target)
     }
     *place = NULL;
     Py_DECREF(token);
-    return queue_fin(state, job, target);
+    return queue_fin(state, job, target, state->handled);
 }
 
 /* Show *job* in *seat*, a worker's list of itself and what it is at; -1 with an exception. */
@@ -525,8 +525,9 @@ add_run_types(PyObject *module, State *state)
 {
     state->popleft = PyUnicode_InternFromString("popleft");
     state->finish = PyUnicode_InternFromString("finish");
+    state->handled = PyUnicode_InternFromString("handled");
     state->fins_name = PyUnicode_InternFromString("fins");
-    if (state->popleft == NULL || state->finish == NULL || state->fins_name == NULL) {
+    if (state->popleft == NULL || state->finish == NULL || state->handled == NULL || state->fins_name == NULL) {
         return -1;
     }
     state->fins = (PyTypeObject *)PyType_FromModuleAndSpec(module, &fins_spec, NULL);

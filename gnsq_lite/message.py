@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
@@ -64,7 +64,7 @@ def checked_delay(delay: float | None) -> float | None:
 class Answers(Protocol):
     """What a message needs from its connection.  Each call is safe in any thread or greenlet."""
 
-    #: Collects the FINs of handlers that succeeded; None: ``finish`` is called instead.
+    #: Collects the FINs of handlers that succeeded; None: ``handled`` is called instead.
     fins: Any
     topic: str
     channel: str
@@ -76,6 +76,9 @@ class Answers(Protocol):
     max_msg_timeout: float
 
     def finish(self, message: Message) -> None: ...
+
+    def handled(self, message: Message) -> None:
+        """Finish it, whose handler has returned: it may wait for what the handler's thread is to do next."""
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
 
@@ -240,6 +243,20 @@ class Message:
         return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.raw_body)} bytes>"
 
 
+class Tailed(NamedTuple):
+    """Makes messages of *type* from frames with *tail* bytes before the body: C fills the slots ``place`` and
+    ``partition`` directly, and *make* does the same in Python, or refuses a frame without that many.
+    """
+
+    type: type[Message]
+    tail: int
+    partition: int
+    make: Callable[[Any, int, int, bytes, bytes], Message]
+
+    def __call__(self, owner: Any, timestamp_ns: int, attempts: int, id: bytes, rest: bytes) -> Message:
+        return self.make(owner, timestamp_ns, attempts, id, rest)
+
+
 def is_open(message: Message) -> bool:
     """Whether it is neither answered nor timed out."""
     return getattr(message, "_token", EXPIRED) < EXPIRED
@@ -271,7 +288,7 @@ def finish_new(message: Message) -> bool:
         return True  # it was answered
     connection = message._connection
     if connection.fins is None:
-        connection.finish(message)
+        connection.handled(message)
     else:
         connection.fins.add(message.id)
     return True

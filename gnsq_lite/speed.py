@@ -3,7 +3,8 @@
 :mod:`gnsq_lite.accelerator` says which of the two runs, and how to choose.  What C and Python agree upon:
 
 A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Who
-deletes it answers, so there is one answer, whatever the threads.  ``know(Message, NEW, ASYNC)`` tells C the slots.
+deletes it answers, so there is one answer, whatever the threads.  ``know(Message, NEW, ASYNC)`` tells C the slots, and
+a :class:`gnsq_lite.message.Tailed` those of a subclass; ``scan`` calls whatever else makes messages.
 
 ``Runner.drain(queue, seat)`` takes jobs from the left of the queue, and shows in ``seat[1]``, if there is a seat, the
 one it is at.  C handles a job by itself where it is a Message, or of a subclass, whose token is NEW and whose attempts
@@ -13,7 +14,7 @@ are at most *most*; then it calls ``handler(message)``, and
 the handler                               C does
 ========================================  ==========================================================================
 returned, token NEW                       delete the token; ``connection.fins.add(message.id)``, or, where ``fins`` is
-                                          None, ``connection.finish(message)``
+                                          None, ``connection.handled(message)``
 returned, no token: it has answered       nothing
 returned, any other token                 ``settled(message)``
 returned a coroutine or a generator       close it, then as if TypeError had been raised

@@ -43,6 +43,8 @@ class Recorder:
         """Note FIN."""
         self.answers.append(("finish",))
 
+    handled = finish
+
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Note REQ; a delay of None is the Reader's own, which grows with the attempts."""
         self.answers.append(("requeue", delay, backoff))

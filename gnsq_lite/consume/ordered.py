@@ -7,7 +7,8 @@ again, is the probe.  So the Reader's backoff has no part in it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from greenlet import getcurrent
@@ -35,15 +36,14 @@ class OrderedConnection(Subscribed):
             self._messages_to.handle(messages)
             return
         for message in messages:
-            self._act(self._sequence.arrived(message))
+            self._ask(partial(self._sequence.arrived, message))
 
     def finish(self, message: Message) -> None:
         """Send FIN, or queue it where that is for the loop's thread to do; the next message may be handled."""
         stream = self._stream
         is_lost = stream is None or stream.closed is not None
         if is_lost or self._due or self._on_answered is not None or self.loop.ident != native_ident():
-            self._ended.append(message)  # first: the FIN calls for a flush
-            super().finish(message)
+            self._finish_soon(message)
             return
         # The server sends nothing before it has this one: a turn later it would not be a write less.
         self.finished += 1
@@ -53,45 +53,52 @@ class OrderedConnection(Subscribed):
         if self._limit.rests:
             self._limit.look()
         if not self._sequence.ends(message):
-            self._act(self._sequence.finished(message))
+            self._ask(partial(self._sequence.finished, message))
+
+    def _finish_soon(self, message: Message) -> None:
+        self._ended.append(message)  # first: the FIN calls for a flush
+        super().finish(message)
 
     def _flush(self) -> None:
         super()._flush()
         while self._ended:
-            self._act(self._sequence.finished(self._ended.popleft()))
+            self._ask(partial(self._sequence.finished, self._ended.popleft()))
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
         wait = self._messages_to.requeue_delay(message, delay)
-        self.loop.call_soon(lambda: self._act(self._sequence.failed(message, wait)))
+        self._ask_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
         """Queue the answer; the partition goes on."""
         super().answer_late(message, finished=finished)
-        self.loop.call_soon(lambda: self._act(self._sequence.answered_late(message, finished=finished)))
+        self._ask_soon(partial(self._sequence.answered_late, finished=finished), message)
 
     def slow_down(self) -> None:
         """Its delay is the pause of its partition."""
 
     def left_open(self, message: Message) -> None:
         """Its handler returned without an answer."""
-        self.loop.call_soon(lambda: self._act(self._sequence.handler_returned(message)))
+        self._ask_soon(self._sequence.handler_returned, message)
 
     def skipped(self, message: Message) -> None:
         """Its time had passed before a handler began."""
-        self.loop.call_soon(lambda: self._act(self._sequence.expired(message)))
+        self._ask_soon(self._sequence.expired, message)
 
     def give_back(self) -> None:
         """The Reader closes: what is held goes back now."""
-        self._act(self._sequence.close())
+        self._ask(self._sequence.close)
 
     def cut(self) -> list[Message]:
         """The connection is gone: nothing more of it is handed out; return what waited in here."""
         return list(self._sequence.cut())
 
-    def _act(self, decisions: Iterable[Decision]) -> None:
+    def _ask_soon(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
+        self.loop.call_soon(partial(self._ask, partial(decide, *about)))
+
+    def _ask(self, decide: Callable[[], Iterable[Decision]]) -> None:
         """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""
-        for decision in decisions:
+        for decision in decide():
             if isinstance(decision, Handle):
                 if self._reads_in_hub or getcurrent() is not self.loop.hub:
                     self._messages_to.handle([decision.message])
@@ -114,7 +121,7 @@ class OrderedConnection(Subscribed):
 
         def release() -> None:
             timer.close()
-            self._act(self._sequence.release(message))
+            self._ask(partial(self._sequence.release, message))
             if self.is_open():
                 self._flow.rest(self.endpoint, False)
 

@@ -198,6 +198,10 @@ class Subscribed(Connection):
         """Queue FIN; from any thread.  The message was claimed by its caller."""
         self._fins.add(message.id)
 
+    def handled(self, message: Message) -> None:
+        """Its handler has returned: finish it.  The message was claimed, as for :meth:`finish`."""
+        self.finish(message)
+
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
         command = commands.requeue(message.id, self._messages_to.requeue_delay(message, delay))

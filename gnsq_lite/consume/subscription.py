@@ -9,8 +9,11 @@ from typing import Any, Protocol
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.message_owner import MessageOwner
 from gnsq_lite.consume.ordered import OrderedConnection
+from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
+from gnsq_lite.consume.pools import Pool
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
@@ -28,6 +31,7 @@ class SubscriptionOwner(MessageOwner, Protocol):
     settings: ConsumerSettings
     clock: Clock
     rng: random.Random
+    pool: Pool
 
     @property
     def closing(self) -> bool:
@@ -116,4 +120,6 @@ class Subscription:
         if sequence is None:
             prompt = settings.is_prompt
             return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool == "greenlet")
+        if isinstance(owner.pool, ThreadPool) and not settings.batch_size:
+            return OrderedInThreads(owner.pool, sequence, *given)
         return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")

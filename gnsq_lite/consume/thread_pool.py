@@ -28,6 +28,8 @@ class ThreadPool:
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
         self._loop, self._runner, self._concurrency, self._on_exit = loop, runner, concurrency, on_exit
         self._queue: deque[Any] = deque()
+        #: Queues what the calling thread, one of these, takes itself when it is done with its job.
+        self.take_next: Callable[[Any], object] = self._queue.append
         self._lock = native_lock()
         #: Locks of the threads that wait; the one that ran last is the last.
         self._idle: list[Any] = []
@@ -120,6 +122,10 @@ class ThreadPool:
 
     def _count(self) -> None:
         self._runner.surplus = self._workers - self._concurrency
+
+    def can_spare_one(self) -> bool:
+        """Whether a thread may wait for a moment: nothing is queued, and another could take what comes meanwhile."""
+        return not self._queue and not self._closed and bool(self._idle or self._workers < self._concurrency)
 
     def take_queued(self) -> list[Any]:
         """Remove and return what was not begun."""

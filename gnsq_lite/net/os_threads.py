@@ -20,6 +20,7 @@ from gnsq_lite.errors import ClosedError
 
 _start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
 _native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
+_native_rlock: Callable[[], Any] = monkey.get_original("_thread", "RLock")
 native_sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
 native_ident: Callable[[], int] = monkey.get_original("_thread", "get_ident")
 
@@ -32,6 +33,11 @@ def is_patched() -> bool:
 def native_lock() -> Any:
     """Return a lock of the operating system's threads, monkey-patched or not."""
     return _native_lock()
+
+
+def native_rlock() -> Any:
+    """Return such a lock that its holder may take again."""
+    return _native_rlock()
 
 
 def native_held_lock() -> Any:

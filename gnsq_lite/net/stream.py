@@ -38,8 +38,8 @@ _READ, _WRITE = 1, 2
 
 #: The loop never blocks, even where threads block in the same socket.
 _DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
-#: Seconds that a thread waits in one read: so late may it be to see that its own deadline has passed.
-_SLICE_US = 20_000
+#: How long a thread waits in one read: so late may it be to see that its own deadline has passed.
+_WAIT_US = 20_000
 
 
 def lost(address: str, error: OSError) -> NSQConnectionError:
@@ -244,12 +244,12 @@ class Stream:
 
     # -- beside threads, who ask *sharing* for their turn
 
-    def share(self, sharing: SocketSharing) -> bool:
-        """Let threads read and write too; return whether this connection and this system can."""
+    def share(self, sharing: SocketSharing, wait_us: int = _WAIT_US) -> bool:
+        """Let threads write, and read, for *wait_us* at a time; return whether this connection and this system can."""
         if not _DONTWAIT:
             return False
         try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, _SLICE_US))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, wait_us))
         except OSError:
             return False
         self._sock.setblocking(True)

@@ -70,3 +70,44 @@ def test_a_topic_is_read_in_order_or_not_as_it_says_itself(cluster: Cluster, fla
         until(lambda: len(got) >= 4)
     # SUB_ORDERED alone brings each message's place in the queue.
     assert {message.queue_offset is not None for message in got} == {bool(flags)}
+
+
+def test_threads_go_from_message_to_message_in_order_and_keep_their_connections(cluster: Cluster) -> None:
+    topic, lost = cluster.topic(4, orderedmulti="true"), []
+    got: dict[int, list[int]] = {number: [] for number in range(4)}
+    running = [0] * 4
+    together = []
+
+    def handle(message: Any) -> None:
+        running[message.partition] += 1
+        together.append(running[message.partition])
+        number = int(message.body)
+        if number == 50 and message.partition == 0:
+            time.sleep(5.0)  # five heartbeats
+        if number == 70 and message.attempts == 1:
+            running[message.partition] -= 1
+            raise ValueError("again")
+        got[message.partition].append(number)
+        running[message.partition] -= 1
+
+    reader = Reader(
+        topic,
+        "c",
+        handle,
+        lookupd_http_addresses=cluster.lookupd,
+        dialect=YouzanDialect(ordered=True),
+        handler_pool="thread",
+        max_in_flight=8,
+        requeue_delay=0.1,
+        heartbeat_interval=1.0,
+        on_disconnected=lambda *what: lost.append(what),
+    )
+    with reader, a_writer(cluster) as writer:
+        subscribed(reader, 4)
+        for partition in range(4):
+            writer.multipublish(topic, [b"%d" % number for number in range(200)], partition=partition)
+        until(lambda: all(len(numbers) == 200 for numbers in got.values()), 60.0)
+        until(lambda: reader.stats().in_flight == 0)
+        assert (lost, reader.stats().finished, reader.stats().requeued) == ([], 800, 4)
+    assert got == {number: list(range(200)) for number in range(4)}
+    assert set(together) == {1}

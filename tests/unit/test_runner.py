@@ -38,7 +38,7 @@ class FakeConnection:
     def __init__(self, fins: Any, slow: bool = False) -> None:
         self.told: list[Any] = []
         self.box = fins(lambda: self.told.append("wake"))
-        self.fins = None if slow else self.box
+        self.fins, self.handled = None if slow else self.box, self.finish
 
     def finish(self, message: Message) -> None:
         self.told.append("finish")

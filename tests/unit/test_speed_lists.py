@@ -33,6 +33,8 @@ class Connection:
     def finish(self, message: Message) -> None:
         self.seen.append(("FIN", message.id))
 
+    handled = finish
+
     def answer_late(self, message: Message, *, finished: bool) -> None:
         self.seen.append(("late", message.id))
 

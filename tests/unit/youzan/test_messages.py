@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnsq_lite import speed
 from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.message import Message, Tailed, finish_new
 from gnsq_lite.youzan.messages import (
     Content,
     Layout,
+    PlacedMessage,
     PublishReceipt,
     YouzanMessage,
     decode_content,
@@ -189,3 +193,39 @@ def test_any_other_answer_to_a_trace_is_a_protocol_error(reply: bytes) -> None:
 def test_an_id_of_another_length_is_a_frame_error(length: int) -> None:
     with pytest.raises(FrameError, match="16"):
         split_id(b"x" * length)
+
+
+@pytest.mark.rule("YZ-15")
+def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
+    make = message_factory(Layout(tail=True), 5)
+    data = b"".join(
+        struct.pack(">iIqH16s", 30 + len(rest), 2, 7, 3, b"i" * 16) + rest
+        for rest in (struct.pack(">qI", 100, 40) + b"body", struct.pack(">qI", -1, 0))
+    )
+    owner = SimpleNamespace(read_at=1.0, fins=speed.PureFins(list))
+    for scan in (speed.scan, speed.pure_scan):
+        found: list[Any] = []
+        assert scan(data, 0, 1000, make, owner, found) == len(data)
+        first, second = found
+        assert (first.queue_offset, first.raw_size, first.body, first.partition) == (100, 40, b"body", 5)
+        assert (second.queue_offset, second.raw_size, second.body, second.partition) == (-1, 0, b"", 5)
+        assert (first.id, first.attempts, first.timestamp_ns, first.received_at) == (b"i" * 16, 3, 7, 1.0)
+        assert (first.headers, first.header_bytes, type(first)) == (None, None, PlacedMessage)
+        assert finish_new(first)
+
+
+@pytest.mark.rule("YZ-15")
+def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
+    make = message_factory(Layout(tail=True), 5)
+    data = struct.pack(">iIqH16s", 30 + 11, 2, 7, 3, b"i" * 16) + b"x" * 11
+    for scan in (speed.scan, speed.pure_scan):
+        with pytest.raises(FrameError, match="11 bytes where the place"):
+            scan(data, 0, 1000, make, OWNER, [])
+
+
+def test_c_refuses_a_class_without_those_slots() -> None:
+    data = struct.pack(">iIqH16s", 30, 2, 7, 3, b"i" * 16)
+    if speed.is_accelerated:
+        for kind in (int, Message):
+            with pytest.raises((TypeError, AttributeError)):
+                speed.scan(data, 0, 1000, Tailed(kind, 0, 0, Message), OWNER, [])  # type: ignore[arg-type]

@@ -1,0 +1,344 @@
+"""What a handler's thread does by itself on an ordered connection, and what is the loop's; without a network (YZ-6)."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Any, cast
+
+import pytest
+
+from gnsq_lite.consume import ordered_in_threads
+from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
+from gnsq_lite.consume.thread_pool import ThreadPool
+from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.message import Message, finish_new
+from gnsq_lite.net.stream import Stream
+from gnsq_lite.net.target import Target
+from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.youzan.ordered import OrderedPartition
+from tests.unit.consume.test_ordered import Bench, fin, req
+
+pytestmark = pytest.mark.rule("YZ-6")
+
+HEARTBEAT = struct.pack(">iI", 15, 0) + b"_heartbeat_"
+
+
+def frame(number: int, attempts: int = 1) -> bytes:
+    return struct.pack(">iIqH16s", 31, 2, 0, attempts, b"%016d" % number) + b"x"
+
+
+class Socket:
+    """Both ends of what a thread uses: takes *room* bytes at a time, gives what is in *comes*, errors too."""
+
+    def __init__(self) -> None:
+        self.comes = deque[bytes | Exception]()
+        self.room = 1000
+        self.fails: OSError | None = None
+        self.sent: list[bytes] = []
+
+    def receive(self, size: int) -> bytes:
+        come = self.comes.popleft() if self.comes else BlockingIOError()
+        if isinstance(come, Exception):
+            raise come
+        return come
+
+    def send(self, data: bytes, flags: int) -> int:
+        if self.fails is not None:
+            raise self.fails
+        if not self.room:
+            raise BlockingIOError
+        self.sent.append(data[: self.room])
+        return len(self.sent[-1])
+
+
+class ThreadBench(Bench):
+    """A connection whose handlers' thread is the test; the stream and the pool are here too."""
+
+    watches, tls, bytes_in, bytes_out, stuck_since = False, None, 0, 0, None
+    address = "nsqd:4150"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.socket, self.can_spare = Socket(), True
+        self.next: list[Message] = []
+        self.given: list[Any] = []
+        self.rest: list[bytes] = []
+        self.released = self.watched = 0
+        target = Target(endpoint=self.connection.endpoint, topic="t", channel="ch")
+        me: Any = self
+        given = (self.connection.loop, target, ConnectionOptions(), me, self.clock)
+        self.threaded = OrderedInThreads(me, OrderedPartition(self.clock), *given)
+        adopted, self.connection = self.connection, self.threaded
+        self.connection._stream = me
+        self.connection._adopt(adopted.negotiated)
+        self.connection.opened_at = self.clock.now()
+        self.connection.set_ready(1)
+        self.turn()
+        self.watched = 0
+        with pytest.raises(StopIteration):
+            self.connection.run()
+        assert self.wait_us == ordered_in_threads._MOMENT * 1e6
+
+    def come(self, number: int) -> Message:
+        """The loop reads a message and hands it to a thread."""
+        assert self.connection.loop_reads()
+        assert self.read(number)
+        return self.handled[-1]
+
+    # -- the stream
+
+    def share(self, sharing: Any, wait_us: int) -> bool:
+        self.wait_us = wait_us
+        return True
+
+    def calls(self) -> tuple[Any, Any, int, int]:
+        return self.socket.receive, self.socket.send, 0, 3
+
+    def offer(self, take: Any) -> None:
+        raise StopIteration  # nor does it read on
+
+    def decrypt(self, data: bytes) -> bytes:
+        return Stream.decrypt(cast("Any", self), data)
+
+    def give(self, data: Any) -> None:
+        self.given.append(data)
+
+    def leave_rest(self, rest: bytes) -> None:
+        self.rest.append(rest)
+
+    def release(self) -> None:
+        self.released += 1
+
+    def watch(self) -> None:
+        self.watched += 1
+
+    def close(self, reason: Any) -> None:
+        self.closed = reason
+        self.released += self.connection.leave()
+
+    # -- the pool
+
+    def can_spare_one(self) -> bool:
+        return self.can_spare
+
+    def take_next(self, message: Message) -> None:
+        self.next.append(message)
+
+
+def test_a_thread_sends_fin_and_goes_on_with_the_next_message_by_itself() -> None:
+    bench = ThreadBench()
+    first = bench.come(1)
+    bench.socket.comes.extend([frame(2), frame(3)])
+    assert finish_new(first)
+    assert finish_new(bench.next[0])
+    assert bench.socket.sent == [fin(1), fin(2)]
+    assert [message.id for message in bench.next] == [b"%016d" % 2, b"%016d" % 3]
+    assert (bench.connection.received, bench.connection.finished, bench.connection.in_flight.count) == (3, 2, 1)
+    assert bench.connection.in_flight.unanswered() == bench.next[1:]
+    assert bench.turn() == b""
+    assert bench.connection.in_flight.received_at == bench.clock.now()
+    assert finish_new(bench.next[1])
+    bench.turn()
+    bench.assert_nothing_is_in_flight()
+
+
+def test_the_loop_reads_on_where_nothing_comes_for_a_moment() -> None:
+    bench = ThreadBench()
+    assert finish_new(bench.come(1))
+    assert bench.watched == 0
+    bench.turn()
+    assert bench.watched == 1
+    bench.assert_nothing_is_in_flight()
+    message = bench.come(2)  # it came at once, as far as the loop could see: a thread waits for the next one again
+    bench.clock.advance(1.0)
+    bench.socket.comes.append(frame(3))
+    assert finish_new(message)
+    assert bench.next
+
+
+def test_no_thread_waits_where_messages_come_now_and_then() -> None:
+    bench = ThreadBench()
+    finish_new(bench.come(1))
+    bench.turn()
+    bench.clock.advance(1.0)
+    bench.socket.comes.append(frame(3))
+    assert finish_new(bench.come(2))
+    assert bench.turn() == fin(2)
+    assert bench.socket.comes
+    bench.assert_nothing_is_in_flight()
+
+
+@pytest.mark.parametrize("what", ["the pool", "the flow control", "RDY 0", "a second message", "the end"])
+def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(what: str) -> None:
+    bench = ThreadBench()
+    bench.can_spare = what != "the pool"
+    bench.watches = what == "the flow control"
+    message = bench.come(1)
+    if what == "RDY 0":
+        bench.connection.set_ready(0)
+        assert bench.turn() == b"RDY 0\n"
+    if what == "a second message":
+        bench.come(1)
+    if what == "the end":
+        bench.connection.send_close(lambda: None)
+        bench.turn()
+    bench.socket.comes.append(frame(2))
+    assert finish_new(message)
+    assert bench.socket.sent == []
+    assert bench.turn() == fin(1)
+    assert bench.connection.in_flight.count == 0
+
+
+@pytest.mark.parametrize("come", [HEARTBEAT, frame(2)[:20], frame(2) + frame(3), frame(2) + HEARTBEAT])
+def test_what_is_no_single_message_is_the_loop_s(come: bytes) -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.comes.append(come)
+    assert finish_new(message)
+    assert (bench.given, bench.next) == ([come], [])
+    assert bench.connection.loop_waits()
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("come", [b"", ConnectionResetError(104, "reset")])
+def test_the_end_of_the_stream_is_the_loop_s(come: Any) -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.comes.append(come)
+    assert finish_new(message)
+    (error,) = bench.given
+    assert isinstance(error, ConnectionLost)
+
+
+def test_the_loop_does_not_read_while_a_thread_does() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    seen = []
+
+    def receive(size: int) -> bytes:
+        seen.extend([bench.connection.loop_reads(), bench.connection.loop_waits()])
+        return frame(2)
+
+    bench.connection._receive = receive
+    assert finish_new(message)
+    assert seen == [False, False]
+    assert bench.next
+
+
+@pytest.mark.rule("HB-1")
+def test_the_loop_watches_again_while_a_handler_works() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.comes.append(frame(2))
+    finish_new(message)
+    bench.connection.check(bench.clock.now())
+    assert bench.watched == 1
+    assert bench.connection.loop_reads()  # a heartbeat
+    assert bench.connection.loop_waits()
+    assert finish_new(bench.next[0])
+    assert bench.socket.sent == [fin(1), fin(2)]
+
+
+def test_a_message_that_a_thread_has_read_goes_back_as_any_other() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.comes.append(frame(2))
+    finish_new(message)
+    bench.turn()
+    bench.next[0].requeue(0.0)
+    assert bench.turn() == req(2)
+    assert bench.watched
+    bench.assert_nothing_is_in_flight()
+
+
+@pytest.mark.rule("MSG-2")
+def test_a_message_that_a_thread_has_read_may_be_answered_later() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.comes.append(frame(2))
+    finish_new(message)
+    later = bench.next[0]
+    later.enable_async()
+    assert not finish_new(later)
+    bench.connection.left_open(later)
+    bench.turn()
+    assert (bench.watched, bench.connection.in_flight.count) == (1, 1)
+    later.finish()
+    assert bench.turn() == fin(2)
+    bench.assert_nothing_is_in_flight()
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_what_a_thread_reads_after_the_end_has_begun_goes_back() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+
+    def receive(size: int) -> bytes:
+        bench.connection.send_close(lambda: None)
+        return frame(2)
+
+    bench.connection._receive = receive
+    assert finish_new(message)
+    assert (bench.given, bench.next) == ([frame(2)], [])
+
+
+def test_a_connection_that_is_closed_while_a_thread_reads_is_released_by_that_thread() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+
+    def receive(size: int) -> bytes:
+        bench.connection.close(ConnectionLost("nsqd:4150", "closed"))
+        assert bench.released == 0
+        return frame(2)
+
+    bench.connection._receive = receive
+    assert finish_new(message)
+    assert (bench.released, bench.given, bench.next) == (1, [], [])
+
+
+def test_a_connection_is_closed_where_its_reading_thread_is_ended() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+
+    def receive(size: int) -> bytes:
+        raise SystemExit
+
+    bench.connection._receive = receive
+    with pytest.raises(SystemExit):
+        finish_new(message)
+    bench.turn()
+    assert isinstance(bench.closed, ConnectionLost)
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_what_nsqd_does_not_take_of_a_fin_is_sent_by_the_loop(room: int) -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.room = room
+    assert finish_new(message)
+    assert bench.rest == [fin(1)[room:]]
+
+
+def test_a_fin_that_cannot_be_sent_closes_the_connection() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    bench.socket.fails = BrokenPipeError(32, "broken pipe")
+    assert finish_new(message)
+    bench.turn()
+    assert isinstance(bench.closed, ConnectionLost)
+
+
+def test_a_pool_spares_a_thread_only_while_another_could_take_what_comes() -> None:
+    nothing: Any = None
+    pool = ThreadPool(nothing, nothing, 2, nothing)
+    assert pool.can_spare_one()
+    pool._workers = 2
+    assert not pool.can_spare_one()
+    pool._idle.append(nothing)
+    assert pool.can_spare_one()
+    pool.take_next("a job")
+    assert not pool.can_spare_one()
+    assert pool.take_queued() == ["a job"]
+    pool._closed = True
+    assert not pool.can_spare_one()
