@@ -125,7 +125,6 @@ class FlowControl:
     def _outcome(self, success: bool) -> None:
         before, fields = self.backoff.phase, self._settings.log_fields()
         after = self.backoff.record(success)
-        self._watch()
         if self.backoff.strategy_error is not None:
             log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
         if after is before:
@@ -209,8 +208,8 @@ class FlowControl:
             self._wake.set()
 
     def _watch(self) -> None:
-        limits = self.rate is not None or bool(self._pace.limits)
-        self.watches = limits or self.backoff.level > 0 or self.allocator.watches
+        # In backoff the allocator watches, as nearly all wait for RDY.
+        self.watches = self.rate is not None or bool(self._pace.limits) or self.allocator.watches
 
 
 class Pacing:

@@ -62,6 +62,31 @@ def test_it_is_to_be_told_only_where_a_rdy_may_follow(clock: FakeClock) -> None:
     assert allocator.told == 1  # others wait for its RDY
 
 
+@pytest.mark.rule("MSG-5")
+def test_while_more_is_out_than_is_allowed_it_is_told_of_all_connections(clock: FakeClock) -> None:
+    allocator = Fed(4, clock=clock, rng=random.Random(1))
+    for key in "ab":
+        allocator.add(key, 2500)
+    clock.advance(SETTLE)
+    allocator.tick()
+    allocator.received("b", 2)
+    allocator.received("a", 4)  # nsqd has taken two back
+    assert (allocator.watches, allocator.charged) == (True, 6)
+    assert [(c.key, c.count) for c in allocator.answered("b", 1)] == [("b", 1)]  # not to come again
+    allocator.answered("a", 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert (allocator.watches, allocator.charged) == (True, 4)  # b waits for its other one
+    allocator.answered("a", 1)
+    clock.advance(SETTLE)
+    allocator.tick()
+    assert (allocator.watches, allocator.ready("b")) == (False, 2)
+    allocator.received("a", 1)
+    assert (allocator.watches, allocator.charged) == (True, 5)
+    allocator.answered("a", 1)
+    assert (allocator.watches, allocator.charged) == (False, 4)
+
+
 def test_it_watches_no_longer_than_what_was_taken_back_may_still_come(clock: FakeClock) -> None:
     allocator = Fed(10, clock=clock, rng=random.Random(1))
     allocator.add("a", 2500)
