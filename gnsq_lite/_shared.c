@@ -66,7 +66,8 @@ leave_reading(State *state, PyObject *connection, PyObject *mine)
     } else if (state->watched == NULL && see_to_all(state, connection, mine) < 0) {
         return -1;
     }
-    return watch ? call(connection, state->names[WATCH_SOON], NULL) : 0;
+    /* Python handles signals in there, and nothing is held any more. */
+    return !watch ? 0 : hold(state, 0) < 0 ? -1 : call(connection, state->names[WATCH_SOON], NULL);
 }
 
 /* Wait for the answer, or to read, at a gate of its own; under the lock.  -1 with an exception. */
@@ -98,6 +99,9 @@ int
 handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once)
 {
     const Py_ssize_t *at = state->connection_at;
+    if (get(connection, at, SENDER) == mine && send_for_all(state, connection) < 0) {
+        return -1;
+    }
     take_lock(state, connection);
     int reads = get(connection, at, READER) == mine, failed = reads ? 0 : leave_line(state, connection, mine);
     if (reads && !at_once) {
@@ -107,7 +111,11 @@ handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once)
     if (failed < 0 || (reads && at_once && leave_reading(state, connection, mine) < 0)) {
         return -1;
     }
-    if ((get(connection, at, SENDER) == mine && send_for_all(state, connection) < 0) || PyErr_CheckSignals() < 0) {
+    /* Another thread may have left the sending to this one meanwhile. */
+    if (get(connection, at, SENDER) == mine && (hold(state, 1) < 0 || send_for_all(state, connection) < 0)) {
+        return -1;
+    }
+    if (hold(state, 0) < 0 || PyErr_CheckSignals() < 0 || hold(state, 1) < 0) {
         return -1;
     }
     take_lock(state, connection);
@@ -121,6 +129,15 @@ handle_signals(State *state, PyObject *connection, PyObject *mine, int at_once)
 }
 
 /* -- the way of a publish */
+
+int
+hold(const State *state, int holds)
+{
+    PyObject *me = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    int failed = me == NULL ? -1 : holds ? PySet_Add(state->holding, me) : PySet_Discard(state->holding, me);
+    Py_XDECREF(me);
+    return failed < 0 ? -1 : 0;
+}
 
 /* Wait until it is answered, or is to read.  -1 with an exception. */
 static int
@@ -187,6 +204,10 @@ begin(State *state, PyObject *connection, PyObject *mine, PyObject *command, int
 {
     const Py_ssize_t *at = state->connection_at;
     if (lock_acquire(lock_of(state, connection), INFINITY) < 0) {
+        return -1;
+    }
+    if (hold(state, 1) < 0) {
+        free_lock(state, connection);
         return -1;
     }
     int begun = get(connection, at, LENT) == Py_True;
@@ -276,7 +297,7 @@ carry(PyObject *module, PyObject *const *args, Py_ssize_t count)
     int *turn = NULL, done = NOT_BEGUN, begun = begin(state, args[0], args[1], args[2], &turn);
     if (begun > 0) {
         begun = go_on(state, args[0], args[1], &turn);
-        done = begun > 0 ? DONE : BEGUN;
+        done = begun > 0 && hold(state, 0) == 0 ? DONE : BEGUN;
     }
     lock_wake(turn);
     if (done == BEGUN) {
@@ -306,16 +327,17 @@ find(PyTypeObject *type, const char *const *names, Py_ssize_t *at, int count)
     return 0;
 }
 
-PyDoc_STRVAR(know_doc, "know($module, connection, publication, taken, gathering, /)\n--\n\n"
-                       "Use the slots of these four classes from now on.");
+PyDoc_STRVAR(know_doc, "know($module, connection, publication, taken, gathering, holding, /)\n--\n\n"
+                       "Use the slots of these four classes, and that set, from now on.");
 
 static PyObject *
 know(PyObject *module, PyObject *args)
 {
     State *state = state_of(module), found;
     PyTypeObject *types[4];
-    if (!PyArg_ParseTuple(args, "O!O!O!O!:know", &PyType_Type, &types[0], &PyType_Type, &types[1], &PyType_Type, &types[2],
-                          &PyType_Type, &types[3]) ||
+    PyObject *holding;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!:know", &PyType_Type, &types[0], &PyType_Type, &types[1], &PyType_Type,
+                          &types[2], &PyType_Type, &types[3], &PySet_Type, &holding) ||
         find(types[0], connection_fields, found.connection_at, CONNECTION_FIELDS) < 0 ||
         find(types[1], publication_fields, found.publication_at, PUBLICATION_FIELDS) < 0 ||
         find(types[2], taken_fields, found.taken_at, TAKEN_FIELDS) < 0 ||
@@ -331,6 +353,8 @@ know(PyObject *module, PyObject *args)
         Py_INCREF(types[i]);
         Py_XSETREF(*kept[i], types[i]);
     }
+    Py_INCREF(holding);
+    Py_XSETREF(state->holding, holding);
     Py_RETURN_NONE;
 }
 
@@ -354,6 +378,7 @@ traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->publication);
     Py_VISIT(state->taken);
     Py_VISIT(state->gathering);
+    Py_VISIT(state->holding);
     return 0;
 }
 
@@ -366,6 +391,7 @@ clear(PyObject *module)
     Py_CLEAR(state->publication);
     Py_CLEAR(state->taken);
     Py_CLEAR(state->gathering);
+    Py_CLEAR(state->holding);
     Py_CLEAR(state->ok);
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(state->names[i]);

@@ -34,6 +34,7 @@ enum { APPEND, POPLEFT, SILENT, KEEP_DEADLINE, HAND_ON_SENDING, WATCH_SOON, REMO
 
 typedef struct {
     PyTypeObject *lock, *connection, *publication, *taken, *gathering; /* but for the lock NULL until know() */
+    PyObject *holding; /* the threads that hold something, by ident: see gnsq_lite/net/nested.py */
     Py_ssize_t connection_at[CONNECTION_FIELDS], publication_at[PUBLICATION_FIELDS], taken_at[TAKEN_FIELDS];
     Py_ssize_t gathering_at[GATHERING_FIELDS];
     PyObject *ok; /* what an OK decides */
@@ -76,6 +77,8 @@ void forget_turns(State *state);
 
 /* Add *count* to a field that is an int. */
 int add(PyObject *of, const Py_ssize_t *at, int which, Py_ssize_t count);
+/* Say that this thread holds something, or does no more; what nests in it is told so. */
+int hold(const State *state, int holds);
 /* Call a method of no or one argument for its effect. */
 int call(PyObject *of, PyObject *name, PyObject *argument);
 /* Whether commands wait that nobody sends. */

@@ -33,11 +33,11 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import is_patched, native_lock
+from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import run_in_loop
+from gnsq_lite.net.waiting import look_in_loop, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_choice, check_number
 from gnsq_lite.options import (
     TIMEOUT,
@@ -215,7 +215,7 @@ class Reader:
         self._core: Consumer | None = None
         self._loop: Loop | None = None
         self._is_paused = False
-        self._lock = native_lock()
+        self._claims: dict[str, tuple[Any, Loop | None]] = {}
 
     def _check_pairs(self, batch_wait: float | None) -> None:
         settings = self._settings
@@ -257,10 +257,8 @@ class Reader:
         if self._core is None:
             loop = io_loop()
             core = run_in_loop(loop, Consumer, loop, self._settings)  # which opens nothing
-        with self._lock:  # of those who start at once one does, and a close() meanwhile wins
-            if self._core is not None or loop is None or core is None:
-                raise ClosedError("a Reader can be started only once; make a new one")
-            self._core, self._loop = core, loop
+        if loop is None or core is None or self._claim(core, loop) is not core:
+            raise ClosedError("a Reader can be started only once; make a new one")
         forget_on_fork(self)
         if self._handle_signals:
             drain_on_signals(core.end)
@@ -274,13 +272,11 @@ class Reader:
 
         Waits at most *timeout* seconds for handlers; what they have not answered by then goes back to nsqd at once.
         A second call can shorten that time, 0 to none; one before start() keeps it from starting.  In a signal handler
-        of a monkey-patched process, which may run in gevent's loop, it returns at once; start() or join() wait.
+        that runs in gevent's loop, as in a monkey-patched process, or in the middle of a publish, it returns at once;
+        start() or join() wait.
         """
         look_for_fork()
-        with self._lock:
-            if self._core is None:
-                self._core = _NEVER
-            core, loop = self._core, self._loop
+        core, loop = self._claim(_NEVER, None), self._loop
         if loop is not None and core is not None and not (core.ended.done() or loop.stopped):
             core.end.close_and_wait(timeout)
 
@@ -326,7 +322,7 @@ class Reader:
         self._is_paused = paused  # before _core is read: of two threads, one sees what the other has set
         if self._core is not None:
             core = self._started()
-            run_in_loop(core.loop, core.flow.set_paused, paused)
+            run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def resume_partition(self, partition: int | str) -> None:
         """Read a partition on that stopped after max_attempts (YZ-13): its message is handled once more.
@@ -339,7 +335,7 @@ class Reader:
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 pauses (RDY-8)."""
         core = self._started()
-        run_in_loop(core.loop, core.set_max_in_flight, _whole("max_in_flight", count, 0))
+        run_or_leave(core.loop, core.set_max_in_flight, _whole("max_in_flight", count, 0))
 
     def is_starved(self) -> bool:
         """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
@@ -352,14 +348,18 @@ class Reader:
         when some greenlet holds up all others.  ClosedError: it was not started, or belongs to the parent of a fork.
         """
         core = self._started()
-        stats: ReaderStats = run_in_loop(core.loop, reader_stats, core, timeout=timeout)
+        stats: ReaderStats = look_in_loop(core.loop, reader_stats, core, timeout)
         return stats
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
-        self._lock = native_lock()
         if isinstance(self._core, Consumer):
             self._core.abandon()
+
+    def _claim(self, core: Any, loop: Loop | None) -> Any:
+        """Make *core* this Reader's unless it has one, and return its own; one step, which no thread comes between."""
+        self._core, self._loop = self._claims.setdefault("first", (core, loop))
+        return self._core
 
     def _started(self) -> Consumer:
         look_for_fork()

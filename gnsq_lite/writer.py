@@ -24,9 +24,9 @@ from gnsq_lite.keywords import (
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.nested import WHY, must_not_wait
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
-from gnsq_lite.net.waiting import run_in_loop
+from gnsq_lite.net.waiting import look_in_loop, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import (
     DEFER,
@@ -131,7 +131,7 @@ class Writer(Generic[Outcome]):
             allowed_addresses=allowed_addresses,
         )
         self._core: Producer | None = None
-        self._lock = native_lock()
+        self._made: list[Producer] = []
         self._closed = False
         self._pid = getpid()
         forget_on_fork(self)
@@ -258,6 +258,8 @@ class Writer(Generic[Outcome]):
             whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
             batch = Batch(listed, extra=self._dialect.batch_extra)
         look_for_fork()
+        if must_not_wait():
+            raise NotSent(WHY)
         core = self._core
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         if core is None or core.closing:
@@ -289,12 +291,15 @@ class Writer(Generic[Outcome]):
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0) -> None:
-        """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect."""
+        """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect.
+
+        In a signal handler that came in the middle of a publish, it returns at once, and the rest is done afterwards.
+        """
         look_for_fork()
-        with self._lock:
-            core, self._closed = self._core, True
+        self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
+        core = self._core
         if core is not None and not (core.ended or core.loop.stopped):
-            run_in_loop(core.loop, core.close, timeout)
+            run_or_leave(core.loop, core.close, timeout)
 
     @property
     def is_idle(self) -> bool:
@@ -312,7 +317,7 @@ class Writer(Generic[Outcome]):
         if core is None:
             state = "closed" if self._closed else "idle"
             return WriterStats(state=state, connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
-        return run_in_loop(core.loop, writer_stats, core, timeout=timeout)  # type: ignore[no-any-return]
+        return look_in_loop(core.loop, writer_stats, core, timeout)  # type: ignore[no-any-return]
 
     def __enter__(self) -> Writer[Outcome]:
         return self
@@ -325,24 +330,18 @@ class Writer(Generic[Outcome]):
     # -- inside
 
     def _start(self, seconds: float) -> Producer:
-        with self._lock:
-            if self._closed:
-                raise ClosedError("the Writer was closed")
-            if (core := self._core) is not None:
-                return core
-            loop = io_loop()
-        core = Producer(loop, self._settings)  # which opens nothing
-        with self._lock:
-            if self._closed:  # meanwhile
-                raise ClosedError("the Writer was closed")
-            if self._core is None:
-                self._core = core
-            core = self._core
         try:
-            run_in_loop(loop, core.start, timeout=seconds + GRACE)
-        except TimeoutError:
-            raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from None
-        return core
+            if not (self._closed or self._made):
+                self._made.append(Producer(io_loop(), self._settings))  # which opens nothing; the first counts
+            core = self._core = self._made[0] if self._made else None
+            if core is not None and not self._closed:
+                run_or_leave(core.loop, core.start, timeout=seconds + GRACE)
+                return core
+        except TimeoutError as error:
+            raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from error
+        if core is not None:
+            core.closing = True
+        raise ClosedError("the Writer was closed")
 
     def _checked_publication(
         self,
@@ -390,7 +389,7 @@ class Writer(Generic[Outcome]):
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone and begin anew."""
         core, self._core = self._core, None
-        self._lock, self._pid = native_lock(), getpid()
+        self._made, self._pid = [], getpid()
         if core is not None:
             core.abandon()
 

@@ -7,15 +7,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gevent._hub_local import get_hub_if_exists
 from gevent.event import Event
-from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.waiting import Completion, run_in_loop
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -68,8 +67,8 @@ class Closing:
         self._news.set()
 
     def close_and_wait(self, timeout: float) -> None:
-        """Close; from any thread or greenlet.  In a hub, where patched processes run signal handlers, do not wait."""
-        if getcurrent() is get_hub_if_exists():
+        """Close, and wait where the caller may: not in all signal handlers; from any thread or greenlet."""
+        if must_not_wait():
             self.loop.call_soon(lambda: self.close(timeout))
         else:
             run_in_loop(self.loop, self.close, timeout)

@@ -22,6 +22,7 @@ from gevent._hub_local import get_hub_if_exists
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.loop import Loop, has_loop, loop_here
+from gnsq_lite.net.nested import WHY, Holding, holding, holds, is_nested
 from gnsq_lite.net.os_threads import (
     IN_HUB,
     interpreter_exit,
@@ -41,16 +42,21 @@ _before_exit: list[Callable[[Loop | None], None]] = []
 _handles_for: dict[int, Loop] = {}
 
 
+@holds
 def io_loop() -> Loop:
     """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
 
-    Raises ClosedError where the interpreter is too far gone to start a thread.
+    Raises ClosedError where the interpreter is too far gone to start a thread, TimeoutError in the middle of a start.
     """
     look_for_fork()
     if is_patched():
         return _handles_for.get(native_ident()) or loop_here()
     global _own
-    with _own_lock:
+    if _own is not None:
+        return _own
+    if holding and is_nested():
+        raise TimeoutError(WHY)
+    with Holding(), _own_lock:
         if _own is None:
             if sys.is_finalizing():  # a thread that is started now never runs
                 raise interpreter_exit.error()

@@ -145,8 +145,12 @@ class Loop:
             if ready:
                 self.soon(self._resume)
 
-    def park(self, greenlet: Any) -> None:
-        """Wait in *greenlet*, the caller's own and of this thread, until it is resumed by :meth:`resume_soon`."""
+    def park(self, greenlet: Any, outcome: Any = None) -> None:
+        """Wait in *greenlet*, the caller's own and of this thread, until it is resumed by :meth:`resume_soon`.
+
+        An *outcome* that may be there already is told of its greenlet with no step of Python between the look at it and
+        the switch: a signal handler that waits in between would be resumed in its place.
+        """
         ready = self._ready
         try:
             while True:
@@ -154,6 +158,12 @@ class Loop:
                 if self._turns and ready:
                     self._turns -= 1
                     following = ready.popleft()
+                if outcome is not None:
+                    outcome._greenlet = greenlet
+                    if outcome._done:
+                        if following is not None:
+                            ready.appendleft(following)
+                        return
                 if (self._switch_to_hub() if following is None else following.switch(RESUMED)) is RESUMED:
                     return
         except BaseException:  # killed, or timed out: nobody may switch here any more

@@ -11,6 +11,7 @@ from greenlet import getcurrent
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop, loop_here
+from gnsq_lite.net.nested import WHY, holding, is_nested, must_not_wait
 from gnsq_lite.net.os_threads import interpreter_exit, native_held_lock
 
 #: Seconds no wait and no lock outlasts in one go.
@@ -61,9 +62,11 @@ class Completion:
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
     """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is.
 
-    Raises ClosedError when Python exits.
+    Raises ClosedError when Python exits, and TimeoutError at once where the caller would wait for itself.
     """
     look_for_fork()
+    if holding and is_nested():
+        raise TimeoutError(WHY)
     parking = Parking()
     for each in completions:
         each._wakers.append(parking.wake)
@@ -146,11 +149,13 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     """Run *run* in a greenlet of *loop* and return its result; from any thread or greenlet.
 
     Raises ClosedError where the loop's thread is missing: in a forked child, and when the interpreter exits; and
-    TimeoutError after *timeout* seconds, while *run* goes on.
+    TimeoutError after *timeout* seconds, while *run* goes on, or at once where the caller would wait for itself.
     """
     look_for_fork()
     if loop.gone:
         raise ClosedError("this belongs to the parent process; make one in the child")
+    if must_not_wait():
+        raise TimeoutError(WHY)
     if loop.is_here() and getcurrent() is not loop.hub:
         return run(*args)
     outcome = Completion()
@@ -167,3 +172,33 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
 
     loop.call_soon(lambda: loop.spawn("call", work))
     return outcome.result(timeout)
+
+
+def run_or_leave(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> None:
+    """Have *run* run in a greenlet of *loop*, and wait for it; where the caller must not wait, it runs afterwards.
+
+    Raises as :func:`run_in_loop`.
+    """
+    if must_not_wait():
+        loop.call_soon(lambda: loop.spawn("call", run, *args))
+    else:
+        run_in_loop(loop, run, *args, timeout=timeout)
+
+
+#: How often one looks again when the loop's thread has changed what was looked at.
+_LOOKS = 100
+
+
+def look_in_loop(loop: Loop, look: Callable[[Any], Any], core: Any, timeout: float | None) -> Any:
+    """Return what *look*, which waits for nothing, sees of *core* in *loop*; where the caller must not wait, from here.
+
+    Raises as :func:`run_in_loop`.
+    """
+    if not must_not_wait():
+        return run_in_loop(loop, look, core, timeout=timeout)
+    for _ in range(_LOOKS):
+        try:
+            return look(core)
+        except RuntimeError:
+            pass
+    raise TimeoutError(WHY)

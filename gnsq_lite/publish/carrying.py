@@ -22,8 +22,8 @@ def pure_carry(connection: Any, publication: Any, command: bytes, /) -> int:
     return NOT_BEGUN
 
 
-def pure_know(connection: type, publication: type, taken: type, gathering: type, /) -> None:
-    """Do nothing: C wants to know where the fields of these classes are."""
+def pure_know(connection: type, publication: type, taken: type, gathering: type, holding: set[int], /) -> None:
+    """Do nothing: C wants to know where the fields of these classes are, and the threads that hold something."""
 
 
 carry, know, is_accelerated = pure_carry, pure_know, False

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 from gevent._hub_local import get_hub_if_exists
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.nested import WHY, Holding, holding, holds, is_nested, must_not_wait
+from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.carrying import make_lock
 from gnsq_lite.publish.publication import Publication
@@ -91,6 +93,8 @@ class InThreads:
 
     def publish_led(self, topic: str, body: bytes, timeout: float, key: bytes | None, partition: int | None) -> Any:
         """Do the same to the leader of the key's, the named, or the next partition."""
+        if holding and is_nested():
+            raise NotSent(WHY)
         publication = Publication(self._loop, topic, (body,), timeout, self.clock.now() + timeout, self._retries)
         publication.key, publication.partition = key, partition
         if self._is_first() and get_hub_if_exists() is None:
@@ -99,8 +103,7 @@ class InThreads:
                 return publication.outcome()
         PUBLISH_HEADS[topic]  # a bad name is refused here
         publication.data = b""
-        self._carry(publication)
-        return publication.result()
+        return self.leave_and_wait(publication)
 
     def publish_any(self, publication: Publication) -> Any:
         """Do the same with what may be more than one plain message, or goes to a leader."""
@@ -108,6 +111,8 @@ class InThreads:
         return self._publish_and_wait(publication, publication.command() if known else b"")
 
     def _publish_and_wait(self, publication: Publication, command: bytes) -> Any:
+        if holding and is_nested():
+            raise NotSent(WHY)
         # A thread with a hub of its own has greenlets, which a wait for the socket would hold up.
         if self._is_first() and get_hub_if_exists() is None:
             for _ in range(1 if self.routed else len(self._turns.connected)):
@@ -116,15 +121,29 @@ class InThreads:
                     break
                 if connection.publish(publication, publication.data or command):
                     return publication.outcome()
+        return self.leave_and_wait(publication)
+
+    def leave_and_wait(self, publication: Publication) -> Any:
+        """Leave it to the loop and wait.  Raises NotSent, and leaves nothing, where the caller must not wait."""
+        if must_not_wait():
+            raise NotSent(WHY)
         self._carry(publication)
         return publication.result()
 
+    @holds
     def queue(self, publication: Publication) -> bool:
         """Queue it on a connection, for the loop to send; False: the loop is to carry it out."""
-        connection = self._connection_for(publication) if self._is_first() else None
-        publication.carrier = self
-        if connection is None or not connection.put_in_thread(publication):
+        if holding and is_nested():
             return False
+        me = native_ident()
+        try:
+            holding.add(me)
+            connection = self._connection_for(publication) if self._is_first() else None
+            publication.carrier = self
+            if connection is None or not connection.put_in_thread(publication):
+                return False
+        finally:
+            holding.discard(me)
         self._cover(publication.deadline)
         return True
 
@@ -164,9 +183,10 @@ class InThreads:
 
     # -- what becomes of them
 
+    @holds
     def give_up(self, publication: Publication) -> None:
         """Settle it, whose deadline has passed, unless it just was; in its own thread."""
-        with self.lock:
+        with Holding(), self.lock:
             error = publication.expired(() if publication.sent else list(self._reasons()))
             first = publication.settle(error=error)
         if first:

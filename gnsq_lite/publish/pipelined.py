@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.errors import ConnectionLost, NotSent
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.nested import WHY, comes_from, holding, holds
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.options import ConnectionOptions
@@ -53,6 +54,9 @@ class Pipelined(Connection):
         self._destination, self._pending, self._taken = owner, pending, taken
         #: Whether a frame has come in part, or the bytes are no frames yet.
         self._partial = True
+        #: Whether a publish is on its way from *pending* to the socket, and what came meanwhile.
+        self._sends = False
+        self._behind: list[Publication] = []
 
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
@@ -60,10 +64,13 @@ class Pipelined(Connection):
             self._stream.offer(partial(self.loop.deliver, self._take_oks))
         super().run()
 
+    @holds
     def send_publish(self, publication: Publication) -> bool:
         """Send it; False, and nothing was sent, when the connection turns out to have ended; in the loop's thread."""
         pending = self._pending
         command, stream = publication.command(), cast("Stream", self._stream)
+        if self._sends:
+            return self._put_behind(publication)
         if not pending and self.clock.now() - self.read_at > STALE and stream.has_ended():
             # Its greenlet will find out in a moment; the message need not be lost with it.
             self._destination.on_disconnected(self)
@@ -72,16 +79,40 @@ class Pipelined(Connection):
             publication.sent = True
         elif not publication.mark_sent():
             return True
-        pending.append(publication)
-        if len(pending) > 1 or self._out:  # many that wait are joined, one is not
-            if len(pending) == MANY:
-                self.read_at_least(AT_ONCE)
-            self.send(command)
-        elif self._codec is None:
-            stream.write(command)
-        else:
-            self._emit(command)
+        try:
+            self._sends = True
+            holding.add(self.loop.ident)
+            pending.append(publication)
+            if len(pending) > 1 or self._out:  # many that wait are joined, one is not
+                if len(pending) == MANY:
+                    self.read_at_least(AT_ONCE)
+                self.send(command)
+            elif self._codec is None:
+                stream.write(command)
+            else:
+                self._emit(command)
+        except BaseException:  # interrupted: an answer may be expected to what is not sent
+            self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of a write"))
+            raise
+        finally:
+            self._sends = False
+            holding.discard(self.loop.ident)
+        if self._behind:
+            self._send_behind()
         return True
+
+    def _put_behind(self, publication: Publication) -> bool:
+        """Send it afterwards, in the middle of another.  Raises NotSent where the other would wait for it."""
+        if type(publication) is Publication and not publication.cost and comes_from(Pipelined.send_publish, 2):
+            raise NotSent(WHY)
+        self._behind.append(publication)
+        return True
+
+    def _send_behind(self) -> None:
+        behind, self._behind = self._behind, []
+        for publication in behind:
+            if not publication.done():
+                self.send_publish(publication)
 
     def _deliver(self, data: bytes) -> None:
         self._partial = True

@@ -254,15 +254,13 @@ class Producer:
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)
-        self.threads.hand_over(publication)
-        return publication.result()
+        return self.threads.leave_and_wait(publication)
 
     def carry_and_wait(self, publication: Publication) -> Any:
         """Send it, wait, and return its receipt; from any thread.  Raises its error."""
         if self.loop.is_shared:
             return self.threads.publish_any(publication)
-        self.carry(publication)
-        return publication.result()
+        return self.threads.leave_and_wait(publication)
 
     def carry(self, publication: Publication) -> None:
         """Send it, now or as soon as an nsqd can be reached; from any thread."""

@@ -14,6 +14,7 @@ from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.nested import WHY, holding, is_nested
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
@@ -170,6 +171,8 @@ class Publication(Completion, Generic[Outcome]):
     def _wait_for_result(self, timeout: float | None) -> None:
         loop = self._loop
         look_for_fork()
+        if holding and is_nested():
+            raise TimeoutError(WHY)
         if loop.gone and not self._done:
             raise of_the_parent()
         if loop.stopped and self.sent and not self._done:
@@ -208,10 +211,9 @@ class Publication(Completion, Generic[Outcome]):
         The short way: no timer; the deadline is the producer's to keep.
         """
         if not self._done:
-            self._greenlet = greenlet
             try:
                 while not self._done:  # another thread may settle it
-                    self._loop.park(greenlet)
+                    self._loop.park(greenlet, self)
             finally:
                 self._greenlet = None
         if self._error is not None:

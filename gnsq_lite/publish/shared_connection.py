@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import partial
 
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError
+from gnsq_lite.net.nested import holding, holds
+from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.stream import READ_SIZE, lost
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.carrying import DONE, NOT_BEGUN, held_lock, know
@@ -38,6 +40,7 @@ class SharedConnection(WatchedConnection):
 
     # -- for a caller's thread
 
+    @holds
     def publish(self, publication: Publication, command: bytes) -> bool:
         """Publish, and wait for the outcome, in the caller's thread; False: nothing was sent, it is the loop's."""
         done = NOT_BEGUN
@@ -45,6 +48,7 @@ class SharedConnection(WatchedConnection):
             done = self._carry(self, publication, command)
             if done == DONE:
                 return True
+            holding.add(native_ident())
             if done == NOT_BEGUN and not self._begin(publication, command):
                 return False
             while not publication.decided:
@@ -60,7 +64,9 @@ class SharedConnection(WatchedConnection):
             raise
         finally:
             if done != DONE:
+                holding.add(native_ident())
                 self._quit(publication)
+                holding.discard(native_ident())
 
     def _begin(self, publication: Publication, command: bytes) -> bool:
         """Queue it and take what role is free; False: it is the loop's."""
@@ -244,4 +250,4 @@ class SharedConnection(WatchedConnection):
             self.loop.call_soon(lambda: self.close(ConnectionLost(self.address, why)))
 
 
-know(SharedConnection, Publication, Taken, Gathering)
+know(SharedConnection, Publication, Taken, Gathering, holding)

@@ -15,6 +15,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.nested import holding, is_nested
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
@@ -180,8 +181,11 @@ class WatchedConnection(Connection):
 
     def unsent_publishes(self, *, take: bool = False) -> list[Publication]:
         """Return what is queued without an outcome, in order; with *take*, remove it too."""
-        with self._lock:
-            queue, self._queue = self._queue, [] if take else self._queue
+        if holding and is_nested():  # stats() of a signal handler
+            queue = list(self._queue)
+        else:
+            with self._lock:
+                queue, self._queue = self._queue, [] if take else self._queue
         return [publication for publication, _ in queue if publication is not None and not publication.done()]
 
     def look_after(self) -> None:

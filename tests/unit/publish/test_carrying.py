@@ -81,11 +81,11 @@ class Slots(Loose):
 @pytest.mark.skipif(not carrying.is_accelerated, reason="Python looks into nothing")
 def test_what_has_not_the_fields_is_refused() -> None:
     with pytest.raises(AttributeError):
-        carrying.know(Loose, Publication, Taken, Gathering)
+        carrying.know(Loose, Publication, Taken, Gathering, set())
     with pytest.raises(AttributeError):
-        carrying.know(Loose, Publication, Slots, Gathering)
+        carrying.know(Loose, Publication, Slots, Gathering, set())
     with pytest.raises(TypeError):
-        carrying.know(None, Publication, Taken, Gathering)  # type: ignore[arg-type]
+        carrying.know(None, Publication, Taken, Gathering, set())  # type: ignore[arg-type]
     for wrong in (None, Loose(), object):
         with pytest.raises(TypeError):
             carrying.carry(wrong, wrong, b"")
