@@ -55,8 +55,6 @@ class OrderedInThreads(OrderedConnection):
         self._is_brisk = False
         self._ended_at = self.clock.now()
         self._receive: Callable[[int], bytes]
-        self._write: Callable[[bytes, int], int]
-        self._flags = 0
 
     # -- in a handler's thread
 
@@ -70,7 +68,7 @@ class OrderedInThreads(OrderedConnection):
         try:
             data = self._receive(READ_SIZE)
         except (BlockingIOError, InterruptedError):
-            self._is_brisk = False
+            pass
         except OSError as error:
             data = lost(self.address, error)
         except BaseException:  # this thread is ended, maybe with bytes in its hands
@@ -94,17 +92,7 @@ class OrderedInThreads(OrderedConnection):
             self._reader = _THREAD
             self.finished += 1
             self.in_flight.count -= 1
-            data, sent = commands.finish(message.id), 0
-            try:
-                sent = self._write(data, self._flags)
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                self.loop.call_soon(partial(self.close, lost(self.address, error)))
-                return True
-            stream.bytes_out += sent
-            if sent < len(data):
-                stream.leave_rest(data[sent:])
+            self._send_here(commands.finish(message.id))
         return True
 
     def _is_watched(self) -> bool:
@@ -148,7 +136,7 @@ class OrderedInThreads(OrderedConnection):
         stream = self._stream
         is_plain = stream is not None and stream.tls is None and self._codec is None
         if stream is not None and is_plain and stream.share(self, int(_MOMENT * 1e6)):
-            self._receive, self._write, self._flags, _ = stream.calls()
+            self._receive = stream.calls()[0]
             self._is_lent = self._is_brisk = True
         super().run()
 
@@ -172,7 +160,6 @@ class OrderedInThreads(OrderedConnection):
 
     def _flush(self) -> None:
         with self._lock:
-            self._go_on_reading()
             super()._flush()
 
     def check(self, now: float) -> None:

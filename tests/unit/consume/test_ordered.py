@@ -207,3 +207,32 @@ def test_an_inline_handler_never_runs_in_the_hub() -> None:
     ((_, handle, again),) = bench.spawned
     handle(again)
     assert [message.attempts for message in bench.handled] == [1, 2]
+
+
+def test_messages_that_come_one_by_one_are_not_told_to_a_flow_control_that_does_not_watch() -> None:
+    bench = Bench(Message.finish)
+    bench.watches = False
+    bench.connection.set_ready(1)
+    bench.turn()
+    for number in range(3):
+        bench.clock.advance(1.0)
+        assert bench.read(number)
+        assert bench.turn() == fin(number)
+        assert bench.connection.in_flight.received_at == bench.handled[-1].received_at == bench.clock.now()
+    assert bench.connection.finished == bench.connection.received == 3
+    bench.assert_nothing_is_in_flight()
+    assert not bench.read()
+    bench.read(3, 4)  # a server that does not know of one at a time
+    assert bench.turn() == fin(3) + fin(4)
+    assert bench.connection.in_flight.count == 0
+
+
+def test_what_nsqd_does_not_take_of_a_fin_is_left_to_the_stream() -> None:
+    bench, left = Bench(), []
+    stream: Any = bench
+    stream.bytes_out, stream.leave_rest = 0, left.append
+    bench.connection._write = lambda data, flags: 5
+    bench.read(1)
+    bench.handled[0].finish()
+    assert (stream.bytes_out, left) == (5, [fin(1)[5:]])
+    bench.assert_nothing_is_in_flight()

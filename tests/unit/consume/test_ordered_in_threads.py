@@ -13,6 +13,7 @@ from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message, finish_new
+from gnsq_lite.net.os_threads import native_held_lock, start_native_thread
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
@@ -113,6 +114,9 @@ class ThreadBench(Bench):
     def watch(self) -> None:
         self.watched += 1
 
+    def abandon(self) -> None:
+        pass
+
     def close(self, reason: Any) -> None:
         self.closed = reason
         self.released += self.connection.leave()
@@ -169,7 +173,9 @@ def test_no_thread_waits_where_messages_come_now_and_then() -> None:
     bench.assert_nothing_is_in_flight()
 
 
-@pytest.mark.parametrize("what", ["the pool", "the flow control", "RDY 0", "a second message", "the end"])
+@pytest.mark.parametrize(
+    "what", ["the pool", "the flow control", "RDY 0", "a second message", "the end", "a read", "a write"]
+)
 def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(what: str) -> None:
     bench = ThreadBench()
     bench.can_spare = what != "the pool"
@@ -180,6 +186,9 @@ def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(what: str
         assert bench.turn() == b"RDY 0\n"
     if what == "a second message":
         bench.come(1)
+    if what == "a read":
+        assert bench.connection.loop_reads()
+    bench.unsent = 10 if what == "a write" else 0
     if what == "the end":
         bench.connection.send_close(lambda: None)
         bench.turn()
@@ -197,6 +206,9 @@ def test_what_is_no_single_message_is_the_loop_s(come: bytes) -> None:
     bench.socket.comes.append(come)
     assert finish_new(message)
     assert (bench.given, bench.next) == ([come], [])
+    bench.connection._deliver(frame(9))  # the loop reads it before any thread may read again
+    assert finish_new(bench.handled[-1])
+    assert bench.socket.sent == [fin(1)]
     assert bench.connection.loop_waits()
 
 
@@ -218,12 +230,13 @@ def test_the_loop_does_not_read_while_a_thread_does() -> None:
 
     def receive(size: int) -> bytes:
         seen.extend([bench.connection.loop_reads(), bench.connection.loop_waits()])
+        bench.clock.advance(0.001)
         return frame(2)
 
     bench.connection._receive = receive
     assert finish_new(message)
     assert seen == [False, False]
-    assert bench.next
+    assert bench.next[0].received_at == bench.clock.now()
 
 
 @pytest.mark.rule("HB-1")
@@ -309,6 +322,20 @@ def test_a_connection_is_closed_where_its_reading_thread_is_ended() -> None:
         finish_new(message)
     bench.turn()
     assert isinstance(bench.closed, ConnectionLost)
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    bench, held = ThreadBench(), native_held_lock()
+
+    def hold() -> None:
+        bench.connection._lock.acquire()
+        held.release()
+
+    start_native_thread("holds", hold)
+    assert held.acquire(True, 30.0)
+    assert not bench.connection._lock.acquire(blocking=False)
+    bench.connection.abandon()
+    assert bench.connection._lock.acquire(blocking=False)
 
 
 @pytest.mark.parametrize("room", [0, 5])
