@@ -20,7 +20,8 @@ from gnsq_lite.net.os_threads import native_ident
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The threads that hold something, by ident.  An exception may leave one in here: ask :func:`is_nested`.
+#: The threads that hold something, by ident.  An exception may leave one in here, until it holds something again: ask
+#: :func:`is_nested`.
 holding: set[int] = set()
 _codes: set[Any] = set()
 
@@ -39,13 +40,7 @@ def holds(function: F) -> F:
 
 def is_nested() -> bool:
     """Whether the caller has interrupted a call that holds something; ask only if :data:`holding` is not empty."""
-    me = native_ident()
-    if me not in holding:
-        return False
-    found = _is_called_by(_codes, sys._getframe(2))  # who asks may be about to hold something itself
-    if not found:
-        holding.discard(me)
-    return found
+    return native_ident() in holding and _is_called_by(_codes, sys._getframe(2))  # who asks may be about to hold, too
 
 
 def comes_from(function: Callable[..., Any], above: int) -> bool:

@@ -154,10 +154,12 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     look_for_fork()
     if loop.gone:
         raise ClosedError("this belongs to the parent process; make one in the child")
-    if must_not_wait():
+    if holding and is_nested():
         raise TimeoutError(WHY)
-    if loop.is_here() and getcurrent() is not loop.hub:
-        return run(*args)
+    if loop.is_here():
+        if getcurrent() is not loop.hub:
+            return run(*args)
+        raise TimeoutError(WHY)
     outcome = Completion()
 
     def work() -> None:
@@ -179,7 +181,7 @@ def run_or_leave(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float
 
     Raises as :func:`run_in_loop`.
     """
-    if must_not_wait():
+    if not loop.stopped and must_not_wait():
         loop.call_soon(lambda: loop.spawn("call", run, *args))
     else:
         run_in_loop(loop, run, *args, timeout=timeout)
@@ -194,7 +196,7 @@ def look_in_loop(loop: Loop, look: Callable[[Any], Any], core: Any, timeout: flo
 
     Raises as :func:`run_in_loop`.
     """
-    if not must_not_wait():
+    if loop.stopped or not must_not_wait():
         return run_in_loop(loop, look, core, timeout=timeout)
     for _ in range(_LOOKS):
         try:
