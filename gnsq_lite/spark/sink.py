@@ -59,7 +59,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish one task's rows."""
-        return publish(self._options, iterator)
+        return publish(self._options, iterator, streams=False)
 
     def commit(self, messages: list[Any]) -> None:
         """All tasks are done."""

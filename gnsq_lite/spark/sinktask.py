@@ -26,9 +26,13 @@ class Published(WriterCommitMessage):
     query: str = ""
 
 
-def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Published:
-    """Publish a task's rows; in the task."""
-    task = current_task()
+def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, streams: bool = True) -> Published:
+    """Publish a task's rows; in the task.
+
+    Not *streams*: without a marker.  A batch write in foreachBatch has its batch's number, and so has the next write
+    there: it would take the rows of the first for its own.
+    """
+    task = current_task() if streams else None
     marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
     sink = Sink(
         shared_writer(options),

@@ -103,6 +103,24 @@ def test_a_stream_is_published_and_its_markers_are_cleaned_up(
     assert len(list((tmp_path / "markers").glob("*"))) <= 2
 
 
+def test_two_writes_of_one_foreach_batch_are_published_whole_whatever_markers_there_are(
+    spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path
+) -> None:
+    def both(frame: Any, batch_id: int) -> None:
+        for half in range(2):
+            rows = frame.where(f"value div 2 % 2 = {half}").selectExpr("string(value) AS body")
+            write(rows, nsqd, f"{topic}-{half}", markerDir=str(tmp_path / "markers"))
+
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
+    query = stream.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        for half in range(2):
+            wanted = [n for n in range(100) if n // 2 % 2 == half]
+            assert sorted(map(int, received(nsqd, f"{topic}-{half}", 50)))[:50] == wanted
+    finally:
+        query.stop()
+
+
 def corpus(limit: int = 20_000) -> list[bytes]:
     """Return real input: the lines of Python's own library, each with its number."""
     from itertools import islice
