@@ -25,7 +25,7 @@ from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
-from gnsq_lite.spark.spoolmeta import SpoolError, read_meta
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, read_meta
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -51,7 +51,11 @@ class NsqBatchReader(DataSourceReader):
                 " frees the name"
             )
         options = self._options
-        groups = segments.grouped(segments.listed(self._directory), options.rows_per_segment, options.segment_max_bytes)
+        found = segments.listed(self._directory)
+        made, here = (json.loads((self._directory / "DONE").read_text())["rows"], sum(one.rows for one in found))
+        if here != made:
+            raise DataLoss(f"snapshot {self._directory} was made of {made} rows; the files of {here} are there")
+        groups = segments.grouped(found, options.rows_per_segment, options.segment_max_bytes)
         meta = read_meta(self._directory)
         spool = "" if meta is None else meta.uuid
         inline = options.spool_transfer == "inline"

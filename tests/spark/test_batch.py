@@ -16,7 +16,7 @@ from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.places import open_spool
 from gnsq_lite.spark.schema import to_batch
-from gnsq_lite.spark.spoolmeta import SpoolError
+from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError
 from tests.spark.fakes import FakeMessage, FakeReceiver
 
 
@@ -61,6 +61,14 @@ def rows(made: Reader) -> list[int]:
     made.messages = []
     copy = pickle.loads(pickle.dumps(NsqBatchReader(made._options)))
     return [int(b) for p in partitions for batch in copy.read(p) for b in batch.column("body").to_pylist()]
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_snapshot_that_lost_a_file_is_not_read_as_if_it_were_whole(tmp_path: Path) -> None:
+    assert rows(reader(tmp_path, "a", 0, 5, segmentMaxRecords="2")) == [0, 1, 2, 3, 4]
+    sorted((tmp_path / "snapshot-a").glob("seg-*"))[1].unlink()
+    with pytest.raises(DataLoss, match="was made of 5 rows; the files of 3 are there"):
+        reader(tmp_path, "a").partitions()
 
 
 @pytest.mark.rule("PIPE-3")
