@@ -9,7 +9,6 @@ is removed, its plan first: who publishes in one without a plan finishes nothing
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -20,7 +19,6 @@ from gnsq_lite.spark.segments import SegmentDamaged
 from gnsq_lite.spark.shelves import Shelf
 
 _END = b"GNSQEND1"
-_NAME = re.compile(r"e(\d{16})-(?:s\d{4}-c\d{6}|plan)\.\w+")
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,8 @@ def read_plan(shelf: Shelf, epoch: int) -> Plan | None:
 
 def forget_epochs(shelf: Shelf, up_to: int) -> None:
     """Remove the logs of the epochs up to *up_to*; their plans first, see :meth:`EpochLog.is_over`."""
-    found = [(name, _NAME.fullmatch(name)) for name in shelf.names()]
-    gone = {name: int(match[1]) for name, match in found if match is not None and int(match[1]) <= up_to}
+    found = [(name, segments.epoch_of(name)) for name in shelf.names()]
+    gone = {name: epoch for name, epoch in found if epoch is not None and epoch <= up_to}
     plans = {_plan(epoch) for epoch in gone.values()}
     shelf.remove(sorted(plans))
     shelf.remove([name for name in gone if name not in plans])

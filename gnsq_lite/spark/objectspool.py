@@ -20,7 +20,7 @@ from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.files import Blobs, Store
 from gnsq_lite.spark.objectlog import ObjectLog, Patience
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
-from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible, refuse_other
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -70,6 +70,12 @@ class ObjectSpool:
             )
         self.segments, self._past = self._log.take_over(lock_wait)
         self.meta = replace(meta, committed=self._log.committed())
+        epochs = map(segments.epoch_of, self._log.store.below("epochs/").names())
+        try:
+            refuse_other(self.directory, "executors", filter(None, epochs), self.meta.committed)
+        except SpoolError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let another writer in."""

@@ -19,7 +19,16 @@ import pyarrow as pa
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.files import Files, Store
 from gnsq_lite.spark.objectlog import ObjectLog, Patience, create_once
-from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolNotVisible, check_visible, lock_directory, read_meta
+from gnsq_lite.spark.segments import listed
+from gnsq_lite.spark.spoolmeta import (
+    Meta,
+    SpoolError,
+    SpoolNotVisible,
+    check_visible,
+    lock_directory,
+    read_meta,
+    refuse_other,
+)
 
 
 class Shelf(Protocol):
@@ -150,6 +159,14 @@ class DirectorySpool:
         found = read_meta(self._directory)
         if found is None:
             self.commit(meta)
+        committed = (found or meta).committed
+        numbers = [segment.number for segment in listed(self._directory)]
+        numbers += [committed + 1 for _ in self._directory.glob("open-*.part")]  # they have none yet
+        try:
+            refuse_other(self._directory, "driver", numbers, committed)
+        except SpoolError:
+            self.close()
+            raise
         return found or meta
 
     def check_mine(self) -> None:
@@ -191,7 +208,12 @@ class RemoteSpool:
     def _open(self, meta: Meta, wait: float) -> Meta:
         found = self._log.make_meta(meta)
         if (found.topic, found.channel) == (meta.topic, meta.channel):
-            self._log.take_over(wait)
+            waiting, _ = self._log.take_over(wait)
+            try:
+                refuse_other(self._log.store.url, "driver", (segment.number for segment in waiting), 0)
+            except SpoolError:
+                self.close()
+                raise
         return replace(found, committed=self._log.committed())
 
     def check_mine(self) -> None:

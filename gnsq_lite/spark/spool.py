@@ -30,7 +30,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Files, Folder
 from gnsq_lite.spark.segments import Segment
-from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta, refuse_other
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -113,6 +113,8 @@ class Spool:
                 " each query needs its own spoolDir"
             )
         self.meta = meta
+        epochs = (segments.epoch_of(path.name) for path in self.directory.iterdir())
+        refuse_other(self.directory, "executors", filter(None, epochs), meta.committed)
         found = segments.listed(self.directory)
         past = segments.listed(self.done)
         self.newest = max([meta.committed, *(segment.number for segment in found + past)])

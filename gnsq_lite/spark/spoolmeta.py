@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,15 @@ def parse_meta(text: str, where: str) -> Meta:
     except (ValueError, TypeError, AttributeError) as error:
         raise SpoolError(f"{where} is not readable: {error}") from error
     raise SpoolError(f"{where} is of a spool of version {version}; this library knows version 1")
+
+
+def refuse_other(where: object, receiver: str, numbers: Iterable[int], committed: int) -> None:
+    """Raise SpoolError where rows of the other *receiver* wait: no query of this one's would ever have them."""
+    if any(number > committed for number in numbers):
+        raise SpoolError(
+            f"spool {where} holds rows of a query with receiver={receiver}, acknowledged to nsqd and not committed:"
+            " go on with that receiver and its checkpoint, or give this query another spoolDir"
+        )
 
 
 def check_visible(directory: Path, spool: str) -> None:

@@ -16,6 +16,7 @@ from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_ep
 from gnsq_lite.spark.epochs import EpochPartition, EpochTask, NsqEpochReader, slot_partitions
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.places import open_spool
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
 from gnsq_lite.spark.shelves import DirectoryShelf
@@ -301,3 +302,31 @@ def test_a_task_that_does_not_see_the_spool_receives_nothing(tmp_path: Path) -> 
     reader.stop()
     with pytest.raises(SpoolNotVisible, match="another spool"):
         reader.read(replace(partition, spool="the driver's"))
+
+
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_spool_where_rows_of_the_other_receiver_wait_is_refused(tmp_path: Path, sealed: bool) -> None:
+    driver = open_spool(tmp_path, options(tmp_path), Files())
+    driver.append([(-1, to_batch(messages(0, 2)))])
+    end = driver.roll() if sealed else 1
+    driver.close()
+    for _ in range(2):  # the lock is free again
+        with pytest.raises(SpoolError, match="receiver=driver, acknowledged to nsqd and not committed"):
+            NsqEpochReader(options(tmp_path)).initialOffset()
+    driver = open_spool(tmp_path, options(tmp_path), Files())
+    driver.commit(end)
+    driver.close()
+    reader = NsqEpochReader(options(tmp_path))
+    start = reader.initialOffset()
+    assert start["epoch"] == end, "what is committed is in nobody's way"
+    later = reader.latestOffset(start, None)
+    reader.partitions(start, later)
+    reader.stop()
+    with pytest.raises(SpoolError, match="receiver=executors, acknowledged to nsqd and not committed"):
+        open_spool(tmp_path, options(tmp_path), Files())
+    reader = NsqEpochReader(options(tmp_path))
+    reader.partitions(start, later)
+    reader.commit(later)
+    reader.stop()
+    open_spool(tmp_path, options(tmp_path), Files()).close()
