@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gnsq_lite.errors import BacklogFull
-from gnsq_lite.net.nested import holding, holds, is_nested
-from gnsq_lite.net.os_threads import native_ident, native_lock
+from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.publication import Publication
 
@@ -16,38 +15,32 @@ class Backlog:
         self._most, self._taken = most, taken
         self._lock = native_lock()
         self._reserved = self._released = 0
-        #: Of calls that came in the middle of :meth:`reserve`, and are not in the sum yet.
-        self._nested: list[int] = []
+        #: Of calls that found the lock taken, and are not in the sum yet.
+        self._aside: list[int] = []
 
     @property
     def size(self) -> int:
         """Bytes without an outcome."""
-        return self._reserved + sum(self._nested) - self._released - self._taken.bytes
+        return self._reserved + sum(self._aside) - self._released - self._taken.bytes
 
-    @holds
     def reserve(self, publication: Publication, size: int) -> None:
-        """Count a publish; from any thread.  Raises BacklogFull."""
-        if holding and is_nested():
-            self._check(size)
-            self._nested.append(size)
-        else:
-            me = native_ident()
+        """Count a publish; from any thread, without waiting.  Raises BacklogFull."""
+        lock = self._lock
+        if lock.acquire(False):
             try:
-                holding.add(me)
-                self._reserve(size)
+                while self._aside:
+                    self._reserved += self._aside.pop()
+                self._check(self._reserved - self._released - self._taken.bytes + size)
+                self._reserved += size
             finally:
-                holding.discard(me)
+                lock.release()
+        else:  # another thread's, or that of a call in whose middle a signal handler came
+            self._check(self.size + size)
+            self._aside.append(size)
         publication.cost = size
 
-    def _reserve(self, size: int) -> None:
-        with self._lock:
-            self._check(size)
-            self._reserved += size
-            while self._nested:
-                self._reserved += self._nested.pop()
-
     def _check(self, size: int) -> None:
-        if self.size + size > self._most:
+        if size > self._most:
             raise BacklogFull(f"{self._most} bytes are unanswered already (max_pending); nothing was sent")
 
     def release(self, size: int) -> None:
