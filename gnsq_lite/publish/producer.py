@@ -290,6 +290,8 @@ class Producer:
             self._send(publication)
         else:
             self._dispatch(publication)
+        if self.ended:  # a signal handler has closed it in the middle of this: nothing was sent since
+            self.outcomes.settle(publication, error=ClosedError("the Writer was closed"))
 
     def _dispatch(self, publication: Publication) -> None:
         if self.routed or publication.request is None or publication.data or self.undecided:

@@ -58,8 +58,8 @@ def strike(number, frame):
 busy = False
 signal.signal(signal.SIGALRM, strike)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-ends, number = time.monotonic() + 20, 0
-while (number < 300 or struck < 200) and time.monotonic() < ends:
+ends, number, enough = time.monotonic() + 20, 0, 40 if act == "flush" else 200
+while (number < 300 or struck < enough) and time.monotonic() < ends:
     number += 1
     publish(main, b"main-%d" % number)
 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -158,3 +158,29 @@ def test_a_signal_handler_that_closes_the_writer_it_interrupted_ends_the_program
         assert done.returncode == 0, done.stderr.decode()
         assert (b"closed" in done.stdout) == (how == "return")
         assert b"Traceback" not in done.stderr, done.stderr.decode()
+
+
+#: A handler that comes once the publish is taken, and before it is sent.
+CLOSED = """
+import sys
+from gevent import monkey; monkey.patch_all()
+from gnsq_lite import Writer
+from gnsq_lite.errors import ClosedError
+writer = Writer(sys.argv[1])
+writer.publish(sys.argv[2], b"x")
+send = writer._core._send
+def close_and_send(publication):
+    writer.close()
+    send(publication)
+writer._core._send = close_and_send
+try:
+    writer.publish(sys.argv[2], b"y")
+except ClosedError:
+    print("closed")
+"""
+
+
+def test_a_publish_that_a_handler_closed_the_writer_under_is_told_so(secured: ServerHandle, topic: str) -> None:
+    done = python(CLOSED, secured.tcp_address, topic, limit=60.0)
+    assert done.stdout == b"closed\n", done.stderr.decode()
+    assert stored(secured, topic) == {b"x": 1}
