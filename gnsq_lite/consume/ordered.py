@@ -16,7 +16,7 @@ from greenlet import getcurrent
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.os_threads import native_ident
-from gnsq_lite.net.stream import lost
+from gnsq_lite.net.stream import Stream, lost
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
 from gnsq_lite.wire import commands
 
@@ -38,12 +38,16 @@ class OrderedConnection(Subscribed):
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
         stream = self._stream
         if stream is not None and stream.tls is None and self._codec is None:
-            _, self._write, self._flags, _ = stream.calls()
+            self._use_socket(stream)
         super().run()
+
+    def _use_socket(self, stream: Stream) -> None:
+        """Have what passes the stream by, where no bytes change on their way."""
+        _, self._write, self._flags, _ = stream.calls()
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: as ever, but at the cost of what one message needs that comes when no other is in flight."""
-        if self.in_flight.count or self._flow.watches or not self._share:
+        if self.in_flight.count or self._is_watched():
             return super()._take_messages(data)
         self.read_at = now = self.clock.now()
         messages = self._decoder.feed_messages(data)
@@ -56,13 +60,17 @@ class OrderedConnection(Subscribed):
             self._messages_to.handle(messages)
         return True
 
+    def _is_watched(self) -> bool:
+        """Whether the flow control is to be told of each message."""
+        return self._flow.watches or not self._share
+
     def _on_messages(self, messages: list[Message]) -> None:
         self._count_in(messages)
         if len(messages) == 1 and self._sequence.begins(messages[0]):  # as nearly always
             self._messages_to.handle(messages)
             return
         for message in messages:
-            self._ask(partial(self._sequence.arrived, message))
+            self._ask(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
         """Send FIN, or queue it where that is for the loop's thread to do; the next message may be handled."""
@@ -82,7 +90,7 @@ class OrderedConnection(Subscribed):
         if self._limit.rests:
             self._limit.look()
         if not self._sequence.ends(message):
-            self._ask(partial(self._sequence.finished, message))
+            self._ask(self._sequence.finished, message)
 
     def _send_here(self, data: bytes) -> None:
         """Send *data*, while nothing else waits to be sent; what nsqd does not take now is for the loop."""
@@ -105,7 +113,7 @@ class OrderedConnection(Subscribed):
     def _flush(self) -> None:
         super()._flush()
         while self._ended:
-            self._ask(partial(self._sequence.finished, self._ended.popleft()))
+            self._ask(self._sequence.finished, self._ended.popleft())
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
@@ -137,11 +145,11 @@ class OrderedConnection(Subscribed):
         return list(self._sequence.cut())
 
     def _ask_soon(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        self.loop.call_soon(partial(self._ask, partial(decide, *about)))
+        self.loop.call_soon(partial(self._ask, decide, *about))
 
-    def _ask(self, decide: Callable[[], Iterable[Decision]]) -> None:
+    def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
         """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""
-        for decision in decide():
+        for decision in decide(*about):
             if isinstance(decision, Handle):
                 if self._reads_in_hub or getcurrent() is not self.loop.hub:
                     self._messages_to.handle([decision.message])
@@ -164,7 +172,7 @@ class OrderedConnection(Subscribed):
 
         def release() -> None:
             timer.close()
-            self._ask(partial(self._sequence.release, message))
+            self._ask(self._sequence.release, message)
             if self.is_open():
                 self._flow.rest(self.endpoint, False)
 

@@ -20,7 +20,7 @@ from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_rlock
-from gnsq_lite.net.stream import READ_SIZE, lost
+from gnsq_lite.net.stream import READ_SIZE, Stream, lost
 from gnsq_lite.policy.sequence import Decision, Sequence
 from gnsq_lite.wire import commands
 
@@ -95,10 +95,6 @@ class OrderedInThreads(OrderedConnection):
             self._send_here(commands.finish(message.id))
         return True
 
-    def _is_watched(self) -> bool:
-        """Whether the flow control is to be told of each message."""
-        return self._flow.watches or not self._share
-
     def _take_read(self, data: bytes | NSQConnectionError | None) -> None:
         """Begin the message that a read has brought; else the loop goes on."""
         with self._lock:
@@ -131,14 +127,12 @@ class OrderedInThreads(OrderedConnection):
 
     # -- in the loop
 
-    def run(self) -> None:
-        """Read until the connection ends, beside the threads; waits.  Always ends with an exception, the reason."""
-        stream = self._stream
-        is_plain = stream is not None and stream.tls is None and self._codec is None
-        if stream is not None and is_plain and stream.share(self, int(_MOMENT * 1e6)):
+    def _use_socket(self, stream: Stream) -> None:
+        """Also: have threads read beside the loop."""
+        super()._use_socket(stream)
+        if stream.share(self, int(_MOMENT * 1e6)):
             self._receive = stream.calls()[0]
             self._is_lent = self._is_brisk = True
-        super().run()
 
     def _take_messages(self, data: bytes) -> bool:
         with self._lock:
@@ -153,10 +147,10 @@ class OrderedInThreads(OrderedConnection):
             if self._reader is _NOBODY and self.is_open():
                 self._stream.watch()  # type: ignore[union-attr]
 
-    def _ask(self, decide: Callable[[], Iterable[Decision]]) -> None:
+    def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
         with self._lock:
             self._go_on_reading()
-            super()._ask(decide)
+            super()._ask(decide, *about)
 
     def _flush(self) -> None:
         with self._lock:

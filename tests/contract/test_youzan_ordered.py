@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, clus
 __all__ = ["cluster"]
 
 pytestmark = [pytest.mark.rule("YZ-6"), pytest.mark.rule("BACK-1")]
+
+
+def in_order(cluster: Cluster, topic: str, handle: Callable[[Any], None], **options: Any) -> Reader:
+    """Return a Reader of an ordered topic, with the options of any."""
+    dialect = YouzanDialect(ordered=True)
+    return Reader(topic, "c", handle, lookupd_http_addresses=cluster.lookupd, dialect=dialect, **options)
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 8])
@@ -34,12 +41,10 @@ def test_a_failed_message_pauses_its_partition_alone_and_is_handled_again_after_
         else:
             flowed.append(now)
 
-    reader = Reader(
+    reader = in_order(
+        cluster,
         topic,
-        "c",
         handle,
-        lookupd_http_addresses=cluster.lookupd,
-        dialect=YouzanDialect(ordered=True),
         max_in_flight=max_in_flight,
         max_attempts=10,
         requeue_delay=1.0,
@@ -90,12 +95,10 @@ def test_threads_go_from_message_to_message_in_order_and_keep_their_connections(
         got[message.partition].append(number)
         running[message.partition] -= 1
 
-    reader = Reader(
+    reader = in_order(
+        cluster,
         topic,
-        "c",
         handle,
-        lookupd_http_addresses=cluster.lookupd,
-        dialect=YouzanDialect(ordered=True),
         handler_pool="thread",
         max_in_flight=8,
         requeue_delay=0.1,

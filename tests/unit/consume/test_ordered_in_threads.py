@@ -87,6 +87,14 @@ class ThreadBench(Bench):
         assert self.read(number)
         return self.handled[-1]
 
+    def read_next(self) -> Message:
+        """The thread that has handled the first message reads the second and hands it to itself."""
+        first = self.come(1)
+        self.socket.comes.append(frame(2))
+        finish_new(first)
+        (second,) = self.next
+        return second
+
     # -- the stream
 
     def share(self, sharing: Any, wait_us: int) -> bool:
@@ -242,24 +250,20 @@ def test_the_loop_does_not_read_while_a_thread_does() -> None:
 @pytest.mark.rule("HB-1")
 def test_the_loop_watches_again_while_a_handler_works() -> None:
     bench = ThreadBench()
-    message = bench.come(1)
-    bench.socket.comes.append(frame(2))
-    finish_new(message)
+    message = bench.read_next()
     bench.connection.check(bench.clock.now())
     assert bench.watched == 1
     assert bench.connection.loop_reads()  # a heartbeat
     assert bench.connection.loop_waits()
-    assert finish_new(bench.next[0])
+    assert finish_new(message)
     assert bench.socket.sent == [fin(1), fin(2)]
 
 
 def test_a_message_that_a_thread_has_read_goes_back_as_any_other() -> None:
     bench = ThreadBench()
-    message = bench.come(1)
-    bench.socket.comes.append(frame(2))
-    finish_new(message)
+    message = bench.read_next()
     bench.turn()
-    bench.next[0].requeue(0.0)
+    message.requeue(0.0)
     assert bench.turn() == req(2)
     assert bench.watched
     bench.assert_nothing_is_in_flight()
@@ -268,10 +272,7 @@ def test_a_message_that_a_thread_has_read_goes_back_as_any_other() -> None:
 @pytest.mark.rule("MSG-2")
 def test_a_message_that_a_thread_has_read_may_be_answered_later() -> None:
     bench = ThreadBench()
-    message = bench.come(1)
-    bench.socket.comes.append(frame(2))
-    finish_new(message)
-    later = bench.next[0]
+    later = bench.read_next()
     later.enable_async()
     assert not finish_new(later)
     bench.connection.left_open(later)

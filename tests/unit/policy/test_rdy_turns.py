@@ -30,6 +30,16 @@ def two_for_one(clock: FakeClock) -> tuple[Fed, str, str]:
     return allocator, "first", "second"
 
 
+def two_at_rest(clock: FakeClock, max_in_flight: int, max_rdy_count: int) -> Fed:
+    """Return an allocator of "a" and "b", each with its RDY for good."""
+    allocator = Fed(max_in_flight, clock=clock, rng=random.Random(1))
+    for key in "ab":
+        allocator.add(key, max_rdy_count)
+    clock.advance(SETTLE)
+    allocator.tick()
+    return allocator
+
+
 @pytest.mark.rule("RDY-6")
 def test_an_idle_connection_yields_after_the_idle_timeout_and_not_before(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)
@@ -64,11 +74,7 @@ def test_it_is_to_be_told_only_where_a_rdy_may_follow(clock: FakeClock) -> None:
 
 @pytest.mark.rule("MSG-5")
 def test_while_more_is_out_than_is_allowed_it_is_told_of_all_connections(clock: FakeClock) -> None:
-    allocator = Fed(4, clock=clock, rng=random.Random(1))
-    for key in "ab":
-        allocator.add(key, 2500)
-    clock.advance(SETTLE)
-    allocator.tick()
+    allocator = two_at_rest(clock, 4, 2500)
     allocator.received("b", 2)
     allocator.received("a", 4)  # nsqd has taken two back
     assert (allocator.watches, allocator.charged) == (True, 6)
@@ -375,11 +381,7 @@ def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clo
 
 @pytest.mark.rule("YZ-6")
 def test_where_there_is_rdy_for_all_one_that_goes_on_has_it_at_once(clock: FakeClock) -> None:
-    allocator = Fed(8, clock=clock, rng=random.Random(1))
-    for key in "ab":
-        allocator.add(key, 1)
-    clock.advance(SETTLE)
-    allocator.tick()
+    allocator = two_at_rest(clock, 8, 1)
     allocator.received("a", 1)
     assert [(c.key, c.count) for c in allocator.rest("a", True)] == [("a", 0)]
     assert allocator.charged == 1
