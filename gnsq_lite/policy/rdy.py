@@ -240,8 +240,12 @@ class ReadyAllocator:
         return sum(connection.size for connection in self._connections.values())
 
     def ready(self, key: Key) -> int:
-        """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then."""
-        return self._connections[key].size
+        """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then.
+
+        0 for one that is not taken in: a signal handler may ask while that is under way.
+        """
+        connection = self._connections.get(key)
+        return 0 if connection is None else connection.size
 
     def is_starved(self) -> bool:
         """Return whether a connection has 85 % or more of its RDY in flight: few or no more will come (RDY-7)."""
