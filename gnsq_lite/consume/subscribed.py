@@ -113,8 +113,16 @@ class Subscribed(Connection):
         self._is_handing_on = True
         self._messages_to.handle(messages)
         self._is_handing_on = False
-        if chooses and not (self._due or self._fins.due):  # after the handlers that could begin
+        if chooses and not (self._due or self._fins.due):  # else that looks at the read, after the handlers
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """Have the read looked at: where handlers answer at once their answers will, and if not, the next tick."""
+        delivery = self._delivery
+        if delivery is None or not delivery.is_quick or len(self._fins):
             self._flush_soon()
+        else:
+            self._tick_in(TICK)
 
     def _count_in(self, messages: list[Message]) -> bool:
         """Count what a read brought, before any of it is handled; return whether the delivery is to choose by it."""
@@ -160,6 +168,10 @@ class Subscribed(Connection):
             if not delivery.is_full:
                 self._stop_delivery()
             return
+        self._tick_in(after)
+
+    def _tick_in(self, after: float) -> None:
+        """Have a tick in so many seconds, or before."""
         due = self.clock.now() + after
         if self._delivery_timer is not None:
             if due > self._look_at - TICK / 2:
@@ -290,11 +302,12 @@ class Subscribed(Connection):
                 self._watch_delivery(delivery)
         if not data:
             return
+        if finished or requeued:  # the RDY that may follow goes out after these
+            self._tell_flow(finished + requeued, success=finished > 0)
         self._emit(data)
         if finished or requeued:
             if self._limit.rests:
                 self._limit.look()
-            self._tell_flow(finished + requeued, success=finished > 0)
             if self._on_answered is not None:
                 self._on_answered()
 

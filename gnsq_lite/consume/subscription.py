@@ -119,7 +119,7 @@ class Subscription:
         given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
         if sequence is None:
             prompt = settings.is_prompt
-            return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool == "greenlet")
+            return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool != "inline")
         if isinstance(owner.pool, ThreadPool) and not settings.batch_size:
             return OrderedInThreads(owner.pool, sequence, *given)
         return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")

@@ -53,8 +53,7 @@ class Stream:
     """An open connection.  ``read`` waits; ``write`` never does: what nsqd does not take yet is kept, in order."""
 
     def __init__(self, loop: Loop, sock: Any, address: str) -> None:
-        self._loop = loop
-        self._hub = loop.hub
+        self._loop, self._hub = loop, loop.hub
         self._sock = sock
         self.address = address
         self.closed: NSQConnectionError | None = None
@@ -74,7 +73,7 @@ class Stream:
         self._sharing: SocketSharing | None = None
         self._offer: Callable[[], bool] | None = None
         #: What others have read, and decrypted, and left to the loop's reader, who takes it before it reads itself.
-        self._given: deque[bytes | NSQConnectionError] = deque()
+        self._given: deque[bytes | Exception] = deque()
 
     # -- reading
 
@@ -84,7 +83,7 @@ class Stream:
             self._wait_readable()
             if self._given:
                 given = self._given.popleft()
-                if isinstance(given, NSQConnectionError):
+                if isinstance(given, Exception):
                     raise given
                 return given
             try:
@@ -125,7 +124,7 @@ class Stream:
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
 
-        It must not raise, nor wait.
+        So is an Exception that it raises.  It must not wait.
         """
         if self.tls is None:
             self._offer = partial(self._take, take)
@@ -142,9 +141,12 @@ class Stream:
             self._given.append(lost(self.address, error))
             return False
         self.bytes_in += len(data)
-        if take(data):
-            return True
-        self._given.append(data)
+        try:
+            if take(data):
+                return True
+            self._given.append(data)
+        except Exception as error:
+            self._given.append(error)
         return False
 
     def read_at_least(self, size: int) -> None:
@@ -268,7 +270,7 @@ class Stream:
             return not isinstance(error, (BlockingIOError, InterruptedError))
         return True
 
-    def give(self, data: bytes | NSQConnectionError) -> None:
+    def give(self, data: bytes | Exception) -> None:
         """Have the loop's reader go on with what a thread has read, and decrypted, in its place; from that thread.
 
         It is the reader's from now on: what the loop reads itself, be it the end of the stream, came later.

@@ -92,7 +92,6 @@ class Delivery:
         "_full_since",
         "_full_until",
         "_in_flight",
-        "_is_quick",
         "_kept_since",
         "_longest_trip",
         "_oldest",
@@ -105,6 +104,7 @@ class Delivery:
         "_trip",
         "_window",
         "is_full",
+        "is_quick",
         "limit",
         "ready",
         "tick_after",
@@ -137,7 +137,8 @@ class Delivery:
         self._oldest = Least(ends=True)  # of ages, negative: of those that came just before
         self._before_flush: int | None = None  # the window before nsqd was made to flush
         self._coarse = 0.0  # seconds by which the last read before that may be earlier than it seems
-        self._is_quick = True  # handlers answer before the next tick
+        #: Whether handlers answer before the next tick, so that their answers show a read soon enough.
+        self.is_quick = True
         self._kept_since: float | None = None  # when the first answer began to wait
         self._full_since: float | None = None  # also while nsqd is made to flush in between
         self._full_until = float("-inf")
@@ -221,7 +222,7 @@ class Delivery:
         elif opened_at is not None:
             self._full_since = None
             self._fit(min(int(self._span / max(self._every, 1e-9)), 2 * self._window))
-        if not self._is_quick:
+        if not self.is_quick:
             self._adjust()
         self._plan()
 
@@ -273,7 +274,7 @@ class Delivery:
             return False
         now, patience = self._clock.now(), self._patience()
         if in_flight == answers and now - self._read_at < TICK:
-            self._is_quick = True  # also where some waited: handlers need them to wait no more
+            self.is_quick = True  # also where some waited: handlers need them to wait no more
             return False
         if self.limit <= 1 or not self._window == self.ready - in_flight == 1 or self._every > _SELDOM:
             return False
@@ -296,7 +297,7 @@ class Delivery:
         if not self.is_full:
             self._allow(now)
             if not in_flight and now - self._read_at < TICK:
-                self._is_quick = True
+                self.is_quick = True
             self._adjust()
         self._plan()
 
@@ -318,7 +319,7 @@ class Delivery:
 
     def _look(self, received: int, in_flight: int) -> None:
         if not self.is_full and self._is_short():
-            self._is_quick = False
+            self.is_quick = False
             self._adjust()
             return
         now = self._clock.now()

@@ -56,6 +56,25 @@ def test_what_a_thread_has_read_comes_before_what_the_loop_reads() -> None:
     stream.close(lost.value)
 
 
+def test_what_fails_with_what_was_offered_fails_the_reader() -> None:
+    """A handler's first thread that cannot start, for one: the connection ends, and nsqd sends its messages again."""
+
+    def take(data: bytes) -> bool:
+        raise BlockingIOError(data)
+
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    stream = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
+    stream.offer(take)
+    reader = gevent.spawn(stream.read)
+    gevent.sleep(0)
+    there.sendall(HEARTBEAT)
+    with pytest.raises(BlockingIOError):
+        reader.get(timeout=20)
+    there.close()
+    stream.close(ConnectionLost("nsqd:4150", "closed"))
+
+
 def test_what_fails_in_the_loop_is_logged_and_stops_neither_it_nor_what_else_is_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

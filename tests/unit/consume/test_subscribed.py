@@ -105,7 +105,26 @@ def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -
         message.finish()
         assert len(bench.due) == 1
         assert bench.turn() == b"FIN " + message.id + b"\n"
-        assert bench.timers == []
+        assert bench.running() == []
+
+
+@pytest.mark.rule("RDY-1")
+def test_a_read_is_looked_at_with_its_answers_where_handlers_are_quick_and_else_at_once() -> None:
+    bench = Bench()
+    bench.clock.advance(0.05)
+    first = bench.message()
+    assert bench.due == []
+    assert bench.running() == [TICK]
+    bench.clock.advance(TICK)
+    bench.timers[-1].act()  # the handler is slow
+    assert bench.turn() == commands.ready(2)
+    bench.message()
+    assert len(bench.due) == 1
+    assert bench.turn() == commands.ready(3)
+    first.finish()
+    assert bench.turn() == b""  # it waits for the next message
+    bench.message()
+    assert len(bench.due) == 1
 
 
 @pytest.mark.rule("RDY-4")
@@ -151,6 +170,8 @@ def test_a_share_that_comes_between_a_message_and_the_choice_counts_the_message(
     assert bench.connection._delivery is not None
     assert bench.connection._delivery._received == 1
     bench.turn()
+    bench.timers[-1].act()
+    assert bench.turn() == b""
     assert bench.running() == []  # with one there is nothing to choose
 
 

@@ -154,9 +154,13 @@ class Wire:
 
     def _watch(self) -> None:
         after = self.delivery.tick_after
-        if after is None and not self.delivery.is_full:
+        if after is not None:
+            self._tick_in(after)
+        elif not self.delivery.is_full:
             self._tick_at = math.inf
-        elif after is not None and self._now + after < self._tick_at - 0.5 * TICK:
+
+    def _tick_in(self, after: float) -> None:
+        if self._now + after < self._tick_at - 0.5 * TICK:
             self._tick_at = at = self._now + after
             self._at(at, lambda: self._tick(at))
 
@@ -180,7 +184,14 @@ class Wire:
         if self.prompt and not self.delivery.is_full:
             age = now - batch[-1] - self.skew
             self.delivery.received(len(batch), self.in_flight - self._answers, age, self.clock.now())
-            self._at(now, self._write_soon)
+            self._at(now, self._look_soon)
+
+    def _look_soon(self) -> None:
+        if not self._writing:
+            if self.delivery.is_quick and not self._answers:
+                self._tick_in(TICK)
+            else:
+                self._write_soon()
 
     def _work(self) -> None:
         while self.waiting and self.running < self.concurrency:
