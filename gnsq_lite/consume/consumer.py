@@ -83,7 +83,7 @@ class Consumer:
             self.ended,
             connections=self.connections.values,
             take_queued=self._take_queued,
-            busy=self.limits.busy,
+            busy=lambda: self.limits.busy() + self.hooks.left,  # else a handler's thread calls them, and is busy
             refuse=self._refuse,
             stop_discovery=self._stop_discovery,
             end=self._end,

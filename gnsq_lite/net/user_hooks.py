@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -98,6 +99,12 @@ class UserHooks:
         on_exit: Callable[[BaseException], None],
     ) -> None:
         self._loop, self._hooks, self._is_closing, self._on_exit = loop, hooks, is_closing, on_exit
+        self._left: deque[str] = deque()
+
+    @property
+    def left(self) -> int:
+        """How many that handlers' threads have left to the loop have not returned yet."""
+        return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:
         """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if there is one; from any thread."""
@@ -108,7 +115,8 @@ class UserHooks:
             self._loop.spawn("hook", self.call, name, *args)
             return
         if loop_for_hooks() is not None:  # nor is it to meet a patched lock in a native thread
-            self._loop.call_soon(partial(self.call, name, *args))
+            self._left.append(name)
+            self._loop.call_soon(partial(self._loop.spawn, "hook", self._call_left, name, *args))
             return
         try:
             hook(*args)
@@ -118,3 +126,9 @@ class UserHooks:
             if self._is_closing() and isinstance(error, gevent.GreenletExit):
                 raise  # this greenlet was killed, at the Reader's end
             log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)
+
+    def _call_left(self, name: str, *args: Any) -> None:
+        try:
+            self.call(name, *args)
+        finally:
+            self._left.pop()

@@ -72,6 +72,41 @@ def test_handlers_that_raise_hang_at_no_lock_of_loggings(
     assert (done.returncode, done.stdout) == (0, b"done\n"), done
 
 
+HOOKS = """
+from gevent import monkey
+monkey.patch_all()
+import sys, time
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+failures, told = [], []
+
+def handle(message):
+    failures.append(message)
+    raise ValueError
+
+def failed(message, error):
+    time.sleep(0.5)
+    told.append(error)
+
+options = {"nsqd_tcp_addresses": address, "handler_pool": "thread", "max_attempts": 1}
+reader = Reader(topic, "ch", handle, on_failure=failed, **options)
+reader.start(block=False)
+with Writer(address) as writer:
+    writer.publish(topic, b"x")
+while not failures or reader.stats().handlers_running:
+    time.sleep(0.01)
+reader.close()
+assert len(told) == 1 and reader.stats().handlers_abandoned == 0, told
+print("done", flush=True)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_close_waits_for_the_hooks_of_handlers(broker: ServerHandle, topic: str) -> None:
+    done = python(HOOKS, broker.tcp_address, topic)
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done
+
+
 WARNS = """
 from gevent import monkey
 monkey.patch_all()
