@@ -92,11 +92,11 @@ def test_hostile_and_dead_nsqlookupds_beside_a_good_one_change_nothing(
         ]
         beside = gevent.spawn(tick)
         stack.callback(beside.kill)
-        options = {"lookupd_timeout": 1.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
+        options = {"lookupd_timeout": 3.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
         began = time.monotonic()
         discovery = running(found.discovery([*bad, good.address], **options))
         wait_for(lambda: found.endpoints)
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2.5
         wait_for(lambda: all(health.ok is not None for health in discovery.health().values()))
         assert time.monotonic() - began < 6.0
         assert found.take() == [A]
