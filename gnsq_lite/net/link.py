@@ -26,6 +26,7 @@ class Again(Enum):
     """What follows from a loss."""
 
     AT_ONCE = "connect again now"
+    SOON = "connect again after the shortest pause: it did what it is for"
     LATER = "connect again after a pause, which grows with each failure"
     NEVER = "leave it"
 
@@ -72,7 +73,9 @@ class Link(Generic[C]):
             again = self._lost(reason)
             if again is Again.NEVER:
                 return
-            if again is Again.LATER:
+            if again is Again.SOON:
+                self._retry.restart()
+            if again is not Again.AT_ONCE:
                 delay = self._retry.failed()
                 log_safely(self._log, logging.DEBUG, "%s: next attempt in %.1f s", self.endpoint, delay)
                 gevent.sleep(delay)

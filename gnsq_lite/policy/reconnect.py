@@ -38,5 +38,9 @@ class Reconnect:
     def served(self, seconds: float) -> None:
         """Take, before :meth:`failed`, that a connection was ready for *seconds*: long enough, and it starts again."""
         if seconds >= max(_A_WHILE, self._options.reconnect_delay):
-            self.failures = 0
-            self._next = self._options.reconnect_delay
+            self.restart()
+
+    def restart(self) -> None:
+        """Take, before :meth:`failed`, that the connection did what it is for: the delays start again."""
+        self.failures = 0
+        self._next = self._options.reconnect_delay

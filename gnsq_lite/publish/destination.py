@@ -59,6 +59,9 @@ class DestinationOwner(Protocol):
     def on_refused(self, publication: Publication, error: NsqdError) -> None:
         """nsqd refused it."""
 
+    def goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
+        """Whether another nsqd that is not silent may take it instead."""
+
     def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
         """It was silent, and has answered."""
 
@@ -177,7 +180,11 @@ class Destination:
         self._owner.on_disconnected(self)
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Settle its unanswered publishes, or have them sent again in order."""
+        """Settle its unanswered publishes, or have them sent again in order.
+
+        An nsqd that has closed because of a publish, with a full disk for one, is well enough to be asked again soon
+        where nobody else is; where another may take the publishes, its pauses grow.
+        """
         again = str(reason) == str(self.error)  # an nsqd that stays away is told of once
         self.error = reason
         log_safely(log, logging.DEBUG if again else logging.WARNING, "%s", reason, extra={"nsqd": str(self.endpoint)})
@@ -189,9 +196,10 @@ class Destination:
             why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
             self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
         self._owner.on_lost(self, reason, unsent)
-        if loss.refused is not None and isinstance(reason, NsqdError):
-            self._owner.on_refused(loss.refused, reason)
-        return Again.LATER
+        if loss.refused is None or not isinstance(reason, NsqdError):
+            return Again.LATER
+        self._owner.on_refused(loss.refused, reason)
+        return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
 
     def check(self, now: float) -> None:
         """Close a silent connection, and do what no thread does; called about once a second."""

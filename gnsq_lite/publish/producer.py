@@ -57,7 +57,7 @@ class Producer:
         )
         self.rotation = Rotation(
             shunned,
-            goes_elsewhere=self._goes_elsewhere,
+            goes_elsewhere=self.goes_elsewhere,
             on_silent=self.routes.refresh,
             send_again=self._send_again,
             misconfigured=settings.misconfigured,
@@ -237,7 +237,7 @@ class Producer:
         else:
             self.outcomes.settle(publication, error=error)
 
-    def _goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
+    def goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
         """Whether another nsqd that is not silent may take it instead of *endpoint*."""
         return self.routes.goes_elsewhere(publication, endpoint) if self.routed else self.rotation.any_answers()
 

@@ -81,6 +81,18 @@ def test_a_connection_lost_after_sending_leaves_the_outcome_unknown(embedded: Br
         assert writer.stats().unknown == 1
 
 
+@pytest.mark.rule("PUB-4")
+def test_the_only_nsqd_says_of_each_publish_that_its_disk_is_full_and_takes_the_next_when_it_is_not(
+    embedded: Broker,
+) -> None:
+    embedded.faults.answer("PUB", b"E_PUB_FAILED PUB failed disk full", times=14)
+    with Writer(embedded.nsqd_tcp_address, reconnect_delay=0.01, max_reconnect_delay=3600.0) as writer:
+        for _ in range(14):  # with pauses that grow the last would be 80 s
+            with pytest.raises(errors.PubFailedError, match="disk full"):
+                writer.publish("t", b"x", timeout=20.0)
+        writer.publish("t", b"x", timeout=20.0)
+
+
 @pytest.mark.rule("PUB-2")
 def test_with_retries_a_publish_of_unknown_outcome_is_sent_again(embedded: Broker) -> None:
     with Writer(embedded.nsqd_tcp_address, retries=2, **QUICK) as writer:

@@ -47,6 +47,14 @@ def test_a_connection_that_broke_at_once_does_not(delay: float, seconds: float) 
 
 
 @pytest.mark.rule("CONN-3")
+def test_a_connection_that_did_what_it_is_for_resets_the_delay_however_short_it_was() -> None:
+    retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
+    assert [retry.failed(), retry.failed()] == [8.0, 16.0]
+    retry.restart()
+    assert (retry.failures, retry.failed(), retry.failed()) == (0, 8.0, 16.0)
+
+
+@pytest.mark.rule("CONN-3")
 def test_jitter_goes_both_ways_does_not_add_up_and_never_passes_the_cap() -> None:
     firsts, fourths, capped = [], [], []
     for seed in range(300):

@@ -10,6 +10,7 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.net.link import Again
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.destination import Destination
@@ -79,10 +80,10 @@ class Bench:
         line: Any = Line(destination.pending)
         destination.on_connected(line)
 
-    def lose(self, destination: Destination, error: errors.NSQError) -> None:
+    def lose(self, destination: Destination, error: errors.NSQError) -> Again:
         if destination.connection is not None:
             destination.on_disconnected(destination.connection)
-        destination.on_lost(error)
+        return destination.on_lost(error)
 
     def publish(self, timeout: float = 5.0) -> Publication:
         publication: Publication = publish_of(self.core, b"x", timeout)
@@ -325,6 +326,38 @@ def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_firs
         publication.result(0)
     assert caught.value.__cause__ is error
     gevent.sleep(0)
+
+
+FULL = errors.PubFailedError("E_PUB_FAILED", "no space left on device", "nsqd0")
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize(
+    ("destinations", "unanswered", "error", "again"),
+    [
+        (1, 1, FULL, Again.SOON),
+        (1, 3, FULL, Again.SOON),
+        (1, 0, FULL, Again.LATER),
+        (1, 1, errors.ConnectionLost("nsqd0", "gone"), Again.LATER),
+        (2, 2, FULL, Again.LATER),
+    ],
+)
+def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_no_other_is_there(
+    destinations: int, unanswered: int, error: errors.NSQError, again: Again
+) -> None:
+    bench = Bench(destinations)
+    for _ in range(unanswered):
+        bench.publish()
+    assert bench.lose(bench.destinations[0], error) is again
+
+
+def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_the_other_is_silent() -> None:
+    bench = Bench()
+    bench.leave_the_silent_one_alone()
+    good, _ = bench.destinations
+    bench.open(good)
+    bench.publish()
+    assert bench.lose(good, FULL) is Again.SOON
 
 
 @pytest.mark.rule("PUB-2")
