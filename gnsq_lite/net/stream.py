@@ -11,6 +11,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -66,6 +67,8 @@ class Stream:
         self._chunks: deque[bytes | memoryview] = deque()
         self._waiting: Any = None
         self._ending = False
+        #: Whether a write that fails, because nsqd has closed, leaves the end to the reader, who gets what nsqd said.
+        self.hears_out = False
         self._readable: Any = self._hub.loop.io(sock.fileno(), _READ)
         self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
@@ -222,7 +225,11 @@ class Stream:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self.close(lost(self.address, error))
+            if not (self.hears_out and isinstance(error, ConnectionError)):
+                self.close(lost(self.address, error))
+                return
+            self._chunks.appendleft(data)  # and nothing more is written
+            self._writable.stop()
             return
         self.bytes_out += sent
         self.unsent -= sent
@@ -350,10 +357,8 @@ class Stream:
         alone = sharing is None or sharing.leave()
         may_speak = not self._chunks and (sharing is None or not sharing.sends())
         if self.tls is not None and may_speak:
-            try:
+            with suppress(OSError):
                 self._sock.send(self.tls.goodbye(), _DONTWAIT)
-            except OSError:
-                pass
         self._chunks.clear()
         self.unsent = 0
         self._release(alone)
@@ -369,10 +374,8 @@ class Stream:
                 self._shut(socket.SHUT_WR)
 
     def _shut(self, how: int) -> None:
-        try:
+        with suppress(OSError):
             self._sock.shutdown(how)
-        except OSError:
-            pass
 
     def abandon(self) -> None:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
@@ -387,9 +390,6 @@ class Stream:
             self._sock.close()
         else:  # a thread may be in the middle of a call with its descriptor
             self._shut(socket.SHUT_RDWR)
-
-
-# -- connecting -----------------------------------------------------------------------------------------------------
 
 
 def connect(loop: Loop, host: str, port: int, timeout: float) -> Stream:

@@ -60,8 +60,10 @@ class Pipelined(Connection):
 
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
-        if self._stream is not None and self._codec is None:
-            self._stream.offer(partial(self.loop.deliver, self._take_oks))
+        if self._stream is not None:
+            self._stream.hears_out = True
+            if self._codec is None:
+                self._stream.offer(partial(self.loop.deliver, self._take_oks))
         super().run()
 
     @holds

@@ -148,8 +148,8 @@ class SharedConnection(WatchedConnection):
             self._leave_rest(data, sent)
 
     def _on_failed_write(self, data: bytes, error: OSError) -> None:
-        if isinstance(error, (BlockingIOError, InterruptedError)):
-            self._leave_rest(data, 0)
+        if isinstance(error, (BlockingIOError, InterruptedError, BrokenPipeError, ConnectionResetError)):
+            self._leave_rest(data, 0)  # where nsqd has closed, what it said before is still to be read
         else:
             self._leave_sending(partial(self.close, lost(self.address, error)))
 

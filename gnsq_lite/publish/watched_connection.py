@@ -77,6 +77,8 @@ class WatchedConnection(Connection):
     def run(self) -> None:
         """Read until the connection ends, beside the threads; waits.  Always ends with an exception, the reason."""
         stream = self._stream
+        if stream is not None:
+            stream.hears_out = True
         if stream is not None and stream.share(self):
             self._io = ThreadIO(stream, self._codec)
             if self._codec is not None:

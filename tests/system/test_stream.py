@@ -75,6 +75,43 @@ def test_what_fails_with_what_was_offered_fails_the_reader() -> None:
     stream.close(ConnectionLost("nsqd:4150", "closed"))
 
 
+@contextmanager
+def reset_behind(data: bytes) -> Iterator[Stream]:
+    """A stream whose peer has said *data* and then, without having read all, closed: the next write fails."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = socket.create_connection(server.getsockname())
+        there, _ = server.accept()
+    here.setblocking(False)
+    here.send(b"not read")
+    there.sendall(data)
+    there.close()
+    stream = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
+    yield stream
+    stream.close(ConnectionLost("nsqd:4150", "the end of the test"))
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_nsqd_has_said_before_it_closed_is_read_although_a_write_fails_first() -> None:
+    with reset_behind(b"error") as stream:
+        stream.hears_out = True
+        for _ in range(3):
+            stream.write(b"PUB")
+        gevent.sleep(0)
+        assert (stream.closed, stream.unsent) == (None, 9)  # nothing is tried again and again
+        assert stream.read() == b"error"
+        with pytest.raises(ConnectionLost):
+            stream.read()
+
+
+def test_a_reader_has_a_lost_connection_closed_at_once() -> None:
+    """What it still could read would be messages that nsqd sends to another."""
+    with reset_behind(b"message") as stream:
+        stream.write(b"FIN")
+        assert stream.closed is not None
+        with pytest.raises(ConnectionLost, match=r"reset|pipe"):
+            stream.read()
+
+
 def test_what_fails_in_the_loop_is_logged_and_stops_neither_it_nor_what_else_is_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -15,6 +15,8 @@ from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
+from tests.system.http_stub import scripted
+from tests.system.test_hostile_nsqd import frame, shake_hands
 from tests.system.test_writer import QUICK, depth, wait_for
 
 
@@ -79,6 +81,24 @@ def test_a_connection_lost_after_sending_leaves_the_outcome_unknown(embedded: Br
             writer.publish("t", b"second")
         writer.publish("t", b"third")
         assert writer.stats().unknown == 1
+
+
+@pytest.mark.rule("PUB-2")
+def test_an_error_that_comes_in_the_middle_of_a_write_is_heard_although_nsqd_has_closed() -> None:
+    """As nsqd does with a message that is too big: it closes with most of it unread, so that the write fails."""
+    refusal = b"E_BAD_MESSAGE PUB message too big"
+
+    def speak(connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        shake_hands(connection)
+        while connection.recv(1) != b"\n":
+            pass
+        connection.sendall(frame(1, refusal))
+
+    with scripted(speak) as address, Writer(address, max_msg_size=8_000_000, reconnect_delay=0.01) as writer:
+        for _ in range(12):  # either may be seen first
+            with pytest.raises(errors.BadMessageError):
+                writer.publish("t", bytes(8_000_000))
 
 
 @pytest.mark.rule("PUB-4")

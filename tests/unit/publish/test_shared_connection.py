@@ -1,7 +1,8 @@
-"""What a thread does with what has come on a connection that owes nobody anything, before it publishes there."""
+"""What a thread does with what has come before it publishes, and with a write that fails."""
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ class Line:
         #: Reads to come, and what each decodes to for the loop; None: to nothing.
         self.came, self.is_coded = came, is_coded
         self.given: list[bytes] = []
+        self.left: list[bytes] = []
         self.calls: list[Any] = []
         self.publication: Any = SimpleNamespace(decided=[], gate=None, deadline=float("inf"))
         connection: Any = SharedConnection.__new__(SharedConnection)
@@ -29,7 +31,7 @@ class Line:
         connection.loop = SimpleNamespace(call_soon=self.calls.append)
         connection._pending, connection._followers, connection._queue = deque(), deque(), []
         connection._lent, connection._sender, connection._reader = True, None, self.publication
-        connection._reads, connection._bytes_in = False, 0
+        connection._reads, connection._bytes_in, connection._bytes_out = False, 0, 0
         self.connection = connection
 
     def something_came(self) -> bool:
@@ -43,6 +45,9 @@ class Line:
 
     def give(self, data: bytes) -> None:
         self.given.append(data)
+
+    def leave_rest(self, rest: bytes) -> None:
+        self.left.append(rest)
 
 
 @pytest.mark.parametrize("records", [0, 1, 3])
@@ -65,3 +70,12 @@ def test_what_is_not_coded_says_something_and_stays_where_it_is() -> None:
     assert not line.connection._join_alive(line.publication, b"PUB t\n")
     assert (line.came, line.connection._queue) == ([b"a heartbeat"], [])
     assert line.connection._reader is line.publication  # who gives it back
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EINTR, errno.EPIPE, errno.ECONNRESET])
+def test_a_write_that_fails_ends_nothing_where_nsqd_may_have_said_why(number: int) -> None:
+    line = Line([])
+    line.connection._on_short_write(b"PUB t\n", -1, number)
+    assert (line.left, line.connection._sender) == ([b"PUB t\n"], LOOP)
+    assert line.calls == [line.connection.drained]
