@@ -85,7 +85,7 @@ class OrderedInThreads(OrderedConnection):
         """Send FIN and become the reader; False, and nothing is done, where there is more to do than that."""
         with self._lock:
             stream: Any = self._stream
-            if not self._is_lent or self._reader or stream.unsent or self._is_watched():
+            if not self._is_lent or self._reader or self._due or stream.unsent or self._is_watched():
                 return False
             if not self._sequence.ends(message):
                 return False

@@ -207,6 +207,17 @@ def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(what: str
     assert bench.connection.in_flight.count == 0
 
 
+@pytest.mark.rule("MSG-3")
+def test_what_the_handler_has_queued_goes_out_before_its_fin() -> None:
+    bench = ThreadBench()
+    message = bench.come(1)
+    message.touch()
+    bench.socket.comes.append(frame(2))
+    assert finish_new(message)
+    assert bench.socket.sent == []
+    assert bench.turn() == b"TOUCH %016d\n" % 1 + fin(1)
+
+
 @pytest.mark.parametrize("come", [HEARTBEAT, frame(2)[:20], frame(2) + frame(3), frame(2) + HEARTBEAT])
 def test_what_is_no_single_message_is_the_loop_s(come: bytes) -> None:
     bench = ThreadBench()
