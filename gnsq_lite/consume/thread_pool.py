@@ -104,6 +104,9 @@ class ThreadPool:
         finally:
             with self._lock:
                 self._workers -= 1
+                if failure is not None:  # maybe between two jobs: idle, or woken without having looked
+                    self._idle = [other for other in self._idle if other is not parked]
+                    self._waking = False
                 self._count()
                 self.seats.remove(seat)
             if failure is not None:

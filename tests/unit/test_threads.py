@@ -239,6 +239,30 @@ def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -
     done.wait_for(2)
 
 
+@pytest.mark.parametrize("step", ["_wake_next", "_park"])
+def test_a_thread_that_is_ended_between_jobs_takes_no_wake_up_with_it(make: Made, step: str) -> None:
+    """As by an exception that another thread sets, and that a handler's return was quicker than."""
+    done, ended = Tally(), Tally()
+    pool = make(done.add, 1, ended.add)
+    pool.submit([1])
+    until(lambda: len(pool._idle) == 1)
+    usual = getattr(pool, step)
+
+    def end(*parked: Any) -> None:
+        setattr(pool, step, usual)
+        if parked:
+            usual(*parked)
+        raise SystemExit
+
+    setattr(pool, step, end)
+    pool.submit([2])
+    ended.wait_for(1)
+    until(lambda: not pool.queued())
+    pool.submit([3])
+    done.wait_for(3)
+    until(lambda: (len(pool._idle), pool.busy()) == (1, 0))
+
+
 def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:
     gate, started, done = native_held_lock(), Tally(), Tally()
 
