@@ -60,22 +60,23 @@ class OrderedInThreads(OrderedConnection):
 
     def handled(self, message: Message) -> None:
         """Send FIN and wait a moment for the next message, for this thread to handle it; or leave both to the loop."""
-        if not (self._is_brisk and self._threads.can_spare_one() and self._end_here(message)):
-            self._ended_at = self.clock.now()
-            self._finish_soon(message)
-            return
-        data: bytes | NSQConnectionError | None = None
         try:
-            data = self._receive(READ_SIZE)
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError as error:
-            data = lost(self.address, error)
-        except BaseException:  # this thread is ended, maybe with bytes in its hands
-            self.loop.call_soon(partial(self.close, ConnectionLost(self.address, "a handler's thread was ended")))
-            raise
-        finally:
+            if not (self._is_brisk and self._threads.can_spare_one() and self._end_here(message)):
+                self._ended_at = self.clock.now()
+                self._finish_soon(message)
+                return
+            data: bytes | NSQConnectionError | None = None
+            try:
+                data = self._receive(READ_SIZE)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                data = lost(self.address, error)
             self._take_read(data)
+        except BaseException:  # this thread is ended, maybe with a FIN or a message in its hands
+            self.loop.call_soon(partial(self.close, ConnectionLost(self.address, "a handler's thread was ended")))
+            self._take_read(None)
+            raise
 
     def finish(self, message: Message) -> None:
         """Have the loop send FIN; from any thread."""

@@ -322,18 +322,26 @@ def test_a_connection_that_is_closed_while_a_thread_reads_is_released_by_that_th
     assert (bench.released, bench.given, bench.next) == (1, [], [])
 
 
-def test_a_connection_is_closed_where_its_reading_thread_is_ended() -> None:
+@pytest.mark.parametrize("where", ["can_spare_one", "ends", "send", "receive", "begins", "take_next"])
+def test_a_connection_is_closed_where_the_thread_that_has_its_message_is_ended(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     bench = ThreadBench()
     message = bench.come(1)
+    bench.socket.comes.append(frame(2))
 
-    def receive(size: int) -> bytes:
+    def end(*about: Any) -> Any:
         raise SystemExit
 
-    bench.connection._receive = receive
+    owner: Any = {"ends": OrderedPartition, "begins": OrderedPartition}.get(where, bench)
+    monkeypatch.setattr(owner, where, end, raising=False)
+    monkeypatch.setattr(bench.connection, "_write", getattr(bench, "send", bench.socket.send))
+    monkeypatch.setattr(bench.connection, "_receive", getattr(bench, "receive", bench.socket.receive))
     with pytest.raises(SystemExit):
         finish_new(message)
     bench.turn()
     assert isinstance(bench.closed, ConnectionLost)
+    assert bench.released == 1
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
