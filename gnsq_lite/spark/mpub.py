@@ -7,8 +7,9 @@ joined column's data buffer is the payload.  Everything nsqd would refuse is fou
 from __future__ import annotations
 
 import sys
+import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -109,6 +110,13 @@ def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) 
         head = (4 + len(inner)).to_bytes(4, "big") + count.to_bytes(4, "big")
         yield Payload(topic, count, head + bytes(inner))
         at = end
+
+
+def checksum(pieces: Iterable[Payload], so_far: int = 0) -> int:
+    """Return the CRC-32 of the messages, however they are cut into payloads; *so_far*: that of those before."""
+    for piece in pieces:
+        so_far = zlib.crc32(memoryview(piece.data)[8:], so_far)
+    return so_far
 
 
 def bodies_of(data: bytes) -> list[bytes]:

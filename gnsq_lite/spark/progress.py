@@ -1,14 +1,16 @@
 """Progress markers of the sink: a task that Spark runs again goes on where it stopped.
 
-Without them a repeated task publishes its partition again.  A marker holds for one (query, batch, partition) and
-relies on the same row order when the task runs again, which this source gives and a shuffle need not.
+Without them a repeated task publishes its partition again.  A marker holds for one (query, batch, partition), and for
+rows that have the same bodies in the same order when the task runs again: this source gives them so, while a shuffle
+need not, nor a query that was restarted with other options.  So a marker has their checksum.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import uuid
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gnsq_lite.spark.files import Files
@@ -43,30 +45,48 @@ def current_task() -> TaskKey | None:
     return TaskKey(query, batch, context.partitionId())
 
 
+@dataclass(frozen=True)
+class Done:
+    """What of a task nsqd has taken: its first *rows*, and the CRC-32 of their bodies."""
+
+    rows: int = 0
+    crc: int = 0
+
+
+NOTHING = Done()
+
+
 class Marker:
-    """How many rows of a task nsqd has taken."""
+    """Notes what of a task nsqd has taken."""
 
     def __init__(self, directory: Path, key: TaskKey, files: Files | None = None) -> None:
         self._path = directory / key.file_name
         self._files = files or Files()
         directory.mkdir(parents=True, exist_ok=True)
 
-    def read(self) -> int:
-        """Return the rows that are done; 0 where nothing is known."""
+    def read(self) -> Done:
+        """Return what is done; nothing, where nothing is known."""
         try:
-            return int(json.loads(self._path.read_text())["rows"])
+            found = json.loads(self._path.read_text())
+            return Done(int(found["rows"]), int(found["crc"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return 0
+            return NOTHING
 
-    def write(self, rows: int) -> None:
-        """Note durably that the first *rows* rows are done."""
-        self._files.replace_text(self._path, json.dumps({"rows": rows}))
+    def write(self, done: Done) -> None:
+        """Note durably what is done; another attempt may do so at this moment."""
+        aside = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
+        self._files.replace_text(aside, json.dumps(asdict(done)))
+        self._files.rename(aside, self._path)
+
+    def remove(self) -> None:
+        """Forget it."""
+        self._files.unlink(self._path)
 
 
 def remove_markers(directory: Path, query: str, before_batch: int) -> None:
     """Remove the markers of *query*'s batches below *before_batch*."""
     prefix = re.sub(r"[^A-Za-z0-9-]", "_", query)
-    for path in directory.glob(f"{prefix}-b*-p*.json"):
-        batch = re.fullmatch(re.escape(prefix) + r"-b(\d+)-p\d+\.json", path.name)
+    for path in directory.glob(f"{prefix}-b*-p*.json*"):
+        batch = re.fullmatch(re.escape(prefix) + r"-b(\d+)-p\d+\.json.*", path.name)
         if batch is not None and int(batch[1]) < before_batch:
             path.unlink(missing_ok=True)

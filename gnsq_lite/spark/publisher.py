@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -23,8 +24,9 @@ from gnsq_lite.errors import (
     PubFailedError,
 )
 from gnsq_lite.publish.publication import Publication
-from gnsq_lite.spark.mpub import Bodies, Payload, checked_bodies, payloads
+from gnsq_lite.spark.mpub import Bodies, Payload, checked_bodies, checksum, payloads
 from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.spark.progress import NOTHING, Done
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
 
@@ -34,6 +36,10 @@ _SLICE = 20_000
 MAY_PASS = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
 #: Seconds before a failed MPUB is sent again: first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+class OtherRows(NSQError):
+    """A task that Spark runs again does not begin with the rows its marker counts."""
 
 
 class PayloadWriter(Writer):
@@ -52,13 +58,14 @@ class PayloadWriter(Writer):
         return publication
 
 
-_writers: dict[tuple[int, str], PayloadWriter] = {}
+_writers: dict[tuple[int, str, int, int], PayloadWriter] = {}
 _writers_lock = threading.Lock()
 
 
 def shared_writer(options: SinkOptions) -> PayloadWriter:
     """Return this process's Writer for *options*: connections outlive tasks, their heartbeats answered meanwhile."""
-    key = (os.getpid(), repr(sorted(options.client_arguments().items(), key=str)))
+    given = repr(sorted(options.client_arguments().items(), key=str))
+    key = (os.getpid(), given, options.max_message_bytes, options.mpub_max_bytes)
     with _writers_lock:
         writer = _writers.get(key)
         if writer is None:
@@ -76,21 +83,21 @@ def shared_writer(options: SinkOptions) -> PayloadWriter:
 
 
 class Sink:
-    """Publishes one task's rows, in order.  *skip* rows are passed over: an earlier attempt published them."""
+    """Publishes one task's rows, in order.  Those of *skip* are passed over: an earlier attempt published them."""
 
     def __init__(
         self,
         writer: PayloadWriter,
         options: SinkOptions,
         *,
-        skip: int = 0,
-        on_progress: Callable[[int], None] | None = None,
+        skip: Done = NOTHING,
+        on_progress: Callable[[Done], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._writer, self._options, self._skip, self._sleep = writer, options, skip, sleep
         self._on_progress = on_progress
-        self._window: deque[tuple[Payload, Publication, int]] = deque()
-        self._seen = self._settled = 0
+        self._window: deque[tuple[Payload, Publication, Done | None]] = deque()
+        self._seen = self._settled = self._crc = 0
         self._due = time.monotonic()
         #: Rows nsqd has taken, those that were skipped included; and what was sent anew.
         self.done = skip
@@ -100,39 +107,61 @@ class Sink:
         """Publish all rows and return how many.
 
         Raises:
-            InvalidBody, MessageTooLarge, InvalidName, OptionError: a row nsqd would refuse; it and its batch were not
-                sent, earlier batches of the task were.
+            InvalidBody, MessageTooLarge, InvalidName, OptionError: a row nsqd would refuse; nothing of its slice was
+                sent, earlier slices of the task were.
+            OtherRows: those to be passed over are not what the task begins with; nothing was sent.
             NSQError: nsqd refused, or could not be reached, after all retries.
         """
         for batch in batches:
             for at in range(0, batch.num_rows, _SLICE):
                 self._write_slice(batch.slice(at, _SLICE))
+        if self._seen < self._skip.rows:
+            self._refuse()
         while self._window:
             self._settle()
         self._note()
         return self.published
 
     def _write_slice(self, batch: pa.RecordBatch) -> None:
-        begins = self._seen
+        row = self._seen
         self._seen += batch.num_rows
-        if self._seen <= self._skip:
-            return
-        if begins < self._skip:
-            batch = batch.slice(self._skip - begins)
-            begins = self._skip
-        row = begins
-        for topic, part in runs(batch, self._options.topic):
+        known = min(batch.num_rows, max(0, self._skip.rows - row))
+        if known:
+            self._pass_over(batch.slice(0, known))
+            batch = batch.slice(known)
+            row += known
+        options = self._options
+        checked = [
+            (topic, part, *checked_bodies(part.column("body"), options.max_message_bytes, options.on_null_body))
+            for topic, part in runs(batch, options.topic)
+        ]
+        for topic, part, bodies, mask in checked:
             row += part.num_rows
-            self._write_run(topic, part, row)
+            self._write_run(topic, part, bodies, mask, row)
 
-    def _write_run(self, topic: str, batch: pa.RecordBatch, row_after: int) -> None:
+    def _pass_over(self, batch: pa.RecordBatch) -> None:
+        bodies, _ = checked_bodies(batch.column("body"), sys.maxsize, "skip")
+        self._crc = checksum(payloads("", bodies, sys.maxsize, sys.maxsize), self._crc)
+        if self._seen >= self._skip.rows and self._crc != self._skip.crc:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        raise OtherRows(
+            f"the task does not begin with the {self._skip.rows} rows that its marker in markerDir counts as published:"
+            " the query, its options or its source changed, or a shuffle orders its rows; the marker is removed, and"
+            " the task publishes all its rows when it runs again"
+        )
+
+    def _write_run(
+        self, topic: str, batch: pa.RecordBatch, bodies: pa.Array, mask: pa.Array | None, row_after: int
+    ) -> None:
         """Publish rows of one topic; *row_after* are the task's rows with the last of them."""
         options = self._options
-        bodies, mask = checked_bodies(batch.column("body"), options.max_message_bytes, options.on_null_body)
         defers = batch.column("defer") if "defer" in batch.schema.names else None
         if defers is not None and pc.any(pc.greater(pc.fill_null(defers.cast(pa.float64()), 0.0), 0.0)).as_py():
             self._write_deferred(topic, bodies, defers if mask is None else defers.filter(mask))
-            self.done = row_after
+            self._crc = self._checked(payloads(topic, bodies, sys.maxsize, sys.maxsize))
+            self.done = Done(row_after, self._crc)
             return
         most = options.mpub_size
         if options.rows_per_second is not None:  # small enough for an even flow
@@ -141,11 +170,15 @@ class Sink:
         left = len(bodies)
         for piece in pieces:
             left -= piece.count
+            self._crc = self._checked([piece])
             # Skipped rows leave no trace in a payload: progress counts them with the run's last one.
-            done = row_after if not left else (row_after - left if mask is None else 0)
-            self._push(piece, done)
+            self._push(piece, None if left and mask is not None else Done(row_after - left, self._crc))
         if not pieces and not self._window:
-            self.done = row_after
+            self.done = Done(row_after, self._crc)
+
+    def _checked(self, pieces: Iterable[Payload]) -> int:
+        """Return the checksum with that of *pieces*, where somebody notes it."""
+        return self._crc if self._on_progress is None else checksum(pieces, self._crc)
 
     def _write_deferred(self, topic: str, bodies: pa.Array, defers: pa.Array) -> None:
         """DPUB has no batch form: one by one, pipelined."""
@@ -172,7 +205,7 @@ class Sink:
             self._sleep(max(0.0, due - now))
             self._due = due + count / rate
 
-    def _push(self, payload: Payload, done: int) -> None:
+    def _push(self, payload: Payload, done: Done | None) -> None:
         self._throttle(payload.count)
         while len(self._window) >= self._options.pipeline:
             self._settle()
@@ -192,7 +225,7 @@ class Sink:
                 self._pause(error, attempt)
                 publication = self._writer.send(payload, self._options.publish_timeout_ms / 1000)
         self.published += payload.count
-        if done:
+        if done is not None:
             self.done = done
             self._settled += 1
             if self._settled % self._options.pipeline == 0:

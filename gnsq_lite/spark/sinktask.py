@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from gnsq_lite.spark.options import SinkOptions
-from gnsq_lite.spark.progress import Marker, TaskKey, current_task, remove_markers
-from gnsq_lite.spark.publisher import Sink, shared_writer
+from gnsq_lite.spark.progress import NOTHING, Marker, TaskKey, current_task, remove_markers
+from gnsq_lite.spark.publisher import OtherRows, Sink, shared_writer
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -37,10 +37,15 @@ def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, streams:
     sink = Sink(
         shared_writer(options),
         options,
-        skip=marker.read() if marker is not None else 0,
+        skip=marker.read() if marker is not None else NOTHING,
         on_progress=marker.write if marker is not None else None,
     )
-    sink.write(batches)
+    try:
+        sink.write(batches)
+    except OtherRows:
+        if marker is not None:
+            marker.remove()
+        raise
     return Published(sink.published, task.query if isinstance(task, TaskKey) else "")
 
 

@@ -22,11 +22,14 @@ from gnsq_lite.errors import (
     OptionError,
     OutcomeUnknown,
 )
+from gnsq_lite.spark import sinktask
+from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.mpub import Bodies, Payload, bodies_of, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions, parse
-from gnsq_lite.spark.progress import Marker, TaskKey, remove_markers
-from gnsq_lite.spark.publisher import Sink
+from gnsq_lite.spark.progress import NOTHING, Done, Marker, TaskKey, remove_markers
+from gnsq_lite.spark.publisher import OtherRows, Sink, shared_writer
 from gnsq_lite.spark.sink import batched, check_columns
+from tests.spark.fakes import Crash, CrashingFiles
 
 
 def parsed(data: bytes) -> list[bytes]:
@@ -119,7 +122,9 @@ class FakeWriter:
         return FakePublication(None)
 
 
-def sink(writer: FakeWriter, skip: int = 0, on_progress: Callable[[int], None] | None = None, **more: str) -> Sink:
+def sink(
+    writer: FakeWriter, skip: Done = NOTHING, on_progress: Callable[[Done], None] | None = None, **more: str
+) -> Sink:
     options = parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": "t", "mpubSize": "2", **more})
     return Sink(writer, options, skip=skip, on_progress=on_progress, sleep=lambda _: None)  # type: ignore[arg-type]
 
@@ -138,8 +143,19 @@ def test_a_topic_column_rules_and_neighbours_share_an_mpub() -> None:
     writer = FakeWriter()
     sink(writer).write([table(b"1", b"2", b"3", topic=["a", "a", None])])
     assert writer.sent == [("a", [b"1", b"2"]), ("t", [b"3"])]
-    with pytest.raises(InvalidName):
-        sink(FakeWriter()).write([table(b"1", topic=["a b"])])
+
+
+@pytest.mark.parametrize(
+    ("bodies", "topics", "why"),
+    [([b"1", b"2"], ["a", "a b"], InvalidName), ([b"1", b""], ["a", "b"], InvalidBody)],
+)
+def test_a_slice_is_checked_before_anything_of_it_is_sent(
+    bodies: list[bytes], topics: list[str], why: type[Exception]
+) -> None:
+    writer = FakeWriter()
+    with pytest.raises(why):
+        sink(writer).write([table(*bodies, topic=topics)])
+    assert writer.sent == []
 
 
 def test_a_defer_column_publishes_deferred() -> None:
@@ -171,42 +187,118 @@ def test_after_all_retries_the_error_is_the_tasks() -> None:
     assert len(writer.sent) == 3
 
 
+def noted_by(*batches: pa.RecordBatch, **more: str) -> list[Done]:
+    """Return what a task of *batches* notes of its progress."""
+    noted: list[Done] = []
+    sink(FakeWriter(), on_progress=noted.append, pipeline="1", **more).write(batches)
+    return noted
+
+
+def test_sinks_of_other_limits_have_writers_of_their_own() -> None:
+    small, large, more = (
+        parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": topic, "maxMessageBytes": size})
+        for topic, size in (("t", "1m"), ("t", "4m"), ("u", "4m"))
+    )
+    assert shared_writer(small) is not shared_writer(large)
+    assert shared_writer(large) is shared_writer(more)
+
+
 def test_a_repeated_task_goes_on_behind_its_marker() -> None:
-    noted: list[int] = []
-    writer = FakeWriter()
-    sink(writer, on_progress=noted.append, pipeline="1").write([table(b"1", b"2", b"3", b"4", b"5")])
-    assert noted == [2, 4, 5, 5]
-    for done in range(6):
+    noted = noted_by(table(b"1", b"2", b"3", b"4", b"5"), mpubSize="1")
+    assert [done.rows for done in noted] == [1, 2, 3, 4, 5, 5]
+    for done in (NOTHING, *noted):
         again = FakeWriter()
         sink(again, skip=done).write([table(b"1", b"2", b"3"), table(b"4", b"5")])
-        assert [body for _, bodies in again.sent for body in bodies] == [b"1", b"2", b"3", b"4", b"5"][done:]
+        assert [body for _, bodies in again.sent for body in bodies] == [b"1", b"2", b"3", b"4", b"5"][done.rows :]
+
+
+@pytest.mark.parametrize("bodies", [[b"1", b"2"], [b"1", b"2", b"4", b"3"], [b"12", b"", b"3", b"4"], []])
+def test_a_task_of_other_rows_than_its_marker_counts_passes_over_none_unseen(bodies: list[bytes]) -> None:
+    done = noted_by(table(b"1", b"2", b"3", b"4"), mpubSize="1")[2]
+    again = FakeWriter()
+    with pytest.raises(OtherRows, match=r"begin with the 3 rows .* the marker is removed"):
+        sink(again, skip=done, onNullBody="skip").write([table(*bodies)])
+    assert again.sent == []
+
+
+def test_rows_of_any_kind_are_known_again() -> None:
+    rows = table(b"1", b"", b"2", b"3", b"4", topic=["a", "a", "a", "b", "b"], defer=[0.0, 0.0, 0.0, 1.0, 1.0])
+    (*_, last) = noted_by(rows, onNullBody="skip")
+    again = FakeWriter()
+    sink(again, skip=last, onNullBody="skip").write([rows, table(b"5", topic=["a"], defer=[0.0])])
+    assert (again.sent, again.deferred) == ([("a", [b"5"])], [])
 
 
 def test_progress_never_passes_what_nsqd_has_taken() -> None:
-    noted: list[int] = []
+    noted: list[Done] = []
     writer = FakeWriter(None, OutcomeUnknown("lost"))
     with pytest.raises(OutcomeUnknown):
         sink(writer, on_progress=noted.append, pipeline="1", maxRetries="0").write([table(b"1", b"2", b"3")])
-    assert noted == [2]
+    assert [done.rows for done in noted] == [2]
 
 
 def test_skipped_null_rows_count_as_progress() -> None:
-    noted: list[int] = []
-    sink(FakeWriter(), on_progress=noted.append, onNullBody="skip").write([table(b"1", b"", b"", b"")])
-    assert noted[-1] == 4
+    assert noted_by(table(b"1", b"", b"", b""), onNullBody="skip")[-1].rows == 4
 
 
 def test_a_marker_belongs_to_one_task_of_one_batch(tmp_path: Path) -> None:
     key = TaskKey("q-1", "7", 0)
     marker = Marker(tmp_path, key)
-    assert marker.read() == 0
-    marker.write(41)
-    assert Marker(tmp_path, key).read() == 41
-    assert Marker(tmp_path, TaskKey("q-1", "8", 0)).read() == 0
+    assert marker.read() == NOTHING
+    marker.write(Done(41, 7))
+    assert Marker(tmp_path, key).read() == Done(41, 7)
+    assert Marker(tmp_path, TaskKey("q-1", "8", 0)).read() == NOTHING
     remove_markers(tmp_path, "q-1", 7)
-    assert marker.read() == 41
+    assert marker.read() == Done(41, 7)
     remove_markers(tmp_path, "q-1", 8)
-    assert marker.read() == 0
+    assert marker.read() == NOTHING
+
+
+def test_a_marker_of_other_rows_is_forgotten_so_that_the_next_attempt_publishes_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, writer = TaskKey("q", "7", 0), FakeWriter()
+    monkeypatch.setattr(sinktask, "current_task", lambda: key)
+    monkeypatch.setattr(sinktask, "shared_writer", lambda options: writer)
+    options = parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": "t", "markerDir": str(tmp_path)})
+    Marker(tmp_path, key).write(Done(3, 7))
+    with pytest.raises(OtherRows):
+        sinktask.publish(options, [table(b"1", b"2", b"3", b"4")])
+    assert sinktask.publish(options, [table(b"1", b"2", b"3", b"4")]).rows == 4
+    assert writer.sent == [("t", [b"1", b"2", b"3", b"4"])]
+
+
+def test_a_marker_without_a_checksum_counts_nothing(tmp_path: Path) -> None:
+    key = TaskKey("q", "7", 0)
+    (tmp_path / key.file_name).write_text('{"rows": 3}')
+    assert Marker(tmp_path, key).read() == NOTHING
+
+
+class OtherAttempt(Files):
+    """Another attempt of the task notes its progress while this one does."""
+
+    def __init__(self, other: Marker) -> None:
+        self._others = [other]
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        if self._others:
+            self._others.pop().write(Done(2, 2))
+
+
+def test_two_attempts_of_a_task_may_note_at_once(tmp_path: Path) -> None:
+    key = TaskKey("q", "7", 0)
+    Marker(tmp_path, key, OtherAttempt(Marker(tmp_path, key))).write(Done(1, 1))
+    assert Marker(tmp_path, key).read() in (Done(1, 1), Done(2, 2))
+
+
+def test_what_a_killed_attempt_left_of_a_marker_goes_with_the_marker(tmp_path: Path) -> None:
+    key = TaskKey("q", "7", 0)
+    with pytest.raises(Crash):
+        Marker(tmp_path, key, CrashingFiles(2)).write(Done(1, 1))
+    assert list(tmp_path.iterdir())
+    remove_markers(tmp_path, "q", 8)
+    assert not list(tmp_path.iterdir())
 
 
 def test_columns_the_sink_does_not_know_are_refused_before_anything_is_sent() -> None:
