@@ -1,15 +1,53 @@
-"""When a backlog counts as read: every nsqd was there, and then nothing of it came for a while."""
+"""What a backlog is, and when it counts as read: every nsqd was there, and then nothing of it came for a while."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.spark.epochlog import End
 from gnsq_lite.spark.options import SourceOptions
 
 log = logging.getLogger("gnsq_lite.spark")
+
+
+#: Nanoseconds by which publish times must run ahead of this clock, to tell of an nsqd's, and what is added then: they
+#: tell how far its clock is ahead at least.
+MARGIN, ALLOWED = 10**9, 60 * 10**9
+
+
+class Horizon:
+    """Tells what was published up to a moment, though an nsqd's clock may be ahead of this one.
+
+    A message from the future tells so.  As long as publish times run faster than the clock, it is a backlog that comes:
+    those of new messages go along with it.
+    """
+
+    def __init__(self, until_ns: int = 0) -> None:
+        self._until_ns = until_ns
+        self._ahead: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return self._until_ns > 0
+
+    def covers(self, nsqd: str, published_ns: int) -> bool:
+        """Whether a message is of the backlog, as far as the clock of *nsqd* is known."""
+        ahead = self._ahead.get(nsqd, 0)
+        return published_ns <= self._until_ns + (ahead + ALLOWED if ahead > MARGIN else 0)
+
+    def takes(self, nsqd: str, published_ns: int, now_ns: int) -> bool:
+        """Whether a message that has come now is of the backlog; learns from it."""
+        if self.covers(nsqd, published_ns):
+            return True
+        ahead = published_ns - now_ns
+        known = self._ahead.get(nsqd)
+        if known is not None and ahead < known + MARGIN:
+            return False
+        self._ahead[nsqd] = ahead
+        return known is not None or ahead > MARGIN
 
 
 class Collecting(Protocol):
@@ -61,3 +99,37 @@ class Backlog:
     def is_whole(self) -> bool:
         """Whether every nsqd is there that the backlog is to be had of."""
         return self._collector.is_connected() and self._without.issuperset(self._collector.missing())
+
+
+class EpochBacklog:
+    """Watches receivers in tasks read one: adds up the silence at the ends of their epochs (receiver=executors)."""
+
+    def __init__(self, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options, self._clock = options, clock
+        self._quiet = 0.0
+        self._lacking_since: float | None = None
+        self._without: set[str] = set()
+
+    def is_read(self, ends: Sequence[End]) -> bool:
+        """Whether all of it was read when an epoch ended so, in each slot; asked once for an epoch.
+
+        Raises ConnectError: no nsqd, or with onMissingNsqd=error not each, was there within connectTimeoutMs.
+        """
+        options, now = self._options, self._clock.now()
+        missing = {nsqd for end in ends for nsqd in end.missing}
+        connected = all(end.connected for end in ends)
+        if connected and self._without >= missing:
+            self._lacking_since = None
+            self._quiet = 0.0 if any(end.backlog for end in ends) else self._quiet + min(end.silent for end in ends)
+            return self._quiet >= options.idle_timeout_ms / 1000
+        self._quiet = 0.0
+        self._lacking_since = now if self._lacking_since is None else self._lacking_since
+        patience = options.connect_timeout_ms / 1000
+        if now - self._lacking_since >= patience:
+            where = ", ".join(sorted(missing) or options.nsqd_tcp_addresses or options.lookupd_http_addresses)
+            error = ConnectError(where, f"no nsqd with topic {options.topic} for {patience:g} s, in some receiver")
+            if not (connected and options.on_missing_nsqd == "warn"):
+                raise error
+            log.warning("%s; onMissingNsqd=warn: going on without it", error)
+            self._without |= missing
+        return False

@@ -83,10 +83,12 @@ class NsqBatchReader(DataSourceReader):
             spool.close()
             return
         collector = Collector(spool, self._make_receiver(), options)
-        collector.backlog_until_ns = int((wall + 1e9) * 1e9)  # all that comes within maxWait belongs to it
-        collector.start(most=options.max_messages)
+        collector.expect(int((wall + 1e9) * 1e9))  # all that comes within maxWait belongs to it
+        there = sum(segment.rows for segment in spool.segments)  # of a maker that died
+        most = options.max_messages
+        collector.start(None if most is None else max(0, most - there))
         try:
-            self._fill(collector)
+            self._fill(collector, there)
         finally:
             collector.stop()
         spool.open(options.lock_wait_ms / 1000)
@@ -100,13 +102,16 @@ class NsqBatchReader(DataSourceReader):
     def _make_receiver(self) -> Receiver:
         return ReaderReceiver(self._options, most=self._options.max_messages)
 
-    def _fill(self, collector: Collector) -> None:
-        """Wait until the channel is silent, the snapshot full, or its time over."""
+    def _fill(self, collector: Collector, there: int) -> None:
+        """Wait until the channel is silent, the snapshot, with the rows *there*, full, or its time over."""
         options = self._options
         begun = time.monotonic()
         backlog = Backlog(collector, options)
         while time.monotonic() - begun < options.max_wait_ms / 1000 and not backlog.is_read():
-            if options.max_messages is not None and collector.stored >= options.max_messages:
+            if options.max_messages is not None and there + collector.stored >= options.max_messages:
+                return
+            if collector.is_paused():
+                log.warning("snapshot %s has maxSpoolBytes; the rest stays in nsqd, for another one", self._directory)
                 return
             time.sleep(0.02)
         if not backlog.is_whole():

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -17,10 +18,11 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message, finish_all, send_back
 from gnsq_lite.spark import schema
+from gnsq_lite.spark.backlog import Horizon
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectspool import ObjectSpool
 from gnsq_lite.spark.options import SourceOptions
-from gnsq_lite.spark.receiver import Receiver
+from gnsq_lite.spark.receiver import Receiver, take_some
 from gnsq_lite.spark.spool import Spool
 from gnsq_lite.spark.spoolmeta import SpoolError
 
@@ -65,8 +67,7 @@ class Collector:
         #: Number of the last segment that a batch has.
         self.handed = spool.meta.committed
         self.stored = 0
-        #: Messages published up to this time are the backlog of AvailableNow and of a snapshot.
-        self.backlog_until_ns = 0
+        self._horizon = Horizon()
         self.backlog_seen = clock.now()
         self._has_backlog = False
         self._most: int | None = None
@@ -78,6 +79,10 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="gnsq_lite-spool", daemon=True)
         self._thread.start()
         self._receiver.start(self._take)
+
+    def expect(self, until_ns: int) -> None:
+        """Take what is published up to this time for the backlog, of AvailableNow or of a snapshot; 0: nothing."""
+        self._horizon, self.backlog_seen = Horizon(until_ns), self._clock.now()
 
     def _load_known(self) -> None:
         if self._known is not None:
@@ -109,26 +114,41 @@ class Collector:
     def _take(self, messages: list[Message]) -> None:
         """In the I/O thread."""
         self._queue.extend(messages)
-        if not self._wake.is_set():
+        if self._error is not None:
+            self._give_back()
+        elif not self._wake.is_set():
             self._wake.set()
 
     # -- the thread
 
     def _run(self) -> None:
+        try:
+            self._collect()
+        except Exception as error:
+            log.exception("the spool %s failed for good", self.spool.directory)
+            self._error = error
+            self._receiver.pause()  # the query may hear of it in an hour, when its batch is done
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Send back what waits; in any thread."""
+        with suppress(IndexError):
+            while True:
+                send_back([self._queue.popleft()])
+
+    def _collect(self) -> None:
         while True:
             self._wake.wait(0.2)
             self._wake.clear()
             self._gather()
             while self._queue:
                 self._has_backlog = True  # until it is known
-                messages = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_AT_ONCE))]
+                messages = take_some(self._queue, MOST_AT_ONCE, self._options.segment_max_bytes)
                 try:
                     self._store(messages)
-                except Exception as error:
-                    log.exception("the spool %s failed for good", self.spool.directory)
-                    self._error = error
+                except Exception:
                     send_back(messages)
-                    return
+                    raise
                 if self._has_backlog:
                     self._has_backlog, self.backlog_seen = False, self._clock.now()
             if self._stopping.is_set():
@@ -191,17 +211,22 @@ class Collector:
         return [(partition, batch) for partition, batch in fresh if batch.num_rows]
 
     def _note_backlog(self, messages: Sequence[Message]) -> None:
-        limit = self.backlog_until_ns
-        self._has_backlog = bool(limit) and any(message.timestamp_ns <= limit for message in messages)
+        horizon, now_ns = self._horizon, int(self._clock.wall() * 1e9)
+        self._has_backlog = bool(horizon) and any(
+            horizon.takes(message.nsqd_address, message.timestamp_ns, now_ns) for message in messages
+        )
         if self._has_backlog:
             self.backlog_seen = self._clock.now()
 
     def holds_backlog(self) -> bool:
         """Whether messages of the backlog are here and not stored yet; a slow disk is no silence."""
+        if self._has_backlog:
+            return True
         try:
-            return self._has_backlog or self._queue[0].timestamp_ns <= self.backlog_until_ns
+            first = self._queue[0]
         except IndexError:
             return False
+        return self._horizon.covers(first.nsqd_address, first.timestamp_ns)
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
         """The disk is full, or the like: nothing was stored, so nothing is finished; nsqd keeps the messages."""
@@ -224,7 +249,13 @@ class Collector:
     def commit(self, number: int) -> None:
         """Note that Spark needs the segments up to *number* no more."""
         with self.lock:
-            self.spool.commit(number)
+            try:
+                self.spool.commit(number)
+            except OSError as error:
+                if not self.spool.make_room():
+                    why = f"spool {self.spool.directory}: what is committed cannot be noted: {error}"
+                    raise SpoolFailed(why) from error
+                self.spool.commit(number)
             self._tidy()
 
     def check(self) -> None:

@@ -29,6 +29,10 @@ class End:
     #: Rows that were published before the query's AvailableNow began.
     backlog: int
     connected: bool
+    #: The nsqds that are known of and were away at the end.
+    missing: Sequence[str] = ()
+    #: Seconds since something of the backlog came, or an nsqd, at the end.
+    silent: float = 0.0
 
 
 @dataclass(frozen=True)

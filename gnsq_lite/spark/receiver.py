@@ -6,8 +6,11 @@ discovery, reconnects, heartbeats and Youzan's partitions are the Reader's (PIPE
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate, takewhile
+from operator import attrgetter
 from typing import Any, Protocol
 
 from gnsq_lite import Reader
@@ -20,6 +23,19 @@ from gnsq_lite.spark.options import SourceOptions
 OnMessages = Callable[[list[Message]], None]
 #: Seconds in which reads are gathered into one list: what is done per list is not done per message.
 GATHER = 0.001
+
+_BODY = attrgetter("body")
+
+
+def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message]:
+    """Take *most* messages from the queue's left, fewer where their bodies pass *most_bytes*, and one at least."""
+    taken = [queue.popleft() for _ in range(min(len(queue), most))]
+    if sum(map(len, map(_BODY, taken))) <= most_bytes:
+        return taken
+    sizes = accumulate(map(len, map(_BODY, taken)))
+    count = max(1, sum(1 for _ in takewhile(lambda size: size <= most_bytes, sizes)))
+    queue.extendleft(reversed(taken[count:]))
+    return taken[:count]
 
 
 class Receiver(Protocol):

@@ -55,7 +55,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._options = options
         self._collector: Collector | None = None
         self._depth: ChannelDepth | None = None
-        self._available_now = False
+        self._available_now = self._is_read = False
+        #: When some of AvailableNow's backlog came last, and the number of the last segment that has any of it.
+        self._seen, self._ready = 0.0, 0
         self._unasked = not supports_available_now()
         self._last: Offset | None = None
         self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
@@ -97,11 +99,11 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._unasked:
             self._unasked = False
             self._wait_unasked(collector, limits)
-        if not self._available_now:
+        if self._available_now:
+            end = self._available(collector, begin, limits)
+        else:
             collector.wait_for_rows(begin.number, PATIENT)
-        end = None if self._waits(collector, begin) else self._end(collector, begin, limits)
-        if end is None and self._available_now:
-            end = self._wait_for_backlog(collector, begin, limits)
+            end = None if self._waits(collector, begin) else self._end(collector, begin, limits)
         if end is not None:
             collector.hand_over(end)
         self._last = Offset(begin.spool, begin.number if end is None else end)
@@ -146,26 +148,35 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         """Whether minOffsetsPerTrigger says to wait: not for what a spool that is full cannot take."""
         with collector.lock:
             waiting = collector.spool.rows_after(begin.number)
-        may_wait = waiting and not self._available_now and not collector.is_paused()
-        return bool(may_wait) and self._patience.waits(lambda: waiting)
+        return bool(waiting) and not collector.is_paused() and self._patience.waits(lambda: waiting)
 
-    def _wait_for_backlog(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
-        """AvailableNow: wait for rows until the backlog counts as read; None: it does."""
+    def _available(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
+        """AvailableNow: return how far a batch goes when some of the backlog has come; None: all of it was handed over.
+
+        Other rows go along, and alone they make no batch until it counts as read: there is no end of them.
+        """
         backlog = Backlog(collector, self._options)
         while True:
+            seen = collector.backlog_seen
             end = self._end(collector, begin, limits)
-            if end is not None:
-                return end
+            if not self._is_read and (seen != self._seen or collector.is_paused()):
+                self._seen, self._ready = seen, collector.spool.newest
+            if end is not None and begin.number < self._ready:
+                return min(end, self._ready)
+            if self._is_read:
+                return None
             if backlog.is_read():
-                return self._end(collector, begin, limits)
-            time.sleep(0.02)
+                with collector.lock:
+                    self._is_read, self._ready = True, collector.spool.roll()
+            else:
+                time.sleep(0.02)
 
     def _wait_unasked(self, collector: Collector, limits: Limits) -> None:
         """Before the first batch of a run, let the spool have the backlog.
 
         PySpark before 4.2 tells a Python source nothing of AvailableNow, and asks it once, at once, how far to go.
         """
-        collector.backlog_until_ns = time.time_ns()
+        collector.expect(time.time_ns())
         backlog = Backlog(collector, self._options)
         try:
             while not backlog.is_read():
@@ -178,6 +189,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
                 time.sleep(0.02)
         except ConnectError as error:  # a query that is to run for long does not end for that
             log.warning("%s", error)
+        finally:
+            collector.expect(0)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest position and the lag, for the query's progress alone; None before the first batch."""
@@ -193,9 +206,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what the backlog is: all that was published up to now, by nsqd's clock."""
-        collector = self._started()
-        collector.backlog_until_ns = time.time_ns()
-        collector.backlog_seen = time.monotonic()
+        self._started().expect(time.time_ns())
         self._available_now = True
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

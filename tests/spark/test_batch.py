@@ -87,6 +87,22 @@ def test_every_message_of_a_snapshot_is_finished_and_the_rest_goes_back(tmp_path
     assert [m.answer for m in given] == ["FIN"] * 3 + ["REQ"] * 2
 
 
+def test_a_snapshot_that_its_maker_left_half_full_is_only_filled_up(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path / "snapshot-a", options(tmp_path), Files())
+    spool.append([(-1, to_batch([FakeMessage(n, b"%d" % n) for n in range(2)]))])
+    spool.close()
+    made = reader(tmp_path, "a", 2, 5, maxMessages="3")
+    given = made.messages
+    assert rows(made) == [0, 1, 2]
+    assert [m.answer for m in given] == ["FIN"] + ["REQ"] * 4
+
+
+def test_a_snapshot_that_is_full_says_so_and_leaves_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = reader(tmp_path, "a", 0, 99, maxSpoolBytes="4k", idleTimeoutMs="60000")
+    assert rows(made) == list(range(99))
+    assert "has maxSpoolBytes; the rest stays in nsqd" in caplog.text
+
+
 def test_inline_partitions_carry_their_rows(tmp_path: Path) -> None:
     made = reader(tmp_path, "a", 0, 3, spoolTransfer="inline")
     partitions = made.partitions()

@@ -119,6 +119,81 @@ def test_a_disk_that_stays_full_ends_the_query_with_the_reason(tmp_path: Path, m
             collector.check()
 
 
+def test_a_spool_that_failed_gives_back_what_waits_and_what_comes_until_the_query_hears_of_it(tmp_path: Path) -> None:
+    class Breaking(Files):
+        def sync(self, fd: int) -> None:
+            waiting.extend(FakeMessage(n) for n in range(1, 4))
+            receiver.calls.clear()
+            for message in waiting:
+                receiver.take(message)
+            raise RuntimeError("it broke")
+
+    waiting: list[FakeMessage] = []
+    files = Files()
+    with collecting(tmp_path, files) as (collector, receiver):
+        collector.spool._files = Breaking()  # type: ignore[union-attr]
+        first = FakeMessage(0)
+        receiver.take(first)
+        until(lambda: first.answer == "REQ" and {m.answer for m in waiting} == {"REQ"})
+        assert receiver.calls == ["pause"]
+        late = FakeMessage(9)
+        receiver.take(late)
+        assert late.answer == "REQ"
+        with pytest.raises(RuntimeError, match="it broke"):
+            collector.check()
+        collector.spool._files = files  # type: ignore[union-attr]
+
+
+def test_a_write_has_no_more_bytes_than_a_segment(tmp_path: Path) -> None:
+    held = threading.Event()
+
+    class Slow(Files):
+        def sync(self, fd: int) -> None:
+            assert held.wait(30)
+            super().sync(fd)
+
+    slow = Slow()
+    held.set()
+    with collecting(tmp_path, slow, segmentMaxBytes="64k") as (collector, receiver):
+        held.clear()
+        messages = [FakeMessage(n, bytes(size)) for n, size in enumerate([1, *[20_000] * 10, 100_000])]
+        for message in messages:
+            receiver.take(message)
+        held.set()
+        until(lambda: all(m.answer == "FIN" for m in messages))
+        collector.spool.roll()
+        bodies = [
+            [len(b) for b in batch["body"].to_pylist()]
+            for s in collector.spool.segments
+            for batch in _read(tmp_path / s.name)
+        ]
+    assert [size for sizes in bodies for size in sizes] == [1, *[20_000] * 10, 100_000]
+    assert max(sum(sizes) for sizes in bodies[:-1]) <= 65_536
+    assert bodies[-1] == [100_000]
+
+
+def test_a_commit_makes_room_for_itself_or_says_what_failed(tmp_path: Path) -> None:
+    files = SmallDisk(10**6)
+    with collecting(tmp_path, files, spoolRetentionMs="3600000") as (collector, receiver):
+        for step in range(2):
+            deliver(receiver, range(step, step + 1))
+            with collector.lock:
+                end = collector.spool.roll()
+            files.room = files.room if step == 0 else 0
+            collector.commit(end)
+        assert collector.spool.meta.committed == end == 2
+        files.room = 10**6
+        deliver(receiver, range(9, 10))
+        with collector.lock:
+            end = collector.spool.roll()
+            collector.spool.make_room()
+        files.room = 0
+        with pytest.raises(SpoolFailed, match=r"what is committed cannot be noted: .*No space left"):
+            collector.commit(end)
+        files.room = 10**6
+        collector.commit(end)
+
+
 def deliver(receiver: FakeReceiver, numbers: range) -> list[FakeMessage]:
     messages = [FakeMessage(n, b"%d" % n) for n in numbers]
     for message in messages:
@@ -165,7 +240,7 @@ def test_what_waits_for_a_slow_disk_is_backlog_still(tmp_path: Path) -> None:
     slow = Slow()
     go_on.set()
     with collecting(tmp_path, slow) as (collector, receiver):
-        collector.backlog_until_ns = 1
+        collector.expect(1)
         assert not collector.holds_backlog()
         go_on.clear()
         messages = [FakeMessage(n, timestamp_ns=n) for n in range(2)]

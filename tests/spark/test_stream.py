@@ -335,12 +335,43 @@ def test_available_now_ends_when_the_backlog_is_read_though_new_messages_come(re
     feed(reader, 0, 2, timestamp_ns=1)
     first = reader.latestOffset(start, None)
     assert rows(reader, start, first) == [0, 1]
-    begun = time.monotonic()
-    assert reader.latestOffset(first, None) == first
+    begun, late = time.monotonic(), time.time_ns()
+    ended = threading.Event()
+
+    def flow() -> None:
+        number = 2
+        while not ended.wait(0.01):
+            feed(reader, number, 1, timestamp_ns=late)
+            number += 1
+
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    second = reader.latestOffset(first, None)
     assert time.monotonic() - begun >= 0.1
-    late = time.time_ns() + 10**12
-    feed(reader, 2, 1, timestamp_ns=late)
-    assert rows(reader, first, reader.latestOffset(first, None)) == [2], "what is here is handed over"
+    assert reader.latestOffset(second, None) == second
+    ended.set()
+    flowing.join()
+    assert rows(reader, first, second)[:1] == [2], "what is here is handed over"
+
+
+def test_available_now_waits_for_no_silence_between_batches_of_the_backlog(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="60000", maxOffsetsPerTrigger="2")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    feed(reader, 0, 6, timestamp_ns=1)
+    for first in (0, 2, 4):
+        end = reader.latestOffset(start, None)
+        assert rows(reader, start, end) == [first, first + 1]
+        start = end
+
+
+def test_available_now_hands_over_what_fills_the_spool(readers: Any) -> None:
+    reader = readers(idleTimeoutMs="60000", maxSpoolBytes="4k")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    feed(reader, 0, 99, timestamp_ns=time.time_ns())
+    reader._seen = reader._collector.backlog_seen
+    assert rows(reader, start, reader.latestOffset(start, None)) == list(range(99))
 
 
 def test_available_now_waits_for_a_slow_backlog(readers: Any) -> None:
