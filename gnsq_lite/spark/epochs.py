@@ -8,6 +8,7 @@ published chunks first.  Needs a spoolDir that all executors share: a directory,
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import deque
@@ -18,8 +19,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from gnsq_lite.errors import ConnectError, OptionError
+from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message, finish_all, send_back
+from gnsq_lite.spark.backlog import EpochBacklog
 from gnsq_lite.spark.compat import available_now_mixin
 from gnsq_lite.spark.depth import ChannelDepth
 from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_epoch, read_plan
@@ -27,12 +29,12 @@ from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.places import open_epoch_spool
-from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
+from gnsq_lite.spark.receiver import ReaderReceiver, Receiver, take_some
 from gnsq_lite.spark.schema import arrow_schema, to_batch
 from gnsq_lite.spark.segments import conform
 from gnsq_lite.spark.shelves import EpochSpool
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError
-from gnsq_lite.spark.stream import settle_process
+from gnsq_lite.spark.stream import exit_after, settle_process
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -72,7 +74,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         self._depth: ChannelDepth | None = None
         self._backlog_until_ns = 0
         self._first: int | None = None
-        self._begun = 0.0
+        self._backlog = EpochBacklog(options)
         self._last: Offset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -135,21 +137,13 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         return {**self._last.as_dict(), "depth": self._depth.look()}
 
     def _is_read(self, epoch: int) -> bool:
-        """Whether the last epoch found nothing of the backlog any more."""
-        if self._first is None:
-            self._first, self._begun = epoch, time.monotonic()
+        """Whether the last epochs found nothing of the backlog any more."""
+        self._first = epoch if self._first is None else self._first
         plan = read_plan(self._opened().shelf, epoch) if epoch > self._first else None
         if plan is None:
             return False
         ends = [EpochLog(self._opened().shelf, epoch, slot).end() for slot in range(plan.receivers)]
-        if any(end is None or end.backlog for end in ends):
-            return False
-        if any(end is not None and end.connected for end in ends):
-            return True
-        if time.monotonic() - self._begun > self._options.connect_timeout_ms / 1000:
-            where = ", ".join(self._options.nsqd_tcp_addresses or self._options.lookupd_http_addresses)
-            raise ConnectError(where, f"no receiver found an nsqd with topic {self._options.topic}")
-        return False
+        return self._backlog.is_read([end for end in ends if end is not None])
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what the backlog is: all that was published up to now, by nsqd's clock."""
@@ -186,7 +180,11 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         """Let go of the spool; tasks end by themselves within their epoch."""
         spool, self._spool, self._meta = self._spool, None, None
         if spool is not None:
-            spool.close()
+            guard = exit_after(20.0)
+            try:
+                spool.close()
+            finally:
+                guard.set()
 
     # -- task side
 
@@ -220,6 +218,8 @@ class EpochTask:
         self._closing = False
         self._number = 0
         self._rows = self._backlog = 0
+        self._heard = time.monotonic()
+        self._state: tuple[bool, list[str]] = False, []
         share = options.max_offsets_per_trigger
         self._most = None if share is None else max(1, share // partition.receivers)
 
@@ -230,24 +230,31 @@ class EpochTask:
         if self._ended:
             return
         if self._options.partitions and not slot_partitions(self._options, self._partition):
-            yield from self._finish(connected=True)
+            yield from self._finish(End(self._rows, 0, True, silent=math.inf))
             return
         self._receiver.start(self._take)
-        connected = False
         try:
             deadline = time.monotonic() + self._options.epoch_ms / 1000
             while not self._ended and time.monotonic() < deadline and not self._is_full():
                 yield from self._chunk(min(deadline, time.monotonic() + CHUNK_SECONDS))
-                connected = connected or self._receiver.is_connected()
+                self._look()
                 self._receiver.check()
             self._receiver.pause()
             if not self._is_full():
                 yield from self._chunk(time.monotonic() + LINGER)
+            self._look()
+            silent = time.monotonic() - self._heard
         finally:
             self._closing = True
             send_back(self._queue)
             self._receiver.stop(5.0)
-        yield from self._finish(connected)
+        yield from self._finish(End(self._rows, self._backlog, *self._state, silent))
+
+    def _look(self) -> None:
+        """Look which nsqds are there; a change is no silence."""
+        state = self._receiver.is_connected(), self._receiver.missing()
+        if state != self._state:
+            self._heard, self._state = time.monotonic(), state
 
     def _published(self) -> Iterator[list[pa.RecordBatch]]:
         """Yield chunks from the next number on, by whomever they were published."""
@@ -280,28 +287,40 @@ class EpochTask:
         half_window = max(1, self._options.max_in_flight // 2)
         while len(self._queue) < min(room, half_window) and time.monotonic() < until:
             time.sleep(0.002)
-        messages = [self._queue.popleft() for _ in range(min(len(self._queue), room))]
+        messages = take_some(self._queue, room, self._options.segment_max_bytes)
         if not messages or self._ended:
             send_back(messages)
             return
         batch = to_batch(messages, self._options.include_youzan)
-        if self._log.publish(self._number, [batch]):
-            if self._log.is_over():
-                send_back(messages)
-                raise SpoolError(f"epoch {self._partition.epoch} was committed without this attempt: it ends")
+        try:
+            counts = self._publish(batch)
+        except BaseException:
+            send_back(messages)
+            raise
+        if counts:
             finish_all(messages)
             self._number += 1
             self._rows += len(messages)
-            self._backlog += sum(m.timestamp_ns <= self._partition.backlog_until_ns for m in messages)
+            backlog = sum(m.timestamp_ns <= self._partition.backlog_until_ns for m in messages)
+            self._backlog += backlog
+            self._heard = time.monotonic() if backlog else self._heard
             yield batch
             return
         send_back(messages)  # another attempt was first: its chunk counts, these come again
         for batches in self._published():
             yield from batches
 
-    def _finish(self, connected: bool) -> Iterator[pa.RecordBatch]:
+    def _publish(self, batch: pa.RecordBatch) -> bool:
+        """Publish the next chunk; False: another attempt has."""
+        if not self._log.publish(self._number, [batch]):
+            return False
+        if self._log.is_over():
+            raise SpoolError(f"epoch {self._partition.epoch} was committed without this attempt: it ends")
+        return True
+
+    def _finish(self, end: End) -> Iterator[pa.RecordBatch]:
         while not self._ended:
-            if self._log.finish(self._number, End(self._rows, self._backlog, connected)):
+            if self._log.finish(self._number, replace(end, rows=self._rows)):
                 return
             for batches in self._published():
                 yield from batches

@@ -76,8 +76,9 @@ class DirectoryShelf:
             files.close(fd)
         try:
             files.link(fresh, path)
-        except FileExistsError:
-            return False
+        except FileExistsError:  # over a network it may be of this very call, whose answer was lost
+            if not fresh.samefile(path):
+                return False
         finally:
             files.unlink(fresh)
         files.sync_directory(path.parent)

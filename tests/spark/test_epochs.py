@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import replace
@@ -21,7 +22,7 @@ from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
 from gnsq_lite.spark.shelves import DirectoryShelf
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
-from tests.spark.fakes import FakeMessage, FakeReceiver
+from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk
 
 
 def options(directory: Path, **more: str) -> SourceOptions:
@@ -113,6 +114,26 @@ def test_nothing_is_finished_before_it_is_published(tmp_path: Path) -> None:
     made = task(tmp_path, taken, Late())
     first = next(made.rows())
     assert first.num_rows == 3
+    assert {m.answer for m in taken} == {"FIN"}
+
+
+def test_a_chunk_that_cannot_be_published_goes_back_at_once(tmp_path: Path) -> None:
+    taken = messages(0, 3)
+    with pytest.raises(OSError, match="No space left"):
+        numbers(task(tmp_path, taken, FullDisk(10)))
+    assert {m.answer for m in taken} == {"REQ"}
+
+
+def test_a_link_whose_answer_was_lost_has_made_the_chunk(tmp_path: Path) -> None:
+    class Lost(Files):
+        """As a network file system: the call is sent again, and finds what it has made itself."""
+
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            super().link(source, target)
+
+    taken = messages(0, 3)
+    assert numbers(task(tmp_path, taken, Lost())) == [0, 1, 2]
     assert {m.answer for m in taken} == {"FIN"}
 
 
@@ -223,7 +244,7 @@ def test_a_slot_without_a_partition_ends_at_once(tmp_path: Path) -> None:
         Feeding(messages(0, 1)),
     )
     assert numbers(made) == []
-    assert EpochLog(DirectoryShelf(tmp_path), 1, 1).end() == End(0, 0, True)
+    assert EpochLog(DirectoryShelf(tmp_path), 1, 1).end() == End(0, 0, True, [], math.inf), "it waits for nobody"
 
 
 def test_the_driver_counts_epochs_and_cleans_up(tmp_path: Path) -> None:
@@ -265,21 +286,43 @@ def test_a_checkpoint_that_is_not_this_spools_is_data_loss_or_told(
     lenient.stop()
 
 
-def test_available_now_ends_after_an_epoch_without_backlog(tmp_path: Path) -> None:
-    reader = NsqEpochReader(options(tmp_path))
+def test_available_now_ends_after_epochs_without_backlog(tmp_path: Path) -> None:
+    reader = NsqEpochReader(options(tmp_path, idleTimeoutMs="200"))
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     first = reader.latestOffset(start, None)
     reader.partitions(start, first)
     for slot, backlog in ((0, 0), (1, 4)):
-        EpochLog(DirectoryShelf(tmp_path), 1, slot).finish(0, End(4, backlog, True))
-    second = reader.latestOffset(first, None)
-    assert second["epoch"] == 2
-    reader.partitions(first, second)
-    for slot in range(2):
-        EpochLog(DirectoryShelf(tmp_path), 2, slot).finish(0, End(3, 0, True))
-    assert reader.latestOffset(second, None) == second
+        EpochLog(DirectoryShelf(tmp_path), 1, slot).finish(0, End(4, backlog, True, silent=1.0))
+    end = reader.latestOffset(first, None)
+    for epoch in (2, 3):
+        assert end["epoch"] == epoch, "an nsqd that has only just been reached has sent nothing yet"
+        reader.partitions(first, end)
+        for slot in range(2):
+            EpochLog(DirectoryShelf(tmp_path), epoch, slot).finish(0, End(3, 0, True, silent=0.1))
+        first, end = end, reader.latestOffset(end, None)
+    assert end == first
     reader.stop()
+
+
+def test_a_task_tells_of_an_nsqd_that_is_away_and_of_its_silence(tmp_path: Path) -> None:
+    made = task(tmp_path, messages(0, 1))
+    receiver = made._receiver
+    receiver.connected, receiver.away = False, ["gone:4150"]  # type: ignore[attr-defined]
+    rows = made.rows()
+    next(rows)
+    receiver.connected = True  # type: ignore[attr-defined]
+    assert list(rows) == []
+    end = EpochLog(DirectoryShelf(tmp_path), 1, 0).end()
+    assert end is not None
+    assert (end.connected, end.missing) == (True, ["gone:4150"])
+    assert 0 < end.silent < 60
+
+
+def test_an_end_that_an_older_version_wrote_is_understood(tmp_path: Path) -> None:
+    log = EpochLog(DirectoryShelf(tmp_path), 1, 0)
+    assert log._create(0, b'GNSQEND1{"rows": 4, "backlog": 0, "connected": true}')
+    assert log.end() == End(4, 0, True)
 
 
 def test_a_task_counts_its_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +334,9 @@ def test_a_task_counts_its_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     begun = time.monotonic()
     assert numbers(made) == [0, 1, 2, 3]
     assert time.monotonic() - begun >= 0.1
-    assert EpochLog(DirectoryShelf(tmp_path), 1, 0).end() == End(4, 2, True)
+    end = EpochLog(DirectoryShelf(tmp_path), 1, 0).end()
+    assert end is not None
+    assert (end.rows, end.backlog, end.connected) == (4, 2, True)
 
 
 @pytest.mark.rule("PIPE-2")
