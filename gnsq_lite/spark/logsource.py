@@ -200,8 +200,9 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         extents = self._extents(begins)
         ends = dict(begins or {})
         ends.update({number: extent.end for number, extent in extents.items()})
-        if self._until is not None:
-            ends = {number: self._until[number] for number in ends if number in self._until}
+        if self._until is not None:  # a partition that came since then waits for the next run
+            last = {**(begins or {}), **self._until}
+            ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
             self._tell_of_shorter(begins, ends)
             ends = self._admitted(begins, ends, extents, limit)
@@ -217,7 +218,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         except LogUnavailable as error:  # a stream waits for its cluster
             log.warning("%s", error)
             return {}
-        missing = sorted(begins.keys() - extents.keys())
+        missing = sorted((begins.keys() & set(self._cluster.wanted())) - extents.keys())
         if missing:
             log.warning("partitions %s of %s have no leader now", missing, self._options.topic)
         return extents

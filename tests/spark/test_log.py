@@ -358,6 +358,27 @@ def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: Broker) 
 
 
 @pytest.mark.usefixtures("with_limits")
+def test_a_run_for_some_partitions_keeps_where_the_others_are(
+    cluster: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.youzan.create_topic("clicks", 2)
+    for partition in (0, 1):
+        publish(cluster, "clicks", partition, 0, 10)
+    _, offset = streamed(*_begun(NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))), 2)
+    publish(cluster, "clicks", 0, 10, 5)
+    for now in (True, False):
+        reader = NsqLogStreamReader(source(cluster, "clicks", partitions="0"))
+        if now:
+            reader.prepareForTriggerAvailableNow()
+        assert reader.latestOffset(offset, None) == {"clicks": {"0": 15 * SIZE, "1": 10 * SIZE}}
+    assert "no leader" not in caplog.text
+
+
+def _begun(reader: NsqLogStreamReader) -> tuple[NsqLogStreamReader, dict[str, Any]]:
+    return reader, reader.initialOffset()
+
+
+@pytest.mark.usefixtures("with_limits")
 def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster: Broker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     more = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
