@@ -21,7 +21,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gnsq_lite.errors import NSQError
 from gnsq_lite.spark.files import Files
 
 #: SQL of the columns added to the source's: when a row was archived (its lag is this minus timestamp), day and hour.
@@ -39,8 +40,17 @@ ADDED = (
 )
 
 
-def store_batch(frame: Any, batch_id: int, query: str, path: Path, files: Files | None = None) -> None:
-    """Write one micro-batch; a second call for the same batch changes nothing."""
+class RowsElsewhere(NSQError):
+    """Executors wrote rows of a batch where the driver does not see them."""
+
+
+def store_batch(
+    frame: Any, batch_id: int, query: str, path: Path, count: Callable[[], int], files: Files | None = None
+) -> None:
+    """Write one micro-batch, of which *count* tells the rows then; a second call for the same batch changes nothing.
+
+    Raises RowsElsewhere: Spark counts a directory of an executor's own for written.
+    """
     files = files or Files()
     done = path / "_batches" / f"{query}-{batch_id:06d}"
     if done.exists():
@@ -48,10 +58,15 @@ def store_batch(frame: Any, batch_id: int, query: str, path: Path, files: Files 
     staging = path / "_staging" / f"{query}-{batch_id:06d}"
     shutil.rmtree(staging, ignore_errors=True)
     frame.selectExpr("*", *ADDED).write.partitionBy("day", "hour").parquet(staging.absolute().as_uri())
+    parts = sorted(staging.glob("day=*/hour=*/*.parquet"))
+    here, rows = sum(pq.read_metadata(part).num_rows for part in parts), count()
+    if here != rows:
+        why = "it must be a directory that driver and executors share, or a URL"
+        raise RowsElsewhere(f"batch {batch_id} has {rows} rows, of which {here} are in the archive {path}: {why}")
     wanted = f"batch-{query}-{batch_id:06d}-"
     for leftover in path.glob(f"day=*/hour=*/{wanted}*.parquet"):
         leftover.unlink()
-    for number, part in enumerate(sorted(staging.glob("day=*/hour=*/*.parquet"))):
+    for number, part in enumerate(parts):
         target = path / part.parent.relative_to(staging)
         target.mkdir(parents=True, exist_ok=True)
         with part.open("rb") as file:

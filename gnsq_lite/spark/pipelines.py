@@ -81,7 +81,8 @@ def archive(
         if is_remote(target):
             replace_batch(batch, batch_id, query_id(batch), target)
         else:
-            store_batch(batch, batch_id, query_id(batch), Path(target))
+            observed, count = _counted(batch)
+            store_batch(observed, batch_id, query_id(batch), Path(target), count)
 
     return _run(frame.writeStream.foreachBatch(store), checkpoint, available_now, trigger, on_progress)
 
@@ -161,17 +162,18 @@ def replay(
         frame = frame.coalesce(1)
         options["rowsPerSecond"] = str(rate)
     chosen = frame.sortWithinPartitions("timestamp").selectExpr(f"{select} AS body")
-    observed, counts = _counted(chosen)
+    observed, count = _counted(chosen)
     observed.write.format("nsq").options(**options).mode("append").save()
-    return Outcome(1, int(counts.get.get("rows") or 0), time.monotonic() - begun)
+    return Outcome(1, count(), time.monotonic() - begun)
 
 
-def _counted(frame: Any) -> tuple[Any, Any]:
+def _counted(frame: Any) -> tuple[Any, Callable[[], int]]:
+    """Return *frame*, and what tells its rows when it was written."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     observation = Observation()
-    return frame.observe(observation, f.count(f.lit(1)).alias("rows")), observation
+    return frame.observe(observation, f.count(f.lit(1)).alias("rows")), lambda: int(observation.get["rows"])
 
 
 def _time(text: str) -> str:

@@ -14,7 +14,8 @@ import pytest
 
 from gnsq_lite.errors import MissingExtra, OptionError
 from gnsq_lite.spark import summary
-from gnsq_lite.spark.archive import compact, instants, store_batch
+from gnsq_lite.spark.archive import RowsElsewhere, compact, instants, store_batch
+from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.pipelines import read_archive, replay
 from tests.spark.fakes import Crash, CrashingFiles
 
@@ -98,6 +99,26 @@ class Frame:
             pq.write_table(pa.table({"n": self.numbers[hour::2]}), folder / "part-0.parquet")
 
 
+def store(frame: Frame, batch_id: int, root: Path, files: Files | None = None) -> None:
+    store_batch(frame, batch_id, "q", root, lambda: len(frame.numbers), files)
+
+
+@pytest.mark.rule("PIPE-2")
+def test_rows_that_executors_wrote_elsewhere_do_not_count_as_archived(tmp_path: Path) -> None:
+    class Elsewhere(Frame):
+        """One of two tasks ran on this machine."""
+
+        def parquet(self, uri: str) -> None:
+            super().parquet(uri)
+            (Path(uri.removeprefix("file://")) / "day=2026-11-21/hour=01/part-0.parquet").unlink()
+
+    with pytest.raises(RowsElsewhere, match=r"has 10 rows, of which 5 are in the archive .* executors share"):
+        store(Elsewhere(list(range(10))), 0, tmp_path)
+    assert rows(tmp_path) == []
+    store(Frame(list(range(10))), 0, tmp_path)
+    assert rows(tmp_path) == list(range(10))
+
+
 @pytest.mark.rule("PIPE-3")
 def test_a_batch_that_crashed_anywhere_is_there_once_though_the_archive_was_compacted_before_its_restart(
     tmp_path: Path,
@@ -105,13 +126,13 @@ def test_a_batch_that_crashed_anywhere_is_there_once_though_the_archive_was_comp
     for at in range(60):
         root = tmp_path / str(at)
         for batch in range(3):
-            store_batch(Frame([10 * batch + n for n in range(10)]), batch, "q", root)
+            store(Frame([10 * batch + n for n in range(10)]), batch, root)
         wanted = list(range(40))
         try:
-            store_batch(Frame(list(range(30, 40))), 3, "q", root, CrashingFiles(at))
+            store(Frame(list(range(30, 40))), 3, root, CrashingFiles(at))
         except Crash:
             compact(root, min_files=2, min_age=0.0)
-            store_batch(Frame(list(range(30, 40))), 3, "q", root)
+            store(Frame(list(range(30, 40))), 3, root)
             assert rows(root) == wanted, f"after a crash at step {at}"
             compact(root, min_files=2, min_age=0.0)
             assert rows(root) == wanted
