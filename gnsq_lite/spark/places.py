@@ -74,7 +74,7 @@ def read_segments(partition: Any, options: SourceOptions, *, complete: bool) -> 
 
     parts = partition.parts
     found = map(read, parts) if remote is None else read_ahead(read, parts, lambda part: part[0].size)
-    batches = [batch for several in found for batch in several]
+    batches = (batch for several in found for batch in several)  # as they are taken: a task may have a gigabyte
     yield from segments.coalesced(batches, arrow_schema(options.include_youzan))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,8 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the schema message, its CRC-3
 _RECORD = struct.Struct("<IIII")  # length, CRC-32, rows, CRC-32 of the three
 _NAME = re.compile(r"seg-(\d{16})-p(-?\d+)-(\d+)-(\d+)\.seg")
 _EPOCH = re.compile(r"e(\d{16})-(?:s\d{4}-c\d{6}|plan)\.\w+")
-#: Rows of the batches given to Spark: it takes 10,000 at a time fastest.
-BATCH_ROWS = 10_000
+#: Rows of the batches given to Spark, which takes 10,000 at a time fastest; fewer, where they have so many bytes.
+BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20
 
 
 class SegmentDamaged(NSQError):
@@ -159,16 +159,16 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def coalesced(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def coalesced(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of about BATCH_ROWS, in order: small ones cost Spark more than their rows."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         waiting.append(conform(batch, schema))
-        rows += batch.num_rows
-        if rows >= BATCH_ROWS:
+        rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield from _joined(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if rows:
         yield from _joined(waiting)
 

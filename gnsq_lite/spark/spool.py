@@ -20,6 +20,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -302,8 +303,9 @@ class Spool:
 
     def raw(self, segment: Segment) -> bytes:
         """Return a segment's bytes.  Raises FileNotFoundError."""
-        ((_, path),) = locate(self.directory, segment.number - 1, segment.number)
-        return path.read_bytes()
+        with suppress(FileNotFoundError):
+            return (self.directory / segment.name).read_bytes()
+        return (self.done / segment.name).read_bytes()
 
     def kept(self) -> list[int]:
         """Return the bytes of each committed segment that is still there."""

@@ -128,6 +128,13 @@ def test_small_batches_are_joined_and_their_order_kept() -> None:
     assert bodies(joined) == [b"body %d" % n for n in range(25)]
 
 
+def test_large_rows_are_not_joined_into_what_spark_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "BATCH_BYTES", 100_000)
+    parts = [segments.record(to_batch([FakeMessage(n, bytes(40_000))])) for n in range(7)]
+    large = segments.scan(pa.py_buffer(segments.head(arrow_schema()) + b"".join(parts))).batches
+    assert [joined.num_rows for joined in segments.coalesced(iter(large), arrow_schema())] == [3, 3, 1]
+
+
 def test_a_spool_from_before_include_youzan_reads_with_nulls() -> None:
     wide = segments.conform(batch(0, 2), arrow_schema(True))
     assert wide.schema.equals(arrow_schema(True))

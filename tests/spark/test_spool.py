@@ -54,6 +54,24 @@ def test_what_is_appended_is_sealed_under_numbers_without_gaps(tmp_path: Path) -
     spool.close()
 
 
+def test_a_segments_bytes_are_read_without_a_look_at_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(tmp_path)
+    spool.append(rows(0, 2))
+    spool.roll()
+    (segment,) = spool.segments
+    monkeypatch.setattr(segments, "listed", None)
+    waiting = spool.raw(segment)
+    assert len(waiting) == segment.size
+    os.rename(tmp_path / segment.name, tmp_path / "done" / segment.name)
+    assert spool.raw(segment) == waiting
+    os.remove(tmp_path / "done" / segment.name)
+    with pytest.raises(FileNotFoundError):
+        spool.raw(segment)
+    spool.close()
+
+
 def test_no_segment_has_more_rows_than_its_limit(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     spool.append(rows(0, 13))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import ConnectError, OptionError
-from gnsq_lite.spark import stream
+from gnsq_lite.spark import segments, stream
 from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
@@ -101,6 +101,22 @@ def test_a_batch_that_runs_again_after_a_restart_has_the_same_rows(readers: Any)
     feed(again, 7, 2)
     assert rows(again, start, end) == list(range(7))
     assert rows(again, end, again.latestOffset(end, None)) == [7, 8]
+
+
+def test_a_task_reads_segments_as_its_rows_are_taken(readers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "BATCH_ROWS", 2)
+    reader = readers(segmentMaxRecords="2", maxOffsetsPerTrigger="100")
+    start = reader.initialOffset()
+    feed(reader, 0, 6)
+    end = reader.latestOffset(start, None)
+    first, *others = reader.partitions(start, end)
+    first.parts += [part for other in others for part in other.parts]  # as an ordered topic partition has them
+    opened: list[str] = []
+    read_file = segments.read_file
+    monkeypatch.setattr(segments, "read_file", lambda path, s: opened.append(s.name) or read_file(path, s))
+    batches = reader.read(first)
+    assert (next(batches).num_rows, len(opened)) == (2, 1)
+    assert sum(batch.num_rows for batch in batches) == 4
 
 
 def test_rows_per_trigger_are_limited(readers: Any) -> None:
@@ -438,7 +454,7 @@ def test_stop_leaves_the_lock_and_may_be_called_twice(readers: Any) -> None:
 def test_the_process_of_a_source_outlives_a_sigterm_and_seldom_collects_garbage() -> None:
     program = """
 import gc, signal, sys, types
-from gnsq_lite.spark import stream
+from gnsq_lite.spark import segments, stream
 before = gc.get_threshold()
 stream.settle_process()
 print(gc.get_threshold() == before, signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
