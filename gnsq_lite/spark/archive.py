@@ -98,8 +98,8 @@ def compact(path: str | Path, *, min_files: int = 4, min_age: float = 3600.0, fi
     """Join the files of each hour that has at least *min_files*, none written in the last *min_age* seconds.
 
     Files of a batch that has not ended are left alone: it runs again and replaces them.  Safe to interrupt: the next
-    call finishes what was begun.  A reader at that very moment may see an hour's rows twice; run it on hours nobody
-    reads now.
+    call finishes what was begun.  A reader at that very moment may miss an hour's rows; run it on hours nobody reads
+    now.
     """
     root, files = Path(path), files or Files()
     finish_compactions(root, files)
@@ -126,10 +126,11 @@ def _join(root: Path, folder: Path, small: list[Path], files: Files) -> int:
     fresh = root / "_compacting" / f"{name}.parquet"
     fresh.parent.mkdir(exist_ok=True)
     rows = 0
-    schema = instants(pq.read_schema(small[0]))
+    schemas = sorted(map(instants, map(pq.read_schema, small)), key=len, reverse=True)
+    schema = pa.unify_schemas(schemas)  # includeYouzan may have been switched on in this hour
     with pq.ParquetWriter(fresh, schema) as writer:
         for batch in _batches(small):
-            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+            writer.write_batch(_cast(batch, schema))
             rows += batch.num_rows
     with fresh.open("rb") as file:
         files.sync(file.fileno())
@@ -152,6 +153,16 @@ def instants(schema: pa.Schema) -> pa.Schema:
     utc = pa.timestamp("us", tz="UTC")
     fields = [field.with_type(utc) if pa.types.is_timestamp(field.type) else field for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return *batch* with the columns of *schema*; those it lacks are null."""
+    there = set(batch.schema.names)
+    arrays = [
+        batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _batches(small: list[Path]) -> Iterator[pa.RecordBatch]:

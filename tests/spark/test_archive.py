@@ -53,6 +53,17 @@ def test_the_files_of_an_hour_become_one(tmp_path: Path) -> None:
     assert compact(tmp_path, min_age=0.0).partitions == 0
 
 
+def test_files_of_other_columns_are_joined(tmp_path: Path) -> None:
+    make(tmp_path, 1, 3)
+    wide = pa.table({"n": [9], "timestamp": pa.array([None], pa.timestamp("us", "UTC")), "partition": [7]})
+    pq.write_table(wide, tmp_path / "day=2026-11-21" / "hour=00" / "batch-q-000003-0.parquet")
+    (tmp_path / "_batches" / "q-000003").touch()
+    assert compact(tmp_path, min_age=0.0).files_before == 4
+    (joined,) = tmp_path.glob("day=*/hour=*/*.parquet")
+    assert pq.ParquetFile(joined).read().column("partition").to_pylist() == [None] * 9 + [7]
+    assert rows(tmp_path) == list(range(10))
+
+
 def test_hours_that_are_written_to_or_have_few_files_are_left_alone(tmp_path: Path) -> None:
     make(tmp_path, 1, 5)
     assert compact(tmp_path, min_age=3600.0).partitions == 0
