@@ -117,7 +117,7 @@ class Known:
             suspects = pc.less_equal(times, pa.scalar(newest, pa.int64()))
             if mask is not None:
                 suspects = pc.and_(suspects, mask)
-            if suspects.true_count:
+            if pc.any(suspects).as_py():
                 again |= self._found(origin, ids.filter(suspects), times.filter(suspects))
         if not again and _are_distinct(ids):
             return batch
@@ -255,7 +255,7 @@ def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 def _are_distinct(ids: pa.Array) -> bool:
     """Whether no id is there twice.  nsqd's rise as it makes them, and to see that is a tenth of the work."""
     rises = pc.less(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1))
-    return bool(rises.true_count == len(rises) or pc.count_distinct(ids).as_py() == len(ids))
+    return bool(pc.all(rises).as_py() or pc.count_distinct(ids).as_py() == len(ids))
 
 
 def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
@@ -277,7 +277,7 @@ def _split(origin: str, keys: pa.Table) -> list[Chunk]:
     keys = keys.combine_chunks()
     times = keys.column("time").combine_chunks()
     falls = pc.less(times.slice(1), times.slice(0, max(0, len(times) - 1)))
-    if falls.true_count:
+    if pc.any(falls).as_py():
         keys = keys.sort_by("time").combine_chunks()
         times = keys.column("time").combine_chunks()
     cuts = set(range(CHUNK_ROWS, keys.num_rows, CHUNK_ROWS))
