@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from gnsq_lite import Reader
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.message import Message, keep_all
 from gnsq_lite.options import format_address, parse_address
@@ -70,8 +71,13 @@ class ReaderReceiver:
     """One Reader, or several side by side where the disk is too slow for one window (connectionsPerNsqd)."""
 
     def __init__(
-        self, options: SourceOptions, partitions: tuple[int, ...] | None = None, most: int | None = None
+        self,
+        options: SourceOptions,
+        partitions: tuple[int, ...] | None = None,
+        most: int | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._arguments = reader_arguments(options, partitions)
         if most is not None:
             self._arguments["max_in_flight"] = max(1, min(most, options.max_in_flight))
@@ -147,8 +153,9 @@ class ReaderReceiver:
 
     def stop(self, timeout: float) -> None:
         """Close every Reader in order; nothing stays in flight."""
+        deadline = self._clock.now() + timeout
         for reader in self._readers:
-            reader.close(timeout)
+            reader.close(max(0.0, deadline - self._clock.now()))
 
 
 def reader_arguments(options: SourceOptions, partitions: tuple[int, ...] | None = None) -> dict[str, Any]:

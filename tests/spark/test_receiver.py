@@ -17,6 +17,7 @@ from gnsq_lite.options import format_address
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.receiver import ReaderReceiver
 from gnsq_lite.spark.stream import NsqStreamReader
+from tests.fakes import FakeClock
 from tests.servers import ServerHandle
 
 
@@ -151,3 +152,18 @@ def test_a_receiver_hands_over_lists_and_leaves_them_unanswered(nsqd: ServerHand
         message.finish()
     receiver.stop(10.0)
     assert nsqd.stats("t", "c")["depth"] == nsqd.stats("t", "c")["in_flight_count"] == 0
+
+
+def test_the_time_to_stop_is_that_of_all_receivers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+
+    class Hanging:
+        def close(self, timeout: float) -> None:
+            clock.advance(timeout)
+
+    base = {"topic": "t", "channel": "c", "spoolDir": "/s", "nsqdTCPAddresses": "n", "connectionsPerNsqd": "3"}
+    receiver = ReaderReceiver(parse(SourceOptions, base), clock=clock)
+    receiver._readers = [Hanging() for _ in range(3)]  # type: ignore[misc]
+    begun = clock.now()
+    receiver.stop(5.0)
+    assert clock.now() - begun == 5.0
