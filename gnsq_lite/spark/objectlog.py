@@ -215,7 +215,7 @@ class ObjectLog:
             terms = _numbers(self._leases)
             if not terms:
                 return 0
-            now = (terms[-1], self._leases.read(key(terms[-1])))
+            now = (terms[-1], _listed(self._leases, key(terms[-1])))
             lease = _lease(now[1])
             if lease.get("released") or lease.get("writer") == self._writer.hex():
                 return now[0]
@@ -306,7 +306,7 @@ class ObjectLog:
 
     def _noted(self, name: str) -> int:
         try:
-            return int(json.loads(self._committed.read(name))["number"])
+            return int(json.loads(_listed(self._committed, name))["number"])
         except (ValueError, TypeError, KeyError) as error:
             raise SpoolError(f"{self.store.url}/committed/{name} is damaged: {error}") from error
 
@@ -357,6 +357,14 @@ class ObjectLog:
 def _numbers(store: Store) -> list[int]:
     """Return the numbers, or terms, that are there, sorted.  Raises OSError."""
     return [int(name) for name in store.names() if _NUMBER.fullmatch(name)]
+
+
+def _listed(store: Store, name: str) -> bytes:
+    """Return what *name* has, which was listed.  Raises OSError, so that a listing that was late is asked for again."""
+    try:
+        return store.read(name)
+    except FileNotFoundError as error:
+        raise OSError(f"{store.url}: {name} was listed, and is gone") from error
 
 
 def _lease(data: bytes) -> dict[str, Any]:

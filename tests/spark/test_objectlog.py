@@ -169,6 +169,30 @@ def test_a_writer_that_comes_back_finishes_and_removes_nothing(place: Make) -> N
     other.close()
 
 
+@pytest.mark.parametrize("folder", ["lease/", "committed/"])
+def test_a_listing_that_names_what_another_has_removed_is_asked_for_again(
+    place: Make, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    before = spool(place())
+    before.append(rows(0, 2))
+    before.commit(1)
+    before.close()
+    store: Any = kept_by(place)
+    sizes, stale = store.sizes, [1, 2]
+
+    def late(self: Any) -> dict[str, int]:
+        found: dict[str, int] = sizes(self)
+        if stale and self._prefix == folder:
+            stale.pop()
+            return {module.key(0): 1} if folder == "committed/" else {**found, module.key(7): 1}
+        return found
+
+    monkeypatch.setattr(store, "sizes", late)
+    other = spool(place(), wait=1.0, clock=FakeClock())
+    assert (other.meta.committed, stale) == (1, [])
+    other.close()
+
+
 def test_what_the_one_before_wrote_at_the_last_moment_counts(place: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     before = spool(place())
     before.append(rows(0, 1))
