@@ -96,6 +96,7 @@ def open_spool(directory: Path, options: SourceOptions, files: Files) -> Spool:
         rows_per_segment=options.rows_per_segment,
         bytes_per_segment=options.segment_max_bytes,
         retention=options.spool_retention_ms / 1000,
+        complete=options.fail_on_data_loss,
         files=files,
     )
     spool.open(options.lock_wait_ms / 1000)

@@ -122,6 +122,18 @@ def scan(data: pa.Buffer) -> Scan:
     return Scan(batches, rows, min(at, len(view)))
 
 
+def has_record(data: pa.Buffer, behind: int) -> bool:
+    """Whether some record is whole *behind* the first damage, which is no torn write then: one is the last."""
+    view = memoryview(data)
+    for at in range(behind + -behind % ALIGN, len(view) - ALIGN + 1, ALIGN):
+        length, crc, _, check = _RECORD.unpack_from(view, at)
+        start = at + ALIGN
+        found = 0 < length + -length % ALIGN <= len(view) - start and zlib.crc32(view[at : at + 12]) == check
+        if found and zlib.crc32(view[start : start + length]) == crc:
+            return True
+    return False
+
+
 def scan_file(path: Path) -> Scan:
     """Return what *path* holds; its bytes stay mapped as long as the batches live."""
     if path.stat().st_size == 0:

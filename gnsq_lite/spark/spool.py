@@ -30,7 +30,7 @@ import pyarrow as pa
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Files, Folder
-from gnsq_lite.spark.segments import Segment
+from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta, refuse_other
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -64,13 +64,15 @@ class Spool:
         rows_per_segment: int = 50_000,
         bytes_per_segment: int = 16 << 20,
         retention: float = 0.0,
+        complete: bool = True,
         files: Files | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.directory, self.done = directory, directory / "done"
         self._topic, self._channel = topic, channel
         self._most_rows, self._most_bytes = rows_per_segment, bytes_per_segment
-        self._retention, self._files, self._clock = retention, files or Files(), clock
+        self._retention, self._complete = retention, complete
+        self._files, self._clock = files or Files(), clock
         self._lanes: dict[int, Lane] = {}
         self._lock_fd: int | None = None
         self._files_made = 0
@@ -87,6 +89,7 @@ class Spool:
         """Lock the directory, make or check META.json, and seal what an earlier run left open.
 
         Raises:
+            SegmentDamaged: rows that were acknowledged cannot be read, and all are asked for (*complete*).
             SpoolInUse: another query holds it, and did not let go in *lock_wait* seconds.
             SpoolError: it is another topic's or channel's, or not writable.
         """
@@ -128,7 +131,9 @@ class Spool:
         for path in sorted(self.directory.glob("open-*.part")):
             found = segments.scan_file(path)
             torn = path.stat().st_size - found.size
-            if torn:
+            if torn and segments.has_record(pa.py_buffer(path.read_bytes()), found.size):
+                self._damaged(path, found.size)
+            elif torn:
                 log.info("spool %s: %d unacknowledged bytes of a torn write cut off", self.directory, torn)
             if not found.rows:
                 self._files.unlink(path)
@@ -141,6 +146,12 @@ class Spool:
                 self._files.close(fd)
             partition = int(path.stem.rpartition("-p")[2])
             self._seal(path, partition, found.rows, found.size)
+
+    def _damaged(self, path: Path, at: int) -> None:
+        why = f"spool {self.directory}: {path.name} is damaged at byte {at}; rows behind it were acknowledged to nsqd"
+        if self._complete:
+            raise SegmentDamaged(f"{why}: set failOnDataLoss=false to go on without them")
+        log.error("%s; failOnDataLoss=false: going on", why)
 
     def close(self) -> None:
         """Close files and release the lock; open files are sealed by the next :meth:`open`."""

@@ -73,6 +73,7 @@ def test_every_torn_tail_gives_the_whole_records_before_it() -> None:
         found = segments.scan(pa.py_buffer(data[:cut]))
         assert found.rows == (5 if cut == len(data) else 3 if cut >= first else 0), cut
         assert found.size <= cut
+        assert not segments.has_record(pa.py_buffer(data[:cut]), found.size), "no damage"
 
 
 def test_a_tail_of_zeros_is_no_row() -> None:
@@ -83,6 +84,7 @@ def test_a_tail_of_zeros_is_no_row() -> None:
     assert (found.rows, found.size) == (3, len(data))
     half_written = torn[: len(data) + 64] + bytes(len(torn) - len(data) - 64)
     assert segments.scan(pa.py_buffer(half_written)).rows == 3
+    assert not segments.has_record(pa.py_buffer(half_written), len(data))
 
 
 @settings(max_examples=60, deadline=None)

@@ -72,6 +72,29 @@ def test_a_segments_bytes_are_read_without_a_look_at_all_others(
     spool.close()
 
 
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.parametrize("at", [3, 8, 80], ids=["head", "a record's head", "a record"])
+def test_damage_before_acknowledged_rows_is_no_torn_write(
+    tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = opened(tmp_path, rows_per_segment=50)
+    for number in range(3):
+        spool.append(rows(number, 1))
+    spool.close()
+    (path,) = tmp_path.glob("open-*.part")
+    data = bytearray(path.read_bytes())
+    data[at if at == 3 else at + len(segments.head(rows(0, 1)[0][1].schema))] ^= 1
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(segments.SegmentDamaged, match=r"damaged at byte .*failOnDataLoss=false"):
+            opened(tmp_path)
+    assert path.read_bytes() == data, "it is as it was found"
+    spool = opened(tmp_path, complete=False)
+    assert spool.segments == []
+    assert "is damaged at byte" in caplog.text
+    spool.close()
+
+
 def test_no_segment_has_more_rows_than_its_limit(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     spool.append(rows(0, 13))
