@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +49,8 @@ class Passage:
         self.arrived: deque[Any] = deque()
         self.fresh = threading.Event()
         self.lost = ""
-        self._paused = False
+        self._paused = self._joined = False
+        self._channel = ""
         self._reader: Reader | None = None
 
     def open(self) -> None:
@@ -58,6 +60,7 @@ class Passage:
         channel = options.channel if leader.registered_only else f"{options.channel}-{uuid.uuid4().hex}#ephemeral"
         nsqd = NsqdClient(leader.node.http_address)
         if not leader.registered_only:
+            self._channel = channel
             nsqd.create_channel(options.topic, channel, partition=self._partition)
         nsqd.set_channel_offset(options.topic, channel, f"virtual_queue:{self._begin}", partition=self._partition)
         dialect = YouzanDialect(
@@ -74,6 +77,7 @@ class Passage:
             max_attempts=0,
             backoff=False,
             handle_signals=False,
+            on_connected=self._join,
             on_disconnected=self._parted,
             **options.nsq,
         )
@@ -90,6 +94,9 @@ class Passage:
         if not self.fresh.is_set():
             self.fresh.set()
 
+    def _join(self, address: str) -> None:
+        self._joined = True
+
     def _parted(self, endpoint: str, reason: object) -> None:
         self.lost = str(reason) or "the connection ended"
         self.fresh.set()
@@ -101,9 +108,13 @@ class Passage:
             self._reader.resume()
 
     def close(self) -> None:
-        """End the channel."""
+        """End the channel: nsqd does with its last consumer, and not where it never had one."""
         if self._reader is not None:
             self._reader.close(2.0)
+        if self._channel and not self._joined:
+            nsqd = NsqdClient(self._leader.node.http_address, http_timeout=2.0, http_retries=0)
+            with suppress(HTTPError):
+                nsqd.delete_channel(self._options.topic, self._channel, partition=self._partition)
 
 
 class RangeTask:
@@ -150,12 +161,19 @@ class RangeTask:
     def _opened(self) -> Passage | None:
         try:
             leader = self._cluster.leader(self._range.partition)
-            if leader is None:
-                self._trouble = "the partition has no leader"
-                return None
-            passage = self._passage(self._options, leader, self._range.partition, self._next, self._range.end)
-            passage.open()
         except (HTTPError, LogUnavailable) as error:
+            self._trouble = str(error)
+            return None
+        if leader is None:
+            self._trouble = "the partition has no leader"
+            return None
+        passage = self._passage(self._options, leader, self._range.partition, self._next, self._range.end)
+        try:
+            passage.open()
+        except BaseException as error:
+            passage.close()
+            if not isinstance(error, HTTPError):
+                raise
             self._trouble = str(error)
             return None
         return passage

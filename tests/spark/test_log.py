@@ -11,7 +11,8 @@ import pytest
 
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.errors import HTTPError, NSQError, OptionError
+from gnsq_lite.spark import logtask
 from gnsq_lite.spark.logcluster import Extent, Leader, LogUnavailable, Mark
 from gnsq_lite.spark.logoptions import LogOptions
 from gnsq_lite.spark.logplan import Range, as_offset, limited, parse_places, ranges, resolved
@@ -296,6 +297,30 @@ def test_what_was_published_before_anybody_read_is_read_twice_alike(cluster: Bro
         found.append(rows(reader, reader.partitions()))
     assert found[0] == found[1]
     assert bodies(found[0]) == [wanted(0, count), wanted(1, count)]
+    until(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
+
+
+@pytest.mark.parametrize("breaks", ["set_channel_offset", "start"])
+def test_a_passage_that_is_never_subscribed_to_leaves_no_channel(
+    cluster: Broker, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    """nsqd ends an ephemeral channel with its last consumer; one that never had any would keep the log for good."""
+    cluster.youzan.create_topic("clicks", 1)
+    publish(cluster, "clicks", 0, 0, 10)
+    owner: Any = {"set_channel_offset": logtask.NsqdClient, "start": logtask.Reader}[breaks]
+    works, failures = getattr(owner, breaks), [1, 2]
+
+    def broken(*args: Any, **more: Any) -> None:
+        if not failures:
+            works(*args, **more)
+        elif failures.pop() and breaks != "start":
+            raise HTTPError("http://n", "it broke")
+
+    monkeypatch.setattr(owner, breaks, broken)
+    monkeypatch.setattr(logtask, "STALLED", 0.1)
+    reader = NsqLogBatchReader(source(cluster, "clicks"))
+    assert bodies(rows(reader, reader.partitions())) == [wanted(0, 10)]
+    assert not failures
     until(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
 
 
