@@ -226,15 +226,15 @@ class _Watch:
 
     def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
-        self._seen: set[int] = set()
+        self._last = -1
         self.batches = self.rows = 0
 
     def look(self, query: Any) -> None:
         rate = 0.0
         for report in query.recentProgress:
             number, rows = int(report["batchId"]), int(report["numInputRows"])
-            if rows and number not in self._seen:
-                self._seen.add(number)
+            if rows and number > self._last:
+                self._last = number
                 self.batches += 1
                 self.rows += rows
             rate = float(report.get("processedRowsPerSecond") or 0.0)

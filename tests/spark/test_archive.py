@@ -7,6 +7,8 @@ import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +18,7 @@ from gnsq_lite.errors import MissingExtra, OptionError
 from gnsq_lite.spark import summary
 from gnsq_lite.spark.archive import RowsElsewhere, compact, instants, store_batch
 from gnsq_lite.spark.files import Files
-from gnsq_lite.spark.pipelines import read_archive, replay
+from gnsq_lite.spark.pipelines import _Watch, read_archive, replay
 from tests.spark.fakes import Crash, CrashingFiles
 
 
@@ -156,6 +158,17 @@ def test_a_batch_that_crashed_anywhere_is_there_once_though_the_archive_was_comp
 def test_int96_times_are_instants() -> None:
     schema = instants(pa.schema([pa.field("t", pa.timestamp("ns")), pa.field("n", pa.int64())]))
     assert schema.field("t").type == pa.timestamp("us", "UTC")
+
+
+def test_each_batch_of_a_query_is_counted_once_and_none_is_kept_in_mind() -> None:
+    def reports(*pairs: tuple[int, int]) -> Any:
+        return SimpleNamespace(recentProgress=[{"batchId": batch, "numInputRows": rows} for batch, rows in pairs])
+
+    watch = _Watch(None)
+    for query in (reports((0, 5), (1, 0)), reports((0, 5), (1, 0), (1, 7)), reports((1, 7), (2, 1))):
+        watch.look(query)
+    assert (watch.batches, watch.rows) == (3, 13)
+    assert not any(isinstance(kept, list | set | dict) for kept in vars(watch).values())
 
 
 def test_a_path_without_an_archive_is_said_before_spark_is_started(tmp_path: Path) -> None:
