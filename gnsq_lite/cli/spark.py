@@ -128,20 +128,26 @@ def relay_command(target: str, to_nsqd: tuple[str, ...], select: str, **given: A
     require_pyspark()
     from gnsq_lite.spark.pipelines import relay
 
-    sink = {key: value for key, value in _where(given, to_nsqd).items() if key.lower().startswith(("nsq", "lookupd"))}
+    sink = _relay_sink(given, to_nsqd, target)
     source, spark, rest = _prepare(given)
-    sink["topic"] = target
     return run_streaming(
         "relay", lambda show: relay(source, sink, select=select, spark=spark, on_progress=show, **rest)
     )
 
 
-def _where(given: dict[str, Any], to_nsqd: tuple[str, ...]) -> dict[str, str]:
+def _relay_sink(given: dict[str, Any], to_nsqd: tuple[str, ...], target: str) -> dict[str, str]:
+    """Return the sink's options: of those given the addresses and the connection's.  Raises OptionError."""
+    from gnsq_lite.spark.options import SinkOptions, parse
+
     found = addresses(given["nsqd"], given["lookupd"], given["option"])
     if to_nsqd:
         found.pop("lookupdHTTPAddresses", None)
         found["nsqdTCPAddresses"] = ",".join(to_nsqd)
-    return found
+    shared = {key: text for key, text in found.items() if key.lower().startswith(("nsq", "lookupd"))}
+    sink = {key: text for key, text in shared.items() if not key.lower().startswith("nsq.storage.")}
+    sink["topic"] = target
+    parse(SinkOptions, sink)  # a mistake shows before a JVM is started for it
+    return sink
 
 
 def _prepare(given: dict[str, Any]) -> tuple[dict[str, str], Any, dict[str, Any]]:

@@ -58,6 +58,14 @@ def test_a_work_directory_and_an_archive_may_be_urls(capsys: pytest.CaptureFixtu
     assert "does not exist" in capsys.readouterr().err
 
 
+def test_a_relay_whose_spool_is_on_a_store_publishes_with_the_connections_options_alone() -> None:
+    options = ("nsq.storage.region=eu", "NSQ.Storage.endpoint=e", "nsq.tls=true", "maxInFlight=7")
+    given = {"nsqd": ("n",), "lookupd": ("l",), "option": options}
+    addresses = {"nsqdTCPAddresses": "n", "lookupdHTTPAddresses": "l"}
+    assert module._relay_sink(given, (), "u") == {**addresses, "nsq.tls": "true", "topic": "u"}
+    assert module._relay_sink(given, ("m",), "u") == {"nsqdTCPAddresses": "m", "nsq.tls": "true", "topic": "u"}
+
+
 def test_a_snapshot_to_summarize_has_a_name_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     given = {"topic": "t", "channel": "c", "work_dir": "/work", "nsqd": ("n",), "lookupd": (), "option": ()}
     named = module._snapshot_source(None, {**given, "snapshot": "monday"})
