@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.segments import SegmentDamaged
-from gnsq_lite.spark.shelves import Shelf
+from gnsq_lite.spark.shelves import Shelf, wanted_name
 
 _END = b"GNSQEND1"
 
@@ -115,9 +115,15 @@ def read_plan(shelf: Shelf, epoch: int) -> Plan | None:
 
 
 def forget_epochs(shelf: Shelf, up_to: int) -> None:
-    """Remove the logs of the epochs up to *up_to*; their plans first, see :meth:`EpochLog.is_over`."""
-    found = [(name, segments.epoch_of(name)) for name in shelf.names()]
+    """Remove the logs of the epochs up to *up_to*; their plans first, see :meth:`EpochLog.is_over`.
+
+    And what killed attempts left half-written, an epoch later: an attempt that lives is to find out about its end.
+    """
+    names = shelf.names()
+    found = [(name, segments.epoch_of(name)) for name in names]
+    aside = [(name, segments.epoch_of(wanted_name(name) or "")) for name in names]
+    left = [name for name, epoch in aside if epoch is not None and epoch < up_to]
     gone = {name: epoch for name, epoch in found if epoch is not None and epoch <= up_to}
     plans = {_plan(epoch) for epoch in gone.values()}
     shelf.remove(sorted(plans))
-    shelf.remove([name for name in gone if name not in plans])
+    shelf.remove([name for name in gone if name not in plans] + left)

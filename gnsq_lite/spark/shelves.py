@@ -6,6 +6,7 @@ On a disk a name is taken by a hard link; elsewhere by a store's call that only 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 import uuid
@@ -29,6 +30,14 @@ from gnsq_lite.spark.spoolmeta import (
     read_meta,
     refuse_other,
 )
+
+_ASIDE = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{32}")
+
+
+def wanted_name(name: str) -> str | None:
+    """Return the name that the file *name*, written aside, was to have; None for another file."""
+    found = _ASIDE.fullmatch(name)
+    return None if found is None else found[1]
 
 
 class Shelf(Protocol):
@@ -68,13 +77,13 @@ class DirectoryShelf:
         """Write a file aside, and link it to its name."""
         path, files = self.directory / name, self.files
         fresh = path.with_name(f".{name}.{os.getpid()}.{uuid.uuid4().hex}")
-        fd = files.create(fresh)
         try:
-            files.append(fd, data)
-            files.sync(fd)
-        finally:
-            files.close(fd)
-        try:
+            fd = files.create(fresh)
+            try:
+                files.append(fd, data)
+                files.sync(fd)
+            finally:
+                files.close(fd)
             files.link(fresh, path)
         except FileExistsError:  # over a network it may be of this very call, whose answer was lost
             if not fresh.samefile(path):

@@ -22,7 +22,7 @@ from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
 from gnsq_lite.spark.shelves import DirectoryShelf
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
-from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk
+from tests.spark.fakes import Crash, CrashingFiles, FakeMessage, FakeReceiver, FullDisk
 
 
 def options(directory: Path, **more: str) -> SourceOptions:
@@ -103,6 +103,17 @@ def test_a_plan_goes_before_the_chunks(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_attempt_was_writing_goes_with_its_epoch(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        numbers(task(tmp_path, messages(0, 3), CrashingFiles(3)))
+    (left,) = tmp_path.glob(".e*")
+    numbers(task(tmp_path, messages(0, 3)))
+    forget_epochs(DirectoryShelf(tmp_path), 1)
+    assert list(tmp_path.iterdir()) == [left]
+    forget_epochs(DirectoryShelf(tmp_path), 2)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.rule("PIPE-2")
 def test_nothing_is_finished_before_it_is_published(tmp_path: Path) -> None:
     class Late(Files):
@@ -122,6 +133,7 @@ def test_a_chunk_that_cannot_be_published_goes_back_at_once(tmp_path: Path) -> N
     with pytest.raises(OSError, match="No space left"):
         numbers(task(tmp_path, taken, FullDisk(10)))
     assert {m.answer for m in taken} == {"REQ"}
+    assert not list(tmp_path.glob(".e*")), "it takes no room"
 
 
 def test_a_link_whose_answer_was_lost_has_made_the_chunk(tmp_path: Path) -> None:
