@@ -143,7 +143,8 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         if plan is None:
             return False
         ends = [EpochLog(self._opened().shelf, epoch, slot).end() for slot in range(plan.receivers)]
-        return self._backlog.is_read([end for end in ends if end is not None])
+        whole = [end for end in ends if end is not None]
+        return len(whole) == len(ends) and self._backlog.is_read(whole)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what the backlog is: all that was published up to now, by nsqd's clock."""

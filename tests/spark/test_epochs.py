@@ -317,6 +317,23 @@ def test_available_now_ends_after_epochs_without_backlog(tmp_path: Path) -> None
     reader.stop()
 
 
+def test_available_now_goes_on_after_an_epoch_that_was_not_read_to_its_end(tmp_path: Path) -> None:
+    """foreachBatch with a limit(): some slots stopped early, others never ran."""
+    reader = NsqEpochReader(options(tmp_path, idleTimeoutMs="200"))
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    for _ in range(3):
+        end = reader.latestOffset(start, None)
+        assert end != start
+        reader.partitions(start, end)
+        start = end
+    EpochLog(DirectoryShelf(tmp_path), 3, 0).finish(0, End(0, 0, True, silent=9.0))
+    assert reader.latestOffset(start, None) != start
+    EpochLog(DirectoryShelf(tmp_path), 3, 1).finish(0, End(0, 0, True, silent=9.0))
+    assert reader.latestOffset(start, None) == start
+    reader.stop()
+
+
 def test_a_task_tells_of_an_nsqd_that_is_away_and_of_its_silence(tmp_path: Path) -> None:
     made = task(tmp_path, messages(0, 1))
     receiver = made._receiver
