@@ -173,7 +173,7 @@ def _counted(frame: Any) -> tuple[Any, Callable[[], int]]:
     from pyspark.sql import functions as f
 
     observation = Observation()
-    return frame.observe(observation, f.count(f.lit(1)).alias("rows")), lambda: int(observation.get["rows"])
+    return frame.observe(observation, f.count(f.lit(1)).alias("rows")), lambda: int(observation.get.get("rows") or 0)
 
 
 def _time(text: str) -> str:
