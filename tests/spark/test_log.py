@@ -389,7 +389,8 @@ def test_a_run_for_some_partitions_keeps_where_the_others_are(
     cluster.youzan.create_topic("clicks", 2)
     for partition in (0, 1):
         publish(cluster, "clicks", partition, 0, 10)
-    _, offset = streamed(*_begun(NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))), 2)
+    whole = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))
+    _, offset = streamed(whole, whole.initialOffset(), 2)
     publish(cluster, "clicks", 0, 10, 5)
     for now in (True, False):
         reader = NsqLogStreamReader(source(cluster, "clicks", partitions="0"))
@@ -397,10 +398,6 @@ def test_a_run_for_some_partitions_keeps_where_the_others_are(
             reader.prepareForTriggerAvailableNow()
         assert reader.latestOffset(offset, None) == {"clicks": {"0": 15 * SIZE, "1": 10 * SIZE}}
     assert "no leader" not in caplog.text
-
-
-def _begun(reader: NsqLogStreamReader) -> tuple[NsqLogStreamReader, dict[str, Any]]:
-    return reader, reader.initialOffset()
 
 
 @pytest.mark.usefixtures("with_limits")
