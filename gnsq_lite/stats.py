@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gnsq_lite.dialect import Endpoint
-    from gnsq_lite.policy.producers import Health
+    from gnsq_lite.policy.wanted_nodes import Health
     from gnsq_lite.wire.handshake import AuthReply
     from gnsq_lite.wire.identify import Negotiated
 

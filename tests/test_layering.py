@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "option_fields": BASE,
     "options": BASE | {"option_fields"},
     "keywords": BASE | {"options"},
-    "stats": BASE | {"options", "dialect", "policy.producers", "wire.identify", "wire.handshake"},
+    "stats": BASE | {"options", "dialect", "policy.wanted_nodes", "wire.identify", "wire.handshake"},
     "message": BASE | {"option_fields", "clock", "speed"},
     "wire": BASE | {"option_fields", "options", "speed", "packing"},
     "policy": BASE | {"option_fields", "options", "clock"},

@@ -1,8 +1,8 @@
 """Polls the nsqlookupds for a topic, and says which nsqds to connect to (DISC-1 to DISC-6).
 
 A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so a slow one delays no other;
-:class:`~gnsq_lite.policy.producers.Producers` decides what an answer changes.  What fails leaves all as it was and is
-logged when an nsqlookupd begins to fail, not each time.
+:class:`~gnsq_lite.policy.wanted_nodes.WantedNodes` decides what an answer changes.  What fails leaves all as it was and
+is logged when an nsqlookupd begins to fail, not each time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import Address, LookupOptions, format_address
-from gnsq_lite.policy.producers import Connect, Forget, Health, Producers
 from gnsq_lite.policy.rng import Rng
+from gnsq_lite.policy.wanted_nodes import Connect, Forget, Health, WantedNodes
 
 log = logging.getLogger("gnsq_lite.discovery")
 
@@ -99,7 +99,7 @@ class Discovery:
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0
         self._direct = frozenset(direct)
-        self._producers: Producers[Endpoint] = Producers(
+        self._wanted: WantedNodes[Endpoint] = WantedNodes(
             self._direct, lookupds=self._lookupds.addresses, options=options, clock=clock, rng=rng
         )
         self._path, self._parse = path, parse
@@ -147,7 +147,7 @@ class Discovery:
                 self.ask()
             except Exception as error:  # this greenlet is all that ever asks
                 log_safely(log, logging.ERROR, "a poll failed", exc_info=error)
-            self._wake.wait(self._producers.next_poll())
+            self._wake.wait(self._wanted.next_poll())
 
     def ask(self) -> None:
         """Ask every nsqlookupd that owes no answer; returns at once."""
@@ -176,14 +176,14 @@ class Discovery:
         if self._stopped:
             return
         if lookup is None and not self._lookupds.knows(address):
-            self._producers.dropped(address)
+            self._wanted.dropped(address)
             self._lookups.pop(address, None)
         elif lookup is None:
-            self._producers.failed(address, error)
+            self._wanted.failed(address, error)
             self._log_changes()
         else:
             lookup = self._lookups[address] = self._narrowed(lookup)
-            decisions = self._producers.answered(address, self._not_direct(lookup.endpoints))
+            decisions = self._wanted.answered(address, self._not_direct(lookup.endpoints))
             self._log_changes()
             self._call(self._on_lookup, address, lookup)
             self._act(decisions)
@@ -212,7 +212,7 @@ class Discovery:
     def _finish(self) -> None:
         self._due.clear()
         self._heard = False
-        self._act(self._producers.finish_round())
+        self._act(self._wanted.finish_round())
         self._call(self._on_round)
 
     def _act(self, decisions: Iterable[Connect[Endpoint] | Forget[Endpoint]]) -> None:
@@ -290,7 +290,7 @@ class Discovery:
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
 
     def _log_changes(self) -> None:
-        for change in self._producers.take_changes():
+        for change in self._wanted.take_changes():
             if not change.ok:
                 log_safely(
                     log,
@@ -310,11 +310,11 @@ class Discovery:
 
     def connected(self, endpoint: Endpoint) -> None:
         """*endpoint* is connected: not to be found again."""
-        self._producers.connected(endpoint)
+        self._wanted.connected(endpoint)
 
     def disconnected(self, endpoint: Endpoint) -> None:
         """*endpoint* is not connected, or could not be: found again by a later poll that lists it (CONN-4)."""
-        forgotten = self._producers.disconnected(endpoint)
+        forgotten = self._wanted.disconnected(endpoint)
         if not self._stopped:
             self._act(forgotten)
 
@@ -323,7 +323,7 @@ class Discovery:
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The union of the last good answers (DISC-2)."""
-        return self._producers.listed
+        return self._wanted.listed
 
     @property
     def said(self) -> Mapping[str, Lookup]:
@@ -332,4 +332,4 @@ class Discovery:
 
     def health(self) -> dict[str, Health[Endpoint]]:
         """Return the state of each nsqlookupd by its address."""
-        return self._producers.health()
+        return self._wanted.health()

@@ -17,7 +17,7 @@ from greenlet import getcurrent
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import BadBodyError, BadMessageError
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.publish.deadline_timer import Alarm
+from gnsq_lite.publish.deadline_timer import DeadlineTimer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
 
@@ -108,7 +108,7 @@ class Gathered:
 
     Args:
         most: Bytes of an MPUB.
-        alarm: Set to the deadline of each.
+        deadline_timer: Set to the deadline of each.
         publish_alone: Publishes for whoever is not of the loop's thread, and waits.
     """
 
@@ -119,11 +119,11 @@ class Gathered:
         *,
         most: int,
         retries: int,
-        alarm: Alarm,
+        deadline_timer: DeadlineTimer,
         publish_alone: Callable[[str, bytes, float], Any],
     ) -> None:
         self._loop, self._clock, self._most, self._retries = loop, clock, most, retries
-        self._alarm, self._publish_alone = alarm, publish_alone
+        self._deadline_timer, self._publish_alone = deadline_timer, publish_alone
         #: Gets each at the turn's end; the Writer's to say.
         self.carry: Callable[[Publication], None]
         self._hub = loop.hub
@@ -160,8 +160,8 @@ class Gathered:
         if gathering is None or gathering.room < size or gathering.timeout != timeout:
             deadline = self._clock.now() + timeout
             gathering = Gathering(self._loop, topic, timeout, deadline, self._retries, self._most)
-            if deadline < self._alarm.at:
-                self._alarm.set(deadline)
+            if deadline < self._deadline_timer.at:
+                self._deadline_timer.set(deadline)
             if not self.batches:
                 self._loop.soon(self.send)
             self._open[topic] = gathering

@@ -31,32 +31,32 @@ def settle_expired(
     return soonest
 
 
-class Alarm:
-    """Calls *ring* once at ``at``, in seconds of *clock*, from the loop's hub: it must not block.
+class DeadlineTimer:
+    """Calls *act* once at ``at``, in seconds of *clock*, from the loop's hub: it must not block.
 
-    Whoever has a deadline before ``at`` sets it; *ring* checks all deadlines and sets the soonest that is left.
+    Whoever has a deadline before ``at`` sets it; *act* checks all deadlines and sets the soonest that is left.
     """
 
-    def __init__(self, loop: Loop, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, clock: Clock, act: Callable[[], None]) -> None:
         self.at = NEVER
-        self._loop, self._clock, self._ring = loop, clock, ring
+        self._loop, self._clock, self._act = loop, clock, act
         self._timer: Any = None
 
     def set(self, at: float) -> None:
-        """Ring at that time, in place of the one set before; infinity: never."""
+        """Act at that time, in place of the one set before; infinity: never."""
         self.at = at
         self.stop()
         if at < NEVER:
             self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
-            self._timer.start(self._ring, update=True)
+            self._timer.start(self._act, update=True)
 
     def cover(self, at: float) -> None:
-        """Ring at the latest then."""
+        """Act at the latest then."""
         if at < self.at:
             self.set(at)
 
     def stop(self) -> None:
-        """Ring no more."""
+        """Act no more."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.stop()

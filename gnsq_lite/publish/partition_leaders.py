@@ -55,7 +55,7 @@ class Topic:
         self.timer: Any = None
 
 
-class Routes:
+class PartitionLeaders:
     """The routes of a Writer's topics.  In the loop's thread, but for :meth:`in_thread`.
 
     Args:

@@ -24,11 +24,11 @@ from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
-from gnsq_lite.publish.deadline_timer import NEVER, Alarm, settle_expired
+from gnsq_lite.publish.deadline_timer import NEVER, DeadlineTimer, settle_expired
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
-from gnsq_lite.publish.partition_leaders import Routes
+from gnsq_lite.publish.partition_leaders import PartitionLeaders
 from gnsq_lite.publish.publication import Publication, of_the_parent, outcomes_left
 from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
@@ -44,7 +44,7 @@ class Producer:
         self.loop, self.settings, self.clock = loop, settings, clock
         self.rng: Rng = random.Random()
         shunned: Shunned[Endpoint] = Shunned()
-        self.routes = Routes(
+        self.leaders = PartitionLeaders(
             loop,
             settings,
             clock,
@@ -58,7 +58,7 @@ class Producer:
         self.rotation = Rotation(
             shunned,
             goes_elsewhere=self.goes_elsewhere,
-            on_silent=self.routes.refresh,
+            on_silent=self.leaders.refresh,
             send_again=self._send_again,
             misconfigured=settings.misconfigured,
         )
@@ -69,7 +69,7 @@ class Producer:
         self.ended = False
         self.reconnects = 0
         self._hub = loop.hub
-        self._alarm = Alarm(loop, clock, self._expire)
+        self._deadline_timer = DeadlineTimer(loop, clock, self._expire)
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
         self._gathered = self._make_gathered()
         self.threads = self._make_threads()
@@ -95,7 +95,7 @@ class Producer:
             self.clock,
             most=self.settings.max_body_size,
             retries=self.settings.retries,
-            alarm=self._alarm,
+            deadline_timer=self._deadline_timer,
             publish_alone=self._publish,
         )
 
@@ -104,7 +104,7 @@ class Producer:
             self.loop,
             self.clock,
             turns=self.rotation,
-            lead=self.routes.in_thread,
+            lead=self.leaders.in_thread,
             gathered=self._gathered.batches,
             retries=self.settings.retries,
             carry=self.carry,
@@ -118,7 +118,7 @@ class Producer:
     def _set_routed(self, routed: bool) -> None:
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = self.threads.routed = routed
-        self._send = self._gathered.carry = self.routes.send if routed else self.rotation.send
+        self._send = self._gathered.carry = self.leaders.send if routed else self.rotation.send
 
     def start(self) -> None:
         """Begin to connect."""
@@ -158,7 +158,7 @@ class Producer:
             return
         self.undecided = False
         self._set_routed(dialect.needs_route(""))
-        waiting = [*self.rotation.take_waiting(), *self.routes.take_waiting()]
+        waiting = [*self.rotation.take_waiting(), *self.leaders.take_waiting()]
         self._connect((*self.settings.endpoints, *discovery.endpoints))
         for publication in waiting:
             if publication.request is not None:
@@ -215,7 +215,7 @@ class Producer:
         self._send_again(unsent)
         hopeless = self.rotation.hopeless()
         if hopeless is not None:
-            for publication in (*self.rotation.take_waiting(), *self.routes.waiting()):
+            for publication in (*self.rotation.take_waiting(), *self.leaders.waiting()):
                 self.outcomes.settle(publication, error=hopeless)
 
     def on_retry(self) -> None:
@@ -230,7 +230,7 @@ class Producer:
     def on_refused(self, publication: Publication, error: NsqdError) -> None:
         """nsqd refused it; where its leader has moved, it follows."""
         if self.routed and not publication.done() and self.settings.dialect.should_reroute(error):
-            self.routes.retry(publication, error)
+            self.leaders.retry(publication, error)
         elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publication.come_apart(error):  # one bad publish hurts nobody else
                 self._dispatch(each)
@@ -239,7 +239,7 @@ class Producer:
 
     def goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
         """Whether another nsqd that is not silent may take it instead of *endpoint*."""
-        return self.routes.goes_elsewhere(publication, endpoint) if self.routed else self.rotation.any_answers()
+        return self.leaders.goes_elsewhere(publication, endpoint) if self.routed else self.rotation.any_answers()
 
     # -- publishing
 
@@ -271,16 +271,16 @@ class Producer:
 
     def _cover(self, deadline: float) -> None:
         """Have a deadline kept; from any thread."""
-        if deadline < self._alarm.at:
-            self.loop.call_soon(lambda: self._alarm.cover(deadline))
+        if deadline < self._deadline_timer.at:
+            self.loop.call_soon(lambda: self._deadline_timer.cover(deadline))
 
     def submit(self, publication: Publication) -> None:
         """Carry it out, in the loop's thread."""
         if self.closing:
             self.outcomes.settle(publication, error=ClosedError("the Writer was closed"))
             return
-        if publication.deadline < self._alarm.at:
-            self._alarm.set(publication.deadline)
+        if publication.deadline < self._deadline_timer.at:
+            self._deadline_timer.set(publication.deadline)
         if self.settings.coalesce and not (publication.batch or publication.request is not None or self.routed):
             self._gathered.add(publication)
             return
@@ -313,7 +313,7 @@ class Producer:
     def _send_again(self, publications: Iterable[Publication]) -> None:
         """Send, in order, what a lost connection did not take; deadlines are watched already."""
         if self.routed:
-            self.routes.put_back(publications)
+            self.leaders.put_back(publications)
         else:
             for publication in publications:
                 self._send(publication)
@@ -327,13 +327,13 @@ class Producer:
     def _everything(self) -> Iterable[Publication]:
         """Every publish that may have no outcome yet."""
         yield from self.rotation.waiting
-        yield from self.routes.waiting()
+        yield from self.leaders.waiting()
         yield from self._gathered.batches
         for destination in self.destinations.values():
             yield from destination.owes()
 
     def _expire(self) -> None:
-        self._alarm.set(NEVER)
+        self._deadline_timer.set(NEVER)
         soonest = settle_expired(
             list(self._everything()),
             self.clock.now(),
@@ -341,10 +341,10 @@ class Producer:
             self.outcomes.settle,
         )
         self.rotation.forget_done()
-        self.routes.forget(Publication.done)
+        self.leaders.forget(Publication.done)
         self.rotation.overdue()
-        if soonest < self._alarm.at:  # unless something sooner was submitted meanwhile
-            self._alarm.set(soonest)
+        if soonest < self._deadline_timer.at:  # unless something sooner was submitted meanwhile
+            self._deadline_timer.set(soonest)
 
     def _reasons(self) -> list[NSQError | str]:
         """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
@@ -375,8 +375,8 @@ class Producer:
             destination.close()
         for publication in list(self._everything()):
             self.outcomes.settle(publication, error=NotSent("the Writer was closed before an nsqd could be reached"))
-        self._alarm.stop()
-        self.routes.close()
+        self._deadline_timer.stop()
+        self.leaders.close()
         if self._discovery is not None:
             self._discovery.stop()
         self.loop.kill(self._greenlets)
@@ -393,7 +393,7 @@ class Producer:
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
             for publication in list(self._everything()):
                 publication.settle(error=of_the_parent())
-            self.routes.abandon()
+            self.leaders.abandon()
             if self._discovery is not None:
                 self._discovery.abandon()
             self.loop.kill((*(destination.task for destination in self.destinations.values()), *self._greenlets))

@@ -160,7 +160,7 @@ PEOPLE = {
     "worker/live.py",
     "worker/schedules.py",  # messages by the clock on the wall
     "consume/subscribed.py",  # differences of the ages of messages; a jump makes one wrong, and is then the new base
-    "policy/producers.py",  # since when an nsqlookupd answers, or does not, in the statistics
+    "policy/wanted_nodes.py",  # since when an nsqlookupd answers, or does not, in the statistics
 }
 WALL = re.compile(r"\btime\.time\b|\btime_ns\(|datetime\.(now|utcnow|today)\(|\.wall\(\)|\b(localtime|gmtime|ctime)\(")
 

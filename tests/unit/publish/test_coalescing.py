@@ -338,7 +338,7 @@ def test_a_close_in_the_same_turn_settles_each_and_sends_nothing() -> None:
 @pytest.mark.rule("YZ-14")
 def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, routed = Bench(), []
-    monkeypatch.setattr(bench.producer.routes, "send", routed.append)
+    monkeypatch.setattr(bench.producer.leaders, "send", routed.append)
     first, second = bench.submit(b"1"), bench.submit(b"2")
     dialect = bench.producer.settings.dialect
     monkeypatch.setattr(dialect, "needs_route", lambda topic: True)
@@ -442,7 +442,7 @@ def test_a_deadline_set_while_others_expire_is_kept() -> None:
     with pytest.raises(errors.PublishTimeout):
         first.result(0)
     assert not last.done()
-    assert bench.producer._alarm.at == again.deadline
+    assert bench.producer._deadline_timer.at == again.deadline
 
 
 @pytest.mark.rule("PUB-1")

@@ -46,7 +46,7 @@ def routed_core(clock: FakeClock) -> tuple[Any, Topic]:
         coalesce=False,
     )
     core: Any = Producer(loop_here(), settings, clock)
-    topic = core.routes._topics["t"] = Topic("t")
+    topic = core.leaders._topics["t"] = Topic("t")
     topic.discovery = NoDiscovery()
     return core, topic
 
@@ -61,7 +61,7 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
     try:
         for _ in range(5_000):
             topic.waiting.clear()
-            core.routes.retry(publication, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+            core.leaders.retry(publication, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
             assert publication.again_at - clock.now() <= 2.0
             clock.advance(2.0)
         assert not publication.done()
@@ -70,8 +70,8 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
         with pytest.raises(errors.NotLeaderError):
             publication.result(0)
     finally:
-        core.routes.close()
-        core._alarm.stop()
+        core.leaders.close()
+        core._deadline_timer.stop()
 
 
 @pytest.mark.rule("YZ-4")
@@ -103,17 +103,17 @@ class Known:
     def __init__(self, asks: bool = False) -> None:
         self._asks = asks
         self.core, self.topic = routed_core(FakeClock())
-        self.routes = self.core.routes
+        self.leaders = self.core.leaders
         self.core.destinations.update({endpoint: Line(endpoint) for endpoint in LEADERS})
         self.sent: list[tuple[Endpoint, Publication]] = []
-        self.routes._send_to = lambda endpoint, publication: self.sent.append((endpoint, publication))
+        self.leaders._send_to = lambda endpoint, publication: self.sent.append((endpoint, publication))
         self.learn(*LEADERS)
 
     def learn(self, *leaders: Endpoint) -> None:
         partitions = {each.partition: each for each in leaders if each.partition is not None}
         layout = TopicLayout(partition_num=3, partitions=partitions, has_meta=True)
-        self.routes._agreed = lambda topic, lookup: lookup
-        self.routes._learned(self.topic, Lookup(leaders, layout))
+        self.leaders._agreed = lambda topic, lookup: lookup
+        self.leaders._learned(self.topic, Lookup(leaders, layout))
 
     def publication(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publication:
         publication = Publication(self.core.loop, "t", (body,), 5.0, self.core.clock.now() + 5.0)
@@ -127,21 +127,21 @@ class Known:
 def known(request: pytest.FixtureRequest) -> Iterator[Known]:
     known = Known(request.param)
     yield known
-    known.routes.close()
+    known.leaders.close()
 
 
 @pytest.mark.rule("YZ-4")
 def test_a_thread_finds_the_leader_unless_something_of_its_topic_waits(known: Known) -> None:
     publication = known.publication(1)
-    assert known.routes.in_thread(publication) is LEADERS[1]
+    assert known.leaders.in_thread(publication) is LEADERS[1]
     assert publication.data == b"PUB t 1\n\0\0\0\1x"
-    assert known.routes.in_thread(known.publication(2)) is None  # which has none
+    assert known.leaders.in_thread(known.publication(2)) is None  # which has none
     refused = known.publication(0)
-    known.routes.retry(refused, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
-    assert known.routes.in_thread(known.publication(1)) is None
+    known.leaders.retry(refused, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+    assert known.leaders.in_thread(known.publication(1)) is None
     known.learn(*LEADERS)
     assert [each for _, each in known.sent] == [refused]
-    assert known.routes.in_thread(known.publication(1)) is LEADERS[1]
+    assert known.leaders.in_thread(known.publication(1)) is LEADERS[1]
 
 
 @pytest.mark.rule("YZ-5")
@@ -150,7 +150,7 @@ def test_a_thread_overtakes_nothing_that_is_put_back_while_it_chooses(
 ) -> None:
     def puts_back_first(act: Callable[..., Any]) -> Callable[..., Any]:
         def puts_back(*args: Any) -> Any:
-            known.routes.retry(known.publication(0), errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+            known.leaders.retry(known.publication(0), errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
             known.learn(*LEADERS)  # all of it is over before the thread goes on
             return act(*args)
 
@@ -159,29 +159,29 @@ def test_a_thread_overtakes_nothing_that_is_put_back_while_it_chooses(
     dialect = known.core.settings.dialect
     monkeypatch.setattr(dialect, "encode", puts_back_first(dialect.encode))
     monkeypatch.setattr(Leaders, "of", puts_back_first(Leaders.of))
-    known.routes._place = lambda topic, publication: None
-    assert known.routes.in_thread(known.publication(0)) is None
+    known.leaders._place = lambda topic, publication: None
+    assert known.leaders.in_thread(known.publication(0)) is None
 
 
 @pytest.mark.rule("YZ-5")
 def test_a_thread_overtakes_nothing_that_was_held_and_gets_its_place_now(known: Known) -> None:
     held = [known.publication(2) for _ in range(3)]
     for publication in held:
-        known.routes.send(publication)
+        known.leaders.send(publication)
     assert not known.sent
     overtaking: list[Any] = []
 
     def place(endpoint: Endpoint, publication: Publication) -> None:
         known.sent.append((endpoint, publication))
-        overtaking.append(known.routes.in_thread(known.publication(2)))
+        overtaking.append(known.leaders.in_thread(known.publication(2)))
 
-    known.routes._send_to = place
+    known.leaders._send_to = place
     last = Endpoint("b", 1, 2)
     known.core.destinations[last] = Line(last)
     known.learn(*LEADERS, last)
     assert known.sent == [(last, publication) for publication in held]
     assert overtaking == [None] * 3
-    assert known.routes.in_thread(known.publication(2)) is last
+    assert known.leaders.in_thread(known.publication(2)) is last
 
 
 @pytest.mark.rule("YZ-4")
@@ -191,16 +191,16 @@ def test_a_turn_that_a_thread_took_and_could_not_use_is_the_loops(known: Known) 
     chosen = []
     for _ in range(4):
         publication = known.publication()
-        chosen.append(known.routes.in_thread(publication))
-        assert known.routes.in_thread(publication) is chosen[-1]
-        known.routes.send(publication)
+        chosen.append(known.leaders.in_thread(publication))
+        assert known.leaders.in_thread(publication) is chosen[-1]
+        known.leaders.send(publication)
     assert chosen == [LEADERS[0], None] * 2
     assert [endpoint for endpoint, _ in known.sent] == [*LEADERS] * 2
     shunned = known.publication()
-    known.routes.in_thread(shunned)
+    known.leaders.in_thread(shunned)
     avoided = shunned.leader
-    known.routes._shunned.add(avoided, whole_node=True)
-    known.routes.send(shunned)
+    known.leaders._shunned.add(avoided, whole_node=True)
+    known.leaders.send(shunned)
     assert known.sent[-1][0] is not avoided
 
 
@@ -208,9 +208,9 @@ def test_a_turn_that_a_thread_took_and_could_not_use_is_the_loops(known: Known) 
 def test_what_is_lost_is_asked_for_again_as_it_was(known: Known) -> None:
     """Sent without a request, it has one as soon as its leader is lost: its key must not be."""
     lost = known.publication(1)
-    assert known.routes.in_thread(lost) is LEADERS[1]
-    known.routes.put_back([lost])
-    assert known.routes.in_thread(known.publication(1)) is None  # nothing comes before it
+    assert known.leaders.in_thread(lost) is LEADERS[1]
+    known.leaders.put_back([lost])
+    assert known.leaders.in_thread(known.publication(1)) is None  # nothing comes before it
     moved = Endpoint("c", 1, 1)
     known.learn(LEADERS[0], moved)
     assert known.sent == [(moved, lost)]
@@ -220,9 +220,9 @@ def test_what_is_lost_is_asked_for_again_as_it_was(known: Known) -> None:
 
 @pytest.mark.rule("PUB-4")
 def test_a_publish_that_any_leader_may_take_avoids_those_that_are_shunned(known: Known) -> None:
-    known.routes._shunned.add(LEADERS[0], whole_node=True)
-    assert {known.routes.in_thread(known.publication()) for _ in range(4)} == {LEADERS[1]}
-    assert known.routes.in_thread(known.publication(0)) is LEADERS[0]  # it must
+    known.leaders._shunned.add(LEADERS[0], whole_node=True)
+    assert {known.leaders.in_thread(known.publication()) for _ in range(4)} == {LEADERS[1]}
+    assert known.leaders.in_thread(known.publication(0)) is LEADERS[0]  # it must
 
 
 @pytest.mark.rule("YZ-9")
@@ -240,7 +240,7 @@ def test_the_dialect_alone_makes_what_needs_more_than_a_pub() -> None:
 def test_a_bad_partition_is_refused_as_ever(known: Known) -> None:
     for key, partition in ((None, -1), (None, 3), (None, "1"), (None, 1.0), (None, True), (b"k", 1)):
         publication = known.publication(partition, key=key)
-        assert known.routes.in_thread(publication) is None
-        known.routes.send(publication)
+        assert known.leaders.in_thread(publication) is None
+        known.leaders.send(publication)
         with pytest.raises(errors.OptionError):
             publication.result(0)

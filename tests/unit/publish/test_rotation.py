@@ -248,7 +248,7 @@ def test_no_thread_overtakes_what_waits_when_a_silent_nsqd_answers_again() -> No
     line.meanwhile = bool
     assert bench.core.threads.queue(late)
     assert line.sent[3:] == [late.command()]
-    bench.core._alarm.stop()
+    bench.core._deadline_timer.stop()
 
 
 @pytest.mark.rule("PUB-4")

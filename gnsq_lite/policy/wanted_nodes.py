@@ -86,7 +86,7 @@ class _Lookupd(Generic[K]):
         self.nodes: tuple[K, ...] = ()
 
 
-class Producers(Generic[K]):
+class WantedNodes(Generic[K]):
     """The union of what was given and what was found, keyed by node.
 
     The caller polls, and tells each result with :meth:`answered` or :meth:`failed` as it comes, so that a slow

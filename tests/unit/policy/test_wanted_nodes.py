@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gnsq_lite.options import LookupOptions
-from gnsq_lite.policy.producers import Change, Connect, Forget, Health, Producers
+from gnsq_lite.policy.wanted_nodes import Change, Connect, Forget, Health, WantedNodes
 from tests.fakes import FakeClock
 from tests.profiles import repeats
 
 
-def make(*direct: str, lookupds: tuple[str, ...] = ("L1", "L2"), **options: Any) -> Producers[str]:
-    return Producers(
+def make(*direct: str, lookupds: tuple[str, ...] = ("L1", "L2"), **options: Any) -> WantedNodes[str]:
+    return WantedNodes(
         direct, lookupds=lookupds, options=LookupOptions(**options), clock=FakeClock(), rng=random.Random(2)
     )
 
@@ -215,7 +215,7 @@ def test_each_change_of_state_is_reported_once() -> None:
 @pytest.mark.rule("DISC-6")
 def test_health_tells_the_state_its_begin_the_failures_and_the_last_nodes() -> None:
     clock = FakeClock()
-    producers = Producers[str](lookupds=["L1"], options=LookupOptions(), clock=clock, rng=random.Random(2))
+    producers = WantedNodes[str](lookupds=["L1"], options=LookupOptions(), clock=clock, rng=random.Random(2))
     assert producers.health() == {"L1": Health(None, None, None, 0, ())}
     producers.answered("L1", ["a"])
     clock.advance(10)
@@ -252,7 +252,7 @@ class Name:
 
 @pytest.mark.rule("DISC-6")
 def test_very_many_nodes_that_cannot_be_reached_cost_a_look_each() -> None:
-    producers: Producers[Name] = Producers(
+    producers: WantedNodes[Name] = WantedNodes(
         lookupds=("L1", "L2"), options=LookupOptions(), clock=FakeClock(), rng=random.Random(2)
     )
     count = 2_000
