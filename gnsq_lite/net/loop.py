@@ -145,11 +145,12 @@ class Loop:
             if ready:
                 self.soon(self._resume)
 
-    def park(self, greenlet: Any, outcome: Any = None) -> None:
+    def park(self, greenlet: Any, outcome: Any = None, body: bytes = b"") -> bool:
         """Wait in *greenlet*, the caller's own and of this thread, until it is resumed by :meth:`resume_soon`.
 
-        An *outcome* that may be there already is told of its greenlet with no step of Python between the look at it and
-        the switch: a signal handler that waits in between would be resumed in its place.
+        An *outcome* that may be there already is told of its greenlet with no call between the look at it and the
+        switch: a signal handler that waits in between would be resumed in its place.  One of many gets the *body*
+        of that greenlet, unless it is closed; then this returns False, and at once.
         """
         ready = self._ready
         try:
@@ -159,13 +160,21 @@ class Loop:
                     self._turns -= 1
                     following = ready.popleft()
                 if outcome is not None:
-                    outcome._greenlet = greenlet
-                    if outcome._done:
+                    if body:
+                        over = outcome.closed
+                    else:
+                        outcome._greenlet = greenlet
+                        over = outcome._done
+                    if over:
                         if following is not None:
                             ready.appendleft(following)
-                        return
+                        return not body
+                    if body:
+                        outcome.bodies += (body,)  # not append(), which is a call
+                        outcome.waiters += (greenlet,)
+                        outcome = None  # it has it, whoever else switches here
                 if (self._switch_to_hub() if following is None else following.switch(RESUMED)) is RESUMED:
-                    return
+                    return True
         except BaseException:  # killed, or timed out: nobody may switch here any more
             if greenlet in ready:
                 ready[ready.index(greenlet)] = None

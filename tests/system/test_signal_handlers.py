@@ -88,6 +88,8 @@ print(*taken)
         ("plain", "python", "plain", "publish"),
         ("patched", "auto", "plain", "publish"),
         ("patched", "auto", "plain", "nowait"),
+        ("patched", "auto", "coalesced", "publish"),
+        ("patched", "auto", "coalesced", "nowait"),
     ],
 )
 def test_a_signal_handler_that_uses_the_writer_it_interrupted_comes_back(

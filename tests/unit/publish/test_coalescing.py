@@ -104,8 +104,7 @@ class Bench:
 
     def answer(self, error: BaseException | None = None) -> None:
         """Settle all that was sent."""
-        pending, self.wire.pending = self.wire.pending, []
-        for publication in pending:
+        for publication in [self.wire.pending.pop(0) for _ in range(len(self.wire.pending))]:
             if error is None:
                 self.producer.outcomes.succeed(publication, None)
             else:
