@@ -64,14 +64,18 @@ class Files:
         """Set the content of *path* likewise, to bytes."""
         fresh = path.with_name(path.name + ".new")
         self.unlink(fresh)
-        fd = self.create(fresh)
+        self.write_new(fresh, data)
+        self.rename(fresh, path)
+        self.sync_directory(path.parent)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Make the file *path*, and return when its bytes have reached the disk; its name may not have yet."""
+        fd = self.create(path)
         try:
             self.append(fd, data)
             self.sync(fd)
         finally:
             self.close(fd)
-        self.rename(fresh, path)
-        self.sync_directory(path.parent)
 
 
 class Blobs(Protocol):

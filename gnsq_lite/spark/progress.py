@@ -75,8 +75,9 @@ class Marker:
     def write(self, done: Done) -> None:
         """Note durably what is done; another attempt may do so at this moment."""
         aside = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
-        self._files.replace_text(aside, json.dumps(asdict(done)))
+        self._files.write_new(aside, json.dumps(asdict(done)).encode())
         self._files.rename(aside, self._path)
+        self._files.sync_directory(self._path.parent)
 
     def remove(self) -> None:
         """Forget it."""

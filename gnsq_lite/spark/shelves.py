@@ -78,12 +78,7 @@ class DirectoryShelf:
         path, files = self.directory / name, self.files
         fresh = path.with_name(f".{name}.{os.getpid()}.{uuid.uuid4().hex}")
         try:
-            fd = files.create(fresh)
-            try:
-                files.append(fd, data)
-                files.sync(fd)
-            finally:
-                files.close(fd)
+            files.write_new(fresh, data)
             files.link(fresh, path)
         except FileExistsError:  # over a network it may be of this very call, whose answer was lost
             if not fresh.samefile(path):

@@ -144,15 +144,21 @@ def test_a_spool_that_failed_gives_back_what_waits_and_what_comes_until_the_quer
         collector.spool._files = files  # type: ignore[union-attr]
 
 
+class Slow(Files):
+    """A disk that stands still while *goes_on* is not set."""
+
+    def __init__(self, goes_on: threading.Event) -> None:
+        super().__init__()
+        self._goes_on = goes_on
+
+    def sync(self, fd: int) -> None:
+        assert self._goes_on.wait(30)
+        super().sync(fd)
+
+
 def test_a_write_has_no_more_bytes_than_a_segment(tmp_path: Path) -> None:
     held = threading.Event()
-
-    class Slow(Files):
-        def sync(self, fd: int) -> None:
-            assert held.wait(30)
-            super().sync(fd)
-
-    slow = Slow()
+    slow = Slow(held)
     held.set()
     with collecting(tmp_path, slow, segmentMaxBytes="64k") as (collector, receiver):
         held.clear()
@@ -231,13 +237,7 @@ def test_a_disk_full_of_committed_segments_heals_at_once_and_at_a_start(tmp_path
 
 def test_what_waits_for_a_slow_disk_is_backlog_still(tmp_path: Path) -> None:
     go_on = threading.Event()
-
-    class Slow(Files):
-        def sync(self, fd: int) -> None:
-            assert go_on.wait(30)
-            super().sync(fd)
-
-    slow = Slow()
+    slow = Slow(go_on)
     go_on.set()
     with collecting(tmp_path, slow) as (collector, receiver):
         collector.expect(1)
