@@ -277,7 +277,7 @@ class Stream:
             return not isinstance(error, (BlockingIOError, InterruptedError))
         return True
 
-    def give(self, data: bytes | Exception) -> None:
+    def give(self, data: bytes | NSQConnectionError) -> None:
         """Have the loop's reader go on with what a thread has read, and decrypted, in its place; from that thread.
 
         It is the reader's from now on: what the loop reads itself, be it the end of the stream, came later.
