@@ -6,14 +6,13 @@ Most reads hold nothing but OKs.  Those are taken in the hub, without a switch t
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import ConnectionLost, NotSent
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.nested import WHY, comes_from, holding, holds
-from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue, Taken
@@ -70,7 +69,8 @@ class Pipelined(Connection):
     def send_publish(self, publication: Publication) -> bool:
         """Send it; False, and nothing was sent, when the connection turns out to have ended; in the loop's thread."""
         pending = self._pending
-        command, stream = publication.command(), cast("Stream", self._stream)
+        command = publication.command()
+        stream: Any = self._stream
         if self._sends:
             return self._put_behind(publication)
         if not pending and self.clock.now() - self.read_at > STALE and stream.has_ended():
@@ -88,7 +88,10 @@ class Pipelined(Connection):
             if len(pending) > 1 or self._out:  # many that wait are joined, one is not
                 if len(pending) == MANY:
                     self.read_at_least(AT_ONCE)
-                self.send(command)
+                self._out.append(command)  # what send() does, without the call
+                if not self._due:
+                    self._due = True
+                    self.loop.soon(self._flush)
             elif self._codec is None:
                 stream.write(command)
             else:
