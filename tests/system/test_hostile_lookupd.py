@@ -152,7 +152,7 @@ def test_where_all_leaders_are_refused_nothing_is_connected_to_and_a_publish_fai
             Reader("t", "ch", print, **where, dialect=dialect, **WARY),
         ):
             with pytest.raises(errors.NotSent, match="may be connected to"):
-                writer.publish("t", b"x", timeout=0.7)
+                writer.publish("t", b"x", timeout=2.0)
             with pytest.raises(errors.NotSent):
                 writer.publish("t", b"x", partition=0, timeout=0.7)
         assert tried == []

@@ -213,7 +213,7 @@ def test_plain_bytes_where_compressed_ones_are_due_name_the_nsqd(kind: str) -> N
 
     with hostile(speak) as (address, _), Writer(address, compression=kind, **WARY) as writer:  # type: ignore[arg-type]
         with pytest.raises(errors.NotSent, match=r"DEFLATE|snappy") as caught:
-            writer.publish("t", b"x", timeout=1.0)
+            writer.publish("t", b"x", timeout=3.0)
         assert str(caught.value.__cause__).startswith(f"{address}: ")
 
 

@@ -135,7 +135,7 @@ def test_tls_versions(make_broker: MakeBroker, certs: Certificates, version: Any
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     if version == "TLSv1.3":
         with Writer(broker.tcp_address, tls=context, **QUICK) as writer, pytest.raises(errors.NotSent) as caught:
-            writer.publish("t", b"x", timeout=1.0)
+            writer.publish("t", b"x", timeout=3.0)
         assert isinstance(caught.value.__cause__, errors.TLSError)
 
 

@@ -48,7 +48,7 @@ def test_a_host_that_does_not_resolve_is_named() -> None:
     seen: list[str] = []
     with Writer("no-such-host.invalid:4150", **QUICK) as writer:
         with pytest.raises(errors.NotSent) as caught:
-            writer.publish("t", b"x", timeout=1.0)
+            writer.publish("t", b"x", timeout=3.0)
         seen.append(str(caught.value))
     assert "no-such-host.invalid" in seen[0]
 
@@ -63,12 +63,12 @@ def test_a_peer_that_says_nothing_is_given_up() -> None:
             Writer(address, handshake_timeout=0.2, **QUICK) as writer,
             pytest.raises(errors.NotSent, match="handshake"),
         ):
-            writer.publish("t", b"x", timeout=1.0)
+            writer.publish("t", b"x", timeout=3.0)
 
 
 def test_a_port_that_speaks_http_is_named_as_such(broker: ServerHandle) -> None:
     with Writer(broker.http_address, **QUICK) as writer, pytest.raises(errors.NotSent, match="HTTP") as caught:
-        writer.publish("t", b"x", timeout=1.0)
+        writer.publish("t", b"x", timeout=3.0)
     assert isinstance(caught.value.__cause__, errors.ProtocolError)
 
 
