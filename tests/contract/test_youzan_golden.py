@@ -48,18 +48,22 @@ class Client:
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address)
         self.got = b""
+        #: How many messages it has given back or finished, each of which brings another.
+        self.given_back = 0
 
     def say(self, data: bytes) -> None:
         """Send, and read until nothing comes for a while."""
         if b"<ID>" in data:
-            while not (bodies := [body for kind, body in frames_of(self.got) if kind == 2]):
+            while len(bodies := [body for kind, body in frames_of(self.got) if kind == 2]) <= self.given_back:
                 self.read_more()
-            data = data.replace(b"<ID>", bodies[-1][10:26])
+            # It is back after the conversation at the earliest, also where that takes seconds.
+            data = data.replace(b" 300\n", b" 30000\n").replace(b"<ID>", bodies[-1][10:26])
+            self.given_back += not data.endswith(b" 30000\n")
         try:
             self.sock.sendall(data)
         except ConnectionError:
             return
-        self.read(1 << 30, 0.08 if self.got else 0.02)
+        self.read(1 << 30, 0.02)
 
     def wait_for(self, frames: int) -> None:
         """Read until that many have come."""
