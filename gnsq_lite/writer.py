@@ -171,18 +171,18 @@ class Writer(Generic[Outcome]):
         if getpid() != self._pid:
             look_for_fork()
         core = self._core
-        plain = trace_id is None and headers is None and not defer and timeout is None and not self._packs
-        led = core is not None and core.routed
-        if plain and core is not None and not core.closing and (led or (key is None and partition is None)):
+        asks = trace_id is not None or headers is not None or defer or timeout is not None
+        if core is not None and not (asks or core.closing or self._packs):
             # The most common ways, made short.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
-            seconds = self._own.publish_timeout
-            if led:
+            if core.routed:
+                seconds = self._own.publish_timeout
                 return core.publish_led(topic, body, seconds, key_bytes(key), partition)  # type: ignore[no-any-return]
-            return core.publish(topic, body, seconds)  # type: ignore[no-any-return]
+            if key is None and partition is None:
+                return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
         return core.carry_and_wait(publication)  # type: ignore[no-any-return]
 

@@ -170,8 +170,7 @@ class Loop:
                             ready.appendleft(following)
                         return not body
                     if body:
-                        outcome.bodies += (body,)  # not append(), which is a call
-                        outcome.waiters += (greenlet,)
+                        outcome.joined += (greenlet, body)  # not extend(), which is a call
                         outcome = None  # it has it, whoever else switches here
                 if (self._switch_to_hub() if following is None else following.switch(RESUMED)) is RESUMED:
                     return True

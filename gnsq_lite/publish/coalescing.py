@@ -31,19 +31,22 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publication):
     """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
 
-    __slots__ = ("_apart", "_mixed", "closed", "failed", "members", "room", "waiters")
+    __slots__ = ("_apart", "_mixed", "closed", "failed", "joined", "members", "room", "waiters")
 
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # a bad name shows before anything is taken in
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Whose each body is: the greenlet's of the loop that waits for the outcome, None where it gave up.  Until this
-        #: is closed also the publish's that somebody holds, of publish_nowait or of another thread.
+        #: Until it is closed, for each that joined: whose body it is, and the body.  It is the greenlet's of the loop
+        #: that waits for the outcome, None where it gave up; or the publish's that somebody holds, of publish_nowait
+        #: or of another thread.
+        self.joined: list[Any] = []
+        #: Then, the greenlet that waits for each body.
         self.waiters: list[Any] = []
         #: Whether no more may join, and whether others than greenlets that wait have.
         self.closed = self._mixed = False
-        #: Then, those publishes and the places of their bodies.
+        #: And the publishes that somebody holds, with the places of their bodies.
         self.members: list[tuple[int, Publication]] = []
         self._apart: dict[Any, Publication] = {}
         self.failed = False
@@ -57,14 +60,14 @@ class Gathering(Publication):
         self._mixed = True
         if self.closed:
             return False
-        self.bodies += (body,)  # not append(), which is a call
-        self.waiters += (publication,)
+        self.joined += (publication, body)  # not extend(), which is a call
         return True
 
     def give_up(self, greenlet: Any) -> None:
         """Do not resume *greenlet*, which was killed or timed out; its publish is sent all the same."""
-        if greenlet in self.waiters:
-            self.waiters[self.waiters.index(greenlet)] = None
+        for waiters in (self.joined, self.waiters):
+            if greenlet in waiters:
+                waiters[waiters.index(greenlet)] = None
 
     def raise_in(self, greenlet: Any) -> Any:
         """Raise the error in *greenlet*; or wait for the outcome of its own publish, where all came apart."""
@@ -76,6 +79,8 @@ class Gathering(Publication):
     def finish(self) -> None:
         """Accept no more publishes, and drop those that were given up."""
         self.closed, self.room = True, -1
+        if self.joined:  # at once: there is no call in which a signal handler may come
+            self.waiters, self.bodies, self.joined = self.joined[::2], self.joined[1::2], []
         if self._mixed:
             self._sort()
         self.count = len(self.bodies)
