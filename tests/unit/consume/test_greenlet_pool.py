@@ -15,8 +15,9 @@ from gnsq_lite.speed import PureRunner
 
 
 @pytest.fixture
-def pool() -> Iterator[GreenletPool]:
-    """A pool of three workers whose jobs are callables."""
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[GreenletPool]:
+    """A pool of three workers whose jobs are callables, and for which no time passes, however slow this process is."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     failed: list[BaseException] = []
     runner = PureRunner(print, 5, lambda job: job(), print, print)
     made = GreenletPool(loop_here(), runner, 3, failed.append)
@@ -46,10 +47,7 @@ def test_a_job_that_comes_in_the_hub_is_done_before_submit_returns(pool: Greenle
     assert done[-1] == "later"
 
 
-def test_a_job_that_waits_keeps_neither_the_hub_nor_the_next_job(
-    pool: GreenletPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)  # however long this process stands still
+def test_a_job_that_waits_keeps_neither_the_hub_nor_the_next_job(pool: GreenletPool) -> None:
     done: list[str] = []
 
     def wait() -> None:
