@@ -125,15 +125,19 @@ on_fork(after_fork)
 on_fork(_in_child)
 
 
+def act_before_exit() -> None:
+    """Do what :func:`before_exit` was given."""
+    look_for_fork()
+    for act in _before_exit:
+        act(_own)
+
+
 def _at_exit() -> None:
     """Let all leave, then stop the thread."""
-    look_for_fork()
-    loop = _own
     try:
-        for act in _before_exit:
-            act(loop)
+        act_before_exit()
     finally:
-        _stop(loop)
+        _stop(_own)
 
 
 def _stop(loop: Loop | None) -> None:

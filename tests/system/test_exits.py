@@ -83,3 +83,57 @@ def test_a_handler_that_blocks_the_loop_keeps_no_interpreter(broker: ServerHandl
     done = python(BLOCKED, broker.tcp_address, topic)
     assert done.returncode == 0, done
     assert b"blocks the I/O loop" in done.stderr
+
+
+CHILD = """
+import sys
+mode, when, address, topic = sys.argv[1:]
+if mode == "patched":
+    from gevent import monkey
+    monkey.patch_all()
+import multiprocessing, threading, time
+from gnsq_lite import Reader, Writer
+seen = []
+def handle(message):
+    seen.append(message)
+    time.sleep(60)
+def use():
+    Reader(topic + "_read", "ch", handle, nsqd_tcp_addresses=address, max_in_flight=5, concurrency=1).start(block=False)
+    while not seen:
+        time.sleep(0.01)
+    writer = Writer(address)
+    for _ in range(50):
+        writer.publish_nowait(topic, b"x")
+def use_later():
+    time.sleep(0.2)
+    use()
+def child():
+    if when == "later":
+        threading.Thread(target=use_later).start()
+    else:
+        use()
+    if when == "first":
+        threading.Thread(target=use_later).start()
+    sys.exit(5)
+with Writer(address) as writer:
+    writer.multipublish(topic + "_read", [b"x"] * 10)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize(("when", "count"), [("only", 50), ("first", 100), ("later", 50)])
+@pytest.mark.parametrize("mode", ["plain", "patched"])
+def test_a_child_of_multiprocessing_leaves_as_an_interpreter_does_and_after_the_threads_it_waits_for(
+    broker: ServerHandle, topic: str, mode: str, when: str, count: int
+) -> None:
+    broker.prepare(f"{topic}_read", "ch")
+    done = python(CHILD, mode, when, broker.tcp_address, topic)
+    assert (done.returncode, done.stderr) == (5, b"")
+    assert int(broker.stats(topic)["depth"]) == count
+    channel = broker.stats(f"{topic}_read")["channels"][0]
+    assert (int(channel["depth"]), int(channel["in_flight_count"])) == (10, 0), channel
