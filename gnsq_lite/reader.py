@@ -250,7 +250,8 @@ class Reader:
         Raises:
             ClosedError: it was started before.
             NSQError: with ``block=True``, the error that ended the Reader before it was ever subscribed: TLS that
-                nsqd does not grant, for one.  Later ones pass; :meth:`stats` tells them.
+                nsqd does not grant, for one.  Later ones pass; :meth:`stats` tells them.  Or the system gives no thread
+                for I/O: nothing was started, and it may be started again.
         """
         look_for_fork()
         loop = core = None

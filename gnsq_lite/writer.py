@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import getpid
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.dialects import resolve
-from gnsq_lite.errors import ClosedError, NotSent
+from gnsq_lite.errors import ClosedError, NotSent, NSQError
 from gnsq_lite.keywords import (
     DEFAULT_TCP_PORT,
     Addresses,
@@ -322,9 +321,7 @@ class Writer(Generic[Outcome]):
     def __enter__(self) -> Writer[Outcome]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- inside
@@ -339,6 +336,10 @@ class Writer(Generic[Outcome]):
                 return core
         except TimeoutError as error:
             raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from error
+        except ClosedError:
+            raise
+        except NSQError as error:  # there is no loop
+            raise NotSent(str(error)) from error
         if core is not None:
             core.closing = True
         raise ClosedError("the Writer was closed")

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
@@ -20,6 +21,9 @@ from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 
 log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds for which the system, which has refused a thread, is not asked for another.
+_REFUSED = 1.0
 
 
 class ThreadPool:
@@ -39,6 +43,7 @@ class ThreadPool:
         #: A thread was woken, or started, and has not looked at the queue yet.
         self._waking = False
         self._closed = False
+        self._ask_at = 0.0
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread for them, unless one is waking."""
@@ -54,12 +59,16 @@ class ThreadPool:
         if self._idle:
             self._waking = True
             return self._idle.pop().release  # type: ignore[no-any-return]
-        if self._workers < self._concurrency and not self._closed:
+        if self._workers < self._concurrency and not self._closed and self._may_ask():
             self._waking = True
             self._workers += 1
             return self._start
         self._waking = False
         return None
+
+    def _may_ask(self) -> bool:
+        """Whether the system may have another thread; without any it is asked each time."""
+        return not self._workers or SYSTEM_CLOCK.now() >= self._ask_at
 
     def _start(self) -> None:
         try:
@@ -68,6 +77,7 @@ class ThreadPool:
             with self._lock:
                 self._workers -= 1
                 self._waking = False
+                self._ask_at = SYSTEM_CLOCK.now() + _REFUSED
                 left = self._workers
                 self._count()
             if not left:

@@ -106,7 +106,11 @@ class TimeLimits:
             finally:
                 leave_thread()
 
-        start_native_thread("gnsq_lite-time-limit", answer)
+        try:
+            start_native_thread("gnsq_lite-time-limit", answer)
+        except RuntimeError as reason:  # nor may on_give_up hold up the loop
+            said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
+            log_safely(log, logging.ERROR, said, reason)
 
     def _error(self) -> TimeLimitExceeded:
         return TimeLimitExceeded(self._settings.limits.time_limit or 0.0)

@@ -20,6 +20,7 @@ from typing import Any
 from gevent._hub_local import get_hub_if_exists
 
 from gnsq_lite.blocking_calls import after_fork
+from gnsq_lite.errors import NSQError
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.loop import Loop, has_loop, loop_here
 from gnsq_lite.net.nested import WHY, Holding, holding, holds, is_nested
@@ -46,7 +47,8 @@ _handles_for: dict[int, Loop] = {}
 def io_loop() -> Loop:
     """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
 
-    Raises ClosedError where the interpreter is too far gone to start a thread, TimeoutError in the middle of a start.
+    Raises ClosedError where the interpreter is too far gone to start a thread, NSQError where the system gives none,
+    TimeoutError in the middle of a start.
     """
     look_for_fork()
     if is_patched():
@@ -74,7 +76,10 @@ def _start_own() -> Loop:
         ready.release()
         loop.hub.switch()  # for good
 
-    start_native_thread("gnsq_lite-io", run)
+    try:
+        start_native_thread("gnsq_lite-io", run)
+    except RuntimeError as error:
+        raise NSQError(f"the I/O thread cannot be started: {error}") from error
     ready.acquire()
     return made[0]
 

@@ -113,6 +113,14 @@ def _unhandled(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     return [number for number in numbers if signal.getsignal(number) is fresh[number]]
 
 
+def beside(run: Callable[[], object]) -> None:
+    """Run what closes in a thread; here where the system gives none: better no second stage than no first one."""
+    try:
+        threading.Thread(target=run, name="gnsq_lite-close", daemon=True).start()
+    except RuntimeError:
+        run()
+
+
 def _close(stages: Stages, close: Callable[..., Any]) -> None:
     """Close in a thread, and at once when the second request comes."""
     closed = Completion()
@@ -124,7 +132,7 @@ def _close(stages: Stages, close: Callable[..., Any]) -> None:
             closed.settle()
 
     log.info("closing; once more to end at once")
-    threading.Thread(target=run, name="gnsq_lite-close", daemon=True).start()
+    beside(run)
     _wait(stages, closed, stages.at_once)
     if not closed.done():
         log.warning("ending at once")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from gnsq_lite.net.signals import Stages, in_main_thread
+from gnsq_lite.net.signals import Stages, beside, in_main_thread
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.reader import Reader
 from gnsq_lite.supervise.exit_codes import ExitCode
@@ -86,7 +86,7 @@ def drain(readers: Sequence[Reader], writers: Sequence[Writer], stages: Stages, 
     closed = [Completion() for _ in readers]
     deadline = time.monotonic() + timeout
     for reader, done in zip(readers, closed, strict=True):
-        threading.Thread(target=_close_one, args=(reader, timeout, done), daemon=True).start()
+        beside(partial(_close_one, reader, timeout, done))
     for done in closed:
         while not done.done() and not stages.at_once.done():
             wait_any([done, stages.at_once], _LOOK)

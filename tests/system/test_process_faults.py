@@ -381,6 +381,44 @@ def test_a_clean_up_after_the_librarys_thread_has_stopped_does_not_keep_the_inte
     assert (done.returncode, done.stdout, done.stderr) == (0, b"main\ndone\n", b"")
 
 
+NO_THREADS = """
+import sys, threading
+from gnsq_lite import Reader, Writer, errors
+address, topic = sys.argv[1:]
+writer, got = Writer(address), threading.Event()
+reader = Reader(topic, "ch", lambda message: got.set(), nsqd_tcp_addresses=address)
+calls = {
+    "publish": lambda: writer.publish(topic, b"x"),
+    "publish_nowait": lambda: writer.publish_nowait(topic, b"x").result(),
+    "multipublish": lambda: writer.multipublish(topic, [b"x"]),
+    "start": lambda: reader.start(block=False),
+}
+threading.stack_size(1 << 45)  # more than there is
+for call in calls.values():
+    try:
+        call()
+    except errors.NSQError as error:
+        cause = error.__cause__.__cause__ or error.__cause__
+        print(type(error).__name__, "I/O thread" in str(error), type(cause).__name__)
+threading.stack_size(0)
+for call in calls.values():
+    call()
+print(got.wait(20))
+reader.close()
+writer.close()
+"""
+
+
+@pytest.mark.rule("PUB-2")
+def test_where_the_system_gives_no_thread_nothing_is_sent_or_begun_and_all_goes_on_when_it_does(
+    broker: ServerHandle, topic: str
+) -> None:
+    done = python(NO_THREADS, broker.tcp_address, topic)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"NotSent True RuntimeError\n" * 3 + b"NSQError True RuntimeError\nTrue\n"
+    assert int(broker.stats(topic, "ch")["message_count"]) == 3
+
+
 PUBLISHES_ON = """
 import sys, threading
 from gnsq_lite import Writer

@@ -14,12 +14,14 @@ from tests.servers import ServerHandle
 pytestmark = pytest.mark.program
 
 PROGRAM = """
-import sys, time
+import sys, threading, time
 if sys.argv[2] == "patched":
     from gevent import monkey; monkey.patch_all()
 from gnsq_lite import Reader
 
 def handle(message):
+    if sys.argv[2] == "without another thread":
+        threading.stack_size(1 << 45)
     print("begun", flush=True)
     ends = time.monotonic() + float(sys.argv[3])
     while time.monotonic() < ends:
@@ -35,7 +37,7 @@ print("returned", flush=True)
 
 
 @pytest.mark.rule("CLOSE-1")
-@pytest.mark.parametrize("kind", ["plain", "patched"])
+@pytest.mark.parametrize("kind", ["plain", "patched", "without another thread"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_the_first_signal_lets_the_handler_finish(
     broker: ServerHandle, tmp_path: Path, kind: str, number: signal.Signals

@@ -347,3 +347,20 @@ def test_batches_work_through_middleware(broker: ServerHandle, topic: str) -> No
     assert notes.count("m before") == notes.count("m after") == len(sizes)
     with Writer(broker.tcp_address) as writer:
         assert writer.is_idle
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_it_drains_where_the_system_gives_no_more_threads(broker: ServerHandle, topic: str) -> None:
+    worker = worker_on(broker)
+
+    @worker.handler(topic, "ch")
+    def handle(message: Message) -> None:
+        threading.stack_size(1 << 45)
+        worker.stop()
+
+    broker.publish(topic, b"x")
+    try:
+        assert worker.run() == 0
+    finally:
+        threading.stack_size(0)
+    assert broker.stats(topic, "ch")["depth"] == 0

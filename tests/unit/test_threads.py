@@ -15,6 +15,7 @@ from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
 from gnsq_lite.speed import Runner
+from tests.fakes import FakeClock
 from tests.profiles import repeats
 
 #: Seconds after which a test gives up: far more than anything here takes.
@@ -328,6 +329,36 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work(
     done.wait_for(100)
     assert pool._workers == 1
     assert "no more than 1 of 10 handler threads" in caplog.text
+
+
+def test_a_system_that_refuses_a_thread_is_asked_again_a_second_later(
+    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, asked, blocks = FakeClock(), [], native_held_lock()
+
+    def start(name: str, run: Callable[[], None]) -> None:
+        asked.append(name)
+        if len(asked) > 1:
+            raise RuntimeError("can't start new thread")
+        start_native_thread(name, run)
+
+    monkeypatch.setattr(threads, "start_native_thread", start)
+    monkeypatch.setattr(threads, "SYSTEM_CLOCK", clock)
+    done = Tally()
+    pool = make(lambda job: blocks.acquire() and blocks.release() is None and done.add(), 10)
+    pool.submit([None])
+    until(lambda: not pool._waking)
+    for _ in range(50):
+        pool.submit([None])
+    assert len(asked) == 2
+    clock.advance(1.0)
+    pool.submit([None])
+    assert len(asked) == 3
+    blocks.release()
+    done.wait_for(52)
+    for act in pool._loop.queued:  # type: ignore[attr-defined]
+        act()
+    assert len(caplog.records) == 2
 
 
 def test_without_a_single_thread_the_error_is_raised(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
