@@ -77,9 +77,10 @@ class Loop:
             self._async.send()
 
     def _drain(self) -> None:
+        """Call what is there now.  What comes meanwhile is for the next turn: threads may be quicker than this one."""
         self._signalled = False
         inbox = self._inbox
-        while inbox:
+        for _ in range(len(inbox)):
             act = inbox.popleft()
             try:
                 act()

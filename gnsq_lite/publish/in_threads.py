@@ -14,13 +14,16 @@ from gevent._hub_local import get_hub_if_exists
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NotSent, NSQError
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, after_io
 from gnsq_lite.net.nested import WHY, Holding, holding, holds, is_nested, must_not_wait
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.carrying import make_lock
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire.commands import PUBLISH_HEADS
+
+#: Publishes that are carried out in one turn of the loop, of those handed over to it.
+_AT_ONCE = 1000
 
 
 class Turns(Protocol):
@@ -78,6 +81,8 @@ class InThreads:
         self.lock = make_lock()
         #: What was handed to the loop, until it is in its queues.
         self._entering: deque[Publication] = deque()
+        #: Whether the rest of that waits until the loop has done its I/O.
+        self._rests = False
         #: Of its own: what a thread leaves to the loop would take two, and then always meet the same nsqd.
         self._turn = 0
         #: Whether each publish goes to a leader; the Writer's to say.
@@ -166,14 +171,30 @@ class InThreads:
         publication.ask()
         self._entering.append(publication)
         publication.carrier = self
-        self._loop.call_soon(self.enter)
+        self._loop.call_soon(self.enter_some)
 
-    def enter(self) -> None:
-        """Carry out what was handed over; in the loop.
+    def entering(self) -> tuple[Publication, ...]:
+        """Return what was handed over and is not in the loop's queues."""
+        return tuple(self._entering)
 
-        All of it; the ticker calls this too, because a thread may be interrupted before it has told the loop.
+    def enter_some(self) -> None:
+        """Carry out some of what was handed over, and more once the loop has done its I/O: threads may be quicker.
+
+        In the loop; the ticker calls this too, because a thread may be interrupted before it has told the loop.
         """
-        while self._entering:
+        if not self._rests:
+            self.enter(_AT_ONCE)
+            if self._entering:
+                self._rests = True
+                after_io(self._loop.hub, self._go_on)
+
+    def _go_on(self) -> None:
+        self._rests = False
+        self.enter_some()
+
+    def enter(self, most: int | None = None) -> None:
+        """Carry out what was handed over until now, or up to so many; in the loop."""
+        for _ in range(len(self._entering))[:most]:
             publication = self._entering[0]
             try:
                 if not publication.done():

@@ -68,6 +68,10 @@ class Outcomes:
         """Publishes that have no outcome yet."""
         return sum(1 for publication in self._everything() if not publication.done())
 
+    def _all_settled(self) -> bool:
+        """Whether there are none: looked at in each turn of the loop while somebody waits for all."""
+        return all(publication.done() for publication in self._everything())
+
     def _look_soon(self) -> None:
         """Have whoever waits for all told, if they have theirs: once for all that this turn of the loop settles."""
         if self._drained and not self._due:
@@ -76,14 +80,14 @@ class Outcomes:
 
     def _tell_drained(self) -> None:
         self._due = False
-        if not self.unsettled():
+        if self._all_settled():
             for event in self._drained:
                 event.set()
 
     def drain(self, timeout: float) -> bool:
         """Wait until all that was submitted has an outcome; return whether it has."""
         deadline = self._clock.now() + timeout
-        while self.unsettled():
+        while not self._all_settled():
             left = deadline - self._clock.now()
             if left <= 0:
                 return False

@@ -326,9 +326,8 @@ class Producer:
 
     def _everything(self) -> Iterable[Publication]:
         """Every publish that may have no outcome yet."""
-        yield from self.rotation.waiting
-        yield from self.leaders.waiting()
-        yield from self._gathered.batches
+        for queue in (self.threads.entering(), self.rotation.waiting, self.leaders.waiting(), self._gathered.batches):
+            yield from queue
         for destination in self.destinations.values():
             yield from destination.owes()
 
@@ -359,13 +358,14 @@ class Producer:
             gevent.sleep(_CHECK_EVERY)
             for destination in list(self.rotation.connected):
                 destination.check(self.clock.now())
-            self.loop.call_soon(self.threads.enter)
+            self.loop.call_soon(self.threads.enter_some)
             self.rotation.look_again()
 
     # -- the end
 
     def close(self, timeout: float) -> None:
         """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect; the rest is unknown."""
+        self.threads.enter()  # what was published before
         self.closing = True  # before the wait: callers that go on publishing would make it last
         self.outcomes.drain(timeout)
         if self.ended:

@@ -367,6 +367,46 @@ def test_what_nobody_waits_for_is_given_up_too_and_its_room_is_free_again() -> N
         writer.publish_nowait("t", b"x" * 100)
 
 
+QUICKER = """
+import sys, threading, time
+from gnsq_lite import Writer
+writer, topic = Writer(sys.argv[1], publish_timeout=60, max_pending=2**40), sys.argv[2]
+stop, queued = threading.Event(), [0] * 8
+def publish(number):
+    while not stop.is_set():
+        writer.publish_nowait(topic, b"x")
+        queued[number] += 1
+threads = [threading.Thread(target=publish, args=(number,)) for number in range(len(queued))]
+for thread in threads:
+    thread.start()
+limit = time.monotonic() + 10
+while not writer._core.outcomes.published and time.monotonic() < limit:
+    time.sleep(0.01)
+published = writer._core.outcomes.published
+stop.set()
+for thread in threads:
+    thread.join()
+assert published
+writer.flush(60)
+writer.close()
+stats = writer.stats()
+assert (stats.published, stats.failed, stats.unknown) == (sum(queued), 0, 0), stats
+print(stats.published)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+def test_threads_that_queue_more_than_the_loop_can_take_do_not_keep_it_from_its_io(
+    broker: ServerHandle, topic: str
+) -> None:
+    if not isinstance(broker, RealNsqd):
+        pytest.skip("the embedded broker is too slow for it")
+    done = python(QUICKER, broker.tcp_address, topic, limit=90.0)
+    assert done.returncode == 0, done
+    assert depth(broker, topic) == int(done.stdout)
+
+
 @pytest.mark.rule("PUB-2")
 def test_a_callback_may_publish_whoever_reads_the_answer(broker: ServerHandle, topic: str) -> None:
     count, ended = 200, threading.Event()

@@ -38,6 +38,20 @@ def test_who_is_resumed_by_a_read_runs_before_it_is_over_unless_the_reader_gets_
     assert order == (["resumed", "True"] if is_taken else ["False", "resumed"])
 
 
+def test_threads_that_are_quicker_than_the_loop_leave_it_its_io() -> None:
+    loop, called = loop_here(), list[int]()
+
+    def call() -> None:
+        called.append(1)
+        if len(called) < 100:
+            loop._inbox.append(call)  # as another thread does meanwhile
+
+    loop._inbox.append(call)
+    loop._drain()
+    assert len(called) == 1
+    loop._inbox.clear()
+
+
 def test_an_interruption_of_a_read_leaves_nobody_waiting() -> None:
     loop, order = loop_here(), list[str]()
     waiter = parked(loop, order)

@@ -9,7 +9,7 @@ import pytest
 
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.publish.answer_queue import Taken
-from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.in_threads import _AT_ONCE, InThreads
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
 
@@ -116,6 +116,27 @@ def test_nothing_overtakes_what_was_handed_to_the_loop() -> None:
     assert [publication.bodies for publication in bench.submitted] == [(b"1",)]
     assert bench.publishes(bench.publication(b"4"))
     assert len(line.taken) == 1
+
+
+@pytest.mark.rule("HB-1")
+def test_of_much_that_is_handed_over_a_turn_takes_some_and_the_next_one_comes_after_io(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, after_io = Bench(Line()), list[Callable[[], Any]]()
+    bench.loop.hub = None
+    monkeypatch.setattr("gnsq_lite.publish.in_threads.after_io", lambda hub, act: after_io.append(act))
+    for _ in range(2 * _AT_ONCE + 1):
+        bench.threads.hand_over(bench.publication())
+    for act in bench.loop.acts:
+        act()
+    assert (len(bench.submitted), len(after_io)) == (_AT_ONCE, 1)
+    after_io.pop()()
+    assert (len(bench.submitted), len(after_io)) == (2 * _AT_ONCE, 1)
+    after_io.pop()()
+    assert (len(bench.submitted), after_io) == (2 * _AT_ONCE + 1, [])
+    bench.threads.hand_over(bench.publication())
+    bench.loop.acts.pop()()
+    assert len(bench.submitted) == 2 * _AT_ONCE + 2
 
 
 @pytest.mark.rule("PUB-1")

@@ -13,6 +13,7 @@ from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
+from tests.unit.publish.test_coalescing import Bench, end_turn
 
 OK = b"\0\0\0\6\0\0\0\0OK"
 
@@ -42,3 +43,16 @@ def test_who_waits_for_all_costs_one_look_for_all_that_a_turn_settles(in_thread:
     assert waits.value is True
     assert len(looks) <= before + 2
     assert outcomes.published == 100
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_another_thread_has_handed_over_before_a_close_is_waited_for_and_sent() -> None:
+    bench = Bench()
+    publication = Publication(loop_here(), "t", (b"x",), 5.0, bench.clock.now() + 5)
+    bench.producer.threads._entering.append(publication)  # and has not told the loop
+    assert bench.producer.outcomes.unsettled() == 1
+    closing = gevent.spawn(bench.producer.close, 5.0)
+    end_turn()
+    assert not closing.ready()
+    bench.answer()
+    assert publication.result(0) is None
