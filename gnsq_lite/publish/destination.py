@@ -145,6 +145,12 @@ class Destination:
                 (again if may_move(publication) else self.waiting).append(publication)
         return again
 
+    def forget_done(self) -> None:
+        """Drop what has an outcome and was not sent."""
+        self.waiting = deque(each for each in self.waiting if not each.done())
+        if isinstance(self.connection, SharedConnection):
+            self.connection.forget_done()
+
     # -- life; the link's owner
 
     def make_connection(self) -> Connection:

@@ -183,6 +183,7 @@ class InThreads:
         In the loop; the ticker calls this too, because a thread may be interrupted before it has told the loop.
         """
         if not self._rests:
+            self.forget_done()
             self.enter(_AT_ONCE)
             if self._entering:
                 self._rests = True
@@ -200,7 +201,13 @@ class InThreads:
                 if not publication.done():
                     self._submit(publication)
             finally:
-                self._entering.popleft()
+                if self._entering and self._entering[0] is publication:  # it may have been forgotten meanwhile
+                    self._entering.popleft()
+
+    def forget_done(self) -> None:
+        """Drop what was given up before its turn came; in the loop."""
+        while self._entering and self._entering[0].done():
+            self._entering.popleft()
 
     # -- what becomes of them
 

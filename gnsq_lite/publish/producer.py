@@ -339,6 +339,7 @@ class Producer:
             lambda publication: publication.expired(self._reasons()),
             self.outcomes.settle,
         )
+        self.threads.forget_done()
         self.rotation.forget_done()
         self.leaders.forget(Publication.done)
         self.rotation.overdue()

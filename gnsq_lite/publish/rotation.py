@@ -107,7 +107,7 @@ class Rotation:
         self.waiting.clear()
         self.waiting.extend(waiting)
         for destination in self.destinations.values():
-            destination.waiting = deque(each for each in destination.waiting if not each.done())
+            destination.forget_done()
 
     # -- who comes and goes
 

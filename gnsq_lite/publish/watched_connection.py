@@ -190,6 +190,11 @@ class WatchedConnection(Connection):
                 queue, self._queue = self._queue, [] if take else self._queue
         return [publication for publication, _ in queue if publication is not None and not publication.done()]
 
+    def forget_done(self) -> None:
+        """Drop what was given up before its turn: an nsqd that takes nothing may go on so for long."""
+        with self._lock:
+            self._queue = [each for each in self._queue if each[0] is None or not each[0].decided]
+
     def look_after(self) -> None:
         """Do what no thread does, and take back the role of a thread that is gone; called about once a second."""
         with self._lock:

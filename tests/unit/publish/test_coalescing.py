@@ -60,6 +60,9 @@ class Wire:
     def close(self) -> None:
         pass
 
+    def forget_done(self) -> None:
+        pass
+
     @property
     def sent(self) -> list[bytes]:
         return [publication.command() for publication in self.pending]

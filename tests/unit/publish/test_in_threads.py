@@ -139,6 +139,39 @@ def test_of_much_that_is_handed_over_a_turn_takes_some_and_the_next_one_comes_af
     assert len(bench.submitted) == 2 * _AT_ONCE + 2
 
 
+@pytest.mark.rule("PUB-2")
+def test_what_was_given_up_before_its_turn_leaves_the_queue_and_is_not_carried_out() -> None:
+    bench = Bench(Line())
+    handed = [bench.publication(b"%d" % number) for number in range(4)]
+    for publication in handed:
+        bench.threads.hand_over(publication)
+    for number in (0, 1, 3):
+        handed[number].settle()
+    bench.threads.forget_done()
+    assert bench.threads.entering() == tuple(handed[2:])
+    handed[2].settle()
+    bench.threads.hand_over(last := bench.publication(b"4"))
+    bench.threads.enter_some()
+    assert (bench.submitted, bench.threads.entering()) == ([last], ())
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_is_given_up_while_it_is_carried_out_takes_nothing_else_along() -> None:
+    bench = Bench(Line())
+
+    def submit(publication: Publication) -> None:
+        bench.submitted.append(publication)
+        publication.settle()
+        bench.threads.forget_done()
+
+    bench.threads._submit = submit
+    handed = [bench.publication(b"%d" % number) for number in range(3)]
+    for publication in handed:
+        bench.threads.hand_over(publication)
+    bench.threads.enter_some()
+    assert bench.submitted == handed
+
+
 @pytest.mark.rule("PUB-1")
 @pytest.mark.parametrize("queue", ["waiting", "gathered"])
 def test_nothing_overtakes_what_the_loop_has_and_has_not_sent(queue: str) -> None:

@@ -17,6 +17,7 @@ from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import MISCONFIGURED, ProducerSettings
+from gnsq_lite.publish.shared_connection import SharedConnection
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 
@@ -389,3 +390,18 @@ def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another()
     bench.core.threads.give_up(publication)
     with pytest.raises(errors.NotSent, match="gone"):
         publication.result(0)
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_has_passed_its_deadline_is_kept_in_no_queue() -> None:
+    bench = Bench(destinations=1)
+    connection: Any = SharedConnection.__new__(SharedConnection)
+    connection._lock, bench.destinations[0].connection = bench.core.threads.lock, connection
+    entering, queued, waiting = (publish_of(bench.core, b"x", 5.0) for _ in range(3))
+    bench.core.threads._entering.append(entering)
+    connection._queue = [(queued, b"PUB")]
+    bench.destinations[0].owes = lambda: [queued, waiting]
+    bench.destinations[0].waiting.append(waiting)
+    bench.later(5.0)
+    assert [type(each._error) for each in (entering, queued, waiting)] == [errors.NotSent] * 3
+    assert [*bench.core.threads.entering(), *connection._queue, *bench.destinations[0].waiting] == []

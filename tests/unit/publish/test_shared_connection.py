@@ -73,6 +73,15 @@ def test_what_is_not_coded_says_something_and_stays_where_it_is() -> None:
 
 
 @pytest.mark.rule("PUB-2")
+def test_what_is_given_up_before_it_is_sent_is_not_kept_while_nsqd_takes_nothing() -> None:
+    line = Line([])
+    given_up, waits = (SimpleNamespace(decided=decided) for decided in ([(None, None)], []))
+    line.connection._queue = [(given_up, b"PUB 1\n"), (None, b"NOP\n"), (waits, b"PUB 2\n")]
+    line.connection.forget_done()
+    assert line.connection._queue == [(None, b"NOP\n"), (waits, b"PUB 2\n")]
+
+
+@pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EINTR, errno.EPIPE, errno.ECONNRESET])
 def test_a_write_that_fails_ends_nothing_where_nsqd_may_have_said_why(number: int) -> None:
     line = Line([])
