@@ -58,6 +58,8 @@ def _is_called_by(codes: set[Any], frame: FrameType | None) -> bool:
 
 def must_not_wait() -> bool:
     """Whether the caller would wait for itself: for what it has interrupted, or, being the hub, for the loop."""
+    if sys.is_finalizing():  # there are no greenlets any more
+        return False
     return (bool(holding) and is_nested()) or getcurrent() is get_hub_if_exists()
 
 
