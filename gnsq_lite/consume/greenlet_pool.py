@@ -38,6 +38,9 @@ class _LoopPool:
         """Jobs not begun."""
         return len(self._queue)
 
+    def look(self, now: float) -> None:
+        """Do nothing: a greenlet that is to end says so."""
+
 
 class GreenletPool(_LoopPool):
     """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""

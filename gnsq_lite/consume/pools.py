@@ -37,6 +37,9 @@ class Pool(Protocol):
     def set_concurrency(self, concurrency: int) -> None:
         """Change how many handlers may run at once."""
 
+    def look(self, now: float) -> None:
+        """Replace workers that are gone; in the loop's thread, every now and then."""
+
     def close(self) -> None:
         """Start no more handlers; workers end when theirs is done."""
 

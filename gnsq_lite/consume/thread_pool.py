@@ -11,12 +11,19 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import (
+    living_threads,
+    native_held_lock,
+    native_ident,
+    native_lock,
+    start_native_thread_soon,
+)
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 
@@ -24,6 +31,8 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds for which the system, which has refused a thread, is not asked for another.
 _REFUSED = 1.0
+#: Seconds between two looks for threads that are gone, and that a thread has to begin at the least.
+_LOOK_EVERY = 1.0
 
 
 class ThreadPool:
@@ -39,7 +48,12 @@ class ThreadPool:
         self._idle: list[Any] = []
         #: Each thread and what it is at.
         self.seats: list[list[Any]] = []
-        self._workers = 0
+        #: Threads that were started and have no seat yet, by their numbers; those of them that had none at the last
+        #: look either; and how many were ever started.
+        self._coming: set[int] = set()
+        self._late: set[int] = set()
+        self._started = 0
+        self._look_at = 0.0
         #: A thread was woken, or started, and has not looked at the queue yet.
         self._waking = False
         self._closed = False
@@ -59,31 +73,37 @@ class ThreadPool:
         if self._idle:
             self._waking = True
             return self._idle.pop().release  # type: ignore[no-any-return]
-        if self._workers < self._concurrency and not self._closed and self._may_ask():
+        if self._workers() < self._concurrency and not self._closed and self._may_ask():
             self._waking = True
-            self._workers += 1
-            return self._start
+            self._started += 1
+            self._coming.add(self._started)
+            return partial(self._start, self._started)
         self._waking = False
         return None
 
     def _may_ask(self) -> bool:
         """Whether the system may have another thread; without any it is asked each time."""
-        return not self._workers or SYSTEM_CLOCK.now() >= self._ask_at
+        return not self._workers() or SYSTEM_CLOCK.now() >= self._ask_at
 
-    def _start(self) -> None:
+    def _start(self, number: int) -> None:
+        work, refused = partial(self._work, number), partial(self._on_refused, number)
         try:
-            start_native_thread(f"gnsq_lite-handler-{self._workers}", self._work)
-        except RuntimeError as error:  # the system gives no more; those that run do the work
-            with self._lock:
-                self._workers -= 1
-                self._waking = False
-                self._ask_at = SYSTEM_CLOCK.now() + _REFUSED
-                left = self._workers
-                self._count()
-            if not left:
+            start_native_thread_soon(f"gnsq_lite-handler-{number}", work, refused)
+        except RuntimeError as error:
+            self._on_refused(number, error)
+            if not self._workers():
                 raise
-            said = "no more than %d of %d handler threads: %s"
-            log_safely(log, logging.ERROR, said, left, self._concurrency, error)
+
+    def _on_refused(self, number: int, error: RuntimeError) -> None:
+        """The system gives no more threads; those that run do the work."""
+        with self._lock:
+            self._coming.discard(number)
+            self._waking = False
+            self._ask_at = SYSTEM_CLOCK.now() + _REFUSED
+            left = self._workers()
+            self._count()
+        said = "no more than %d of %d handler threads: %s"
+        log_safely(log, logging.ERROR, said, left, self._concurrency, error)
 
     def _wake_next(self) -> None:
         """Just woken: where more is queued than this thread is about to take, wake the next."""
@@ -93,19 +113,23 @@ class ThreadPool:
         if wake is not None:
             wake()
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         queue, runner = self._queue, self._runner
         parked = native_held_lock()
         failure: BaseException | None = None
         seat = [native_ident(), None]
-        self.seats.append(seat)
-        enter_thread(self._loop)
         try:
+            with self._lock:
+                if number not in self._coming:
+                    return  # so late that another came in its place
+                self._coming.remove(number)
+                self.seats.append(seat)
+            enter_thread(self._loop)
             while True:
                 self._wake_next()
                 runner.drain(queue, seat)
                 while not self._park(parked):
-                    if self._closed or self._workers > self._concurrency:
+                    if self._closed or self._workers() > self._concurrency:
                         return
                     runner.drain(queue, seat)
                 parked.acquire()
@@ -113,12 +137,12 @@ class ThreadPool:
             failure = error
         finally:
             with self._lock:
-                self._workers -= 1
+                self._coming.discard(number)
                 if failure is not None:  # maybe between two jobs: idle, or woken without having looked
                     self._idle = [other for other in self._idle if other is not parked]
                     self._waking = False
+                self.seats = [other for other in self.seats if other is not seat]
                 self._count()
-                self.seats.remove(seat)
             if failure is not None:
                 self._on_exit(failure)  # nor does it count as a running handler any more
             if queue and not self._closed:
@@ -128,17 +152,46 @@ class ThreadPool:
     def _park(self, parked: Any) -> bool:
         """Join the idle, unless there is something left to do, or no place for this thread."""
         with self._lock:
-            if self._queue or self._closed or self._workers > self._concurrency:
+            if self._queue or self._closed or self._workers() > self._concurrency:
                 return False
             self._idle.append(parked)
             return True
 
+    def _workers(self) -> int:
+        return len(self.seats) + len(self._coming)
+
     def _count(self) -> None:
-        self._runner.surplus = self._workers - self._concurrency
+        self._runner.surplus = self._workers() - self._concurrency
+
+    def look(self, now: float) -> None:
+        """Have others in place of threads that have ended without a word; in the loop.
+
+        An exception that another thread sets in one may hit before its first line, or after its last.
+        """
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY
+        with self._lock:
+            living = living_threads()
+            seats = [seat for seat in self.seats if seat[0] in living]
+            gone = self._coming & self._late
+            self._late = self._coming - gone
+            lost = len(self.seats) - len(seats) + len(gone)
+            idle = self._idle if lost else []
+            if lost:
+                self.seats, self._coming, self._idle, self._waking = seats, self._coming - gone, [], False
+                self._count()
+        for parked in idle:  # one of them may have been the lock of a lost one
+            parked.release()
+        if lost:
+            said = "%d handler threads have ended as they began, or without a word; others take their place"
+            log_safely(log, logging.ERROR, said, lost)
+        if self._queue:
+            self.submit([])
 
     def can_spare_one(self) -> bool:
         """Whether a thread may wait for a moment: nothing is queued, and another could take what comes meanwhile."""
-        return not self._queue and not self._closed and bool(self._idle or self._workers < self._concurrency)
+        return not self._queue and not self._closed and bool(self._idle or self._workers() < self._concurrency)
 
     def take_queued(self) -> list[Any]:
         """Remove and return what was not begun."""
@@ -157,14 +210,14 @@ class ThreadPool:
     def busy(self) -> int:
         """Handlers running."""
         with self._lock:
-            return self._workers - len(self._idle)
+            return self._workers() - len(self._idle)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the limit; surplus workers end, with their job if they have one."""
         with self._lock:
             self._concurrency = concurrency
             self._count()
-            surplus = max(0, min(self._workers - concurrency, len(self._idle)))
+            surplus = max(0, min(self._workers() - concurrency, len(self._idle)))
             idle, self._idle = self._idle[:surplus], self._idle[surplus:]
         for parked in idle:
             parked.release()

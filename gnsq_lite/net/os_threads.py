@@ -55,6 +55,31 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
 
 
+def start_native_thread_soon(name: str, run: Callable[[], None], refused: Callable[[RuntimeError], None]) -> None:
+    """Like :func:`start_native_thread`, but nobody waits until it has begun, which may be for ever.
+
+    A thread in which another one sets an exception may end before its ``start()`` hears of it.  *refused* is called, in
+    some thread, where the system gives no thread; that may be raised here, too.
+    """
+    if monkey.is_module_patched("threading"):
+        _start_native(run, ())
+        return
+    thread = threading.Thread(target=run, name=name, daemon=True)
+
+    def start() -> None:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            refused(error)
+
+    _start_native(start, ())
+
+
+def living_threads() -> set[int]:
+    """Return the idents of all threads of the interpreter."""
+    return set(sys._current_frames())
+
+
 #: A lock for each thread of :func:`start_hub_thread` that has no hub yet.
 _beginning: set[Any] = set()
 

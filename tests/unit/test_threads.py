@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,7 +14,14 @@ import pytest
 
 from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import (
+    is_patched,
+    native_held_lock,
+    native_ident,
+    native_lock,
+    start_native_thread,
+    start_native_thread_soon,
+)
 from gnsq_lite.speed import Runner
 from tests.fakes import FakeClock
 from tests.profiles import repeats
@@ -77,7 +85,7 @@ def make() -> Iterator[Made]:
     for pool in made:
         pool.take_queued()
         pool.close()
-        until(lambda: not pool._workers)  # noqa: B023 - called at once
+        until(lambda: not pool._workers())  # noqa: B023 - called at once
 
 
 @pytest.fixture
@@ -94,7 +102,7 @@ class Threads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[Callable[[], None]] = []
-        monkeypatch.setattr(threads, "start_native_thread", lambda name, run: self.asked.append(run))
+        monkeypatch.setattr(threads, "start_native_thread_soon", lambda name, run, refused: self.asked.append(run))
 
 
 def test_any_number_of_jobs_wakes_one_thread(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +272,62 @@ def test_a_thread_that_is_ended_between_jobs_takes_no_wake_up_with_it(make: Made
     until(lambda: (len(pool._idle), pool.busy()) == (1, 0))
 
 
+def test_a_thread_that_never_begins_is_replaced(
+    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one in which another thread has set an exception before its first line."""
+    system, done = Threads(monkeypatch), Tally()
+    pool = make(done.add, 1)
+    pool.submit([1])
+    for now in (0.0, 0.9, 1.0):  # it may just be slow
+        pool.look(now)
+        assert len(system.asked) == 1 + (now == 1.0)
+    for act in pool._loop.queued:  # type: ignore[attr-defined]
+        act()
+    assert "1 handler threads have ended" in caplog.text
+    start_native_thread("late", system.asked[0])
+    start_native_thread("in its place", system.asked[1])
+    done.wait_for(1)
+    until(lambda: (len(pool._idle), pool.busy()) == (1, 0))
+    pool.submit([2])
+    done.wait_for(2)
+    pool.look(2.0)
+    pool.look(3.0)
+    assert (len(system.asked), len(pool.seats)) == (2, 1)
+
+
+def test_a_thread_that_is_gone_without_a_word_is_replaced(make: Made) -> None:
+    """As one in which another thread has set an exception while it ended."""
+    done = Tally()
+    pool = make(done.add, 2)
+    pool.submit([1])
+    until(lambda: len(pool._idle) == 1)
+    pool.seats.append([-1, None])
+    pool._idle.append(native_held_lock())
+    pool.submit([2])  # wakes that one
+    pool.look(0.0)
+    done.wait_for(2)
+    until(lambda: not pool.busy())
+    assert -1 not in [ident for ident, _ in pool.seats]
+
+
+def test_nobody_waits_for_a_thread_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may never: another thread has set an exception in it."""
+    began, ends, errors = Tally(), native_held_lock(), deque[RuntimeError]()
+
+    def never(thread: Any) -> None:
+        began.add()
+        ends.acquire()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", never)
+    start_native_thread_soon("never", print, errors.append)
+    if not is_patched():
+        began.wait_for(1)
+        ends.release()
+        until(lambda: bool(errors))
+
+
 def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:
     gate, started, done = native_held_lock(), Tally(), Tally()
 
@@ -283,14 +347,14 @@ def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) ->
     pool.set_concurrency(1)
     gate.release()
     done.wait_for(6)
-    until(lambda: pool._workers == 1 and not pool.busy())
+    until(lambda: pool._workers() == 1 and not pool.busy())
     pool.submit([None])
     done.wait_for(7)
     pool.set_concurrency(4)
     pool.submit([None] * 8)
     done.wait_for(15)
     pool.set_concurrency(1)  # idle ones go too
-    until(lambda: pool._workers == 1)
+    until(lambda: pool._workers() == 1)
 
 
 def test_a_handler_that_ends_its_thread_leaves_the_other_jobs_to_a_new_one(make: Made) -> None:
@@ -307,18 +371,23 @@ def test_a_handler_that_ends_its_thread_leaves_the_other_jobs_to_a_new_one(make:
     until(lambda: len(told) == 5)
 
 
+@pytest.mark.parametrize("how", ["at once", "later"])
 def test_where_the_system_gives_no_more_threads_the_others_do_the_work(
-    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     given = []
 
-    def start(name: str, run: Callable[[], None]) -> None:
+    def start(name: str, run: Callable[[], None], refused: Callable[[RuntimeError], None]) -> None:
         if given:
-            raise RuntimeError("can't start new thread")
+            error = RuntimeError("can't start new thread")
+            if how == "at once":
+                raise error
+            refused(error)
+            return
         given.append(name)
         start_native_thread(name, run)
 
-    monkeypatch.setattr(threads, "start_native_thread", start)
+    monkeypatch.setattr(threads, "start_native_thread_soon", start)
     done = Tally()
     pool = make(done.add, 10)
     pool.submit([None] * 50)
@@ -327,7 +396,7 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work(
         act()
     pool.submit([None] * 50)
     done.wait_for(100)
-    assert pool._workers == 1
+    assert pool._workers() == 1
     assert "no more than 1 of 10 handler threads" in caplog.text
 
 
@@ -336,13 +405,13 @@ def test_a_system_that_refuses_a_thread_is_asked_again_a_second_later(
 ) -> None:
     clock, asked, blocks = FakeClock(), [], native_held_lock()
 
-    def start(name: str, run: Callable[[], None]) -> None:
+    def start(name: str, run: Callable[[], None], refused: Callable[[RuntimeError], None]) -> None:
         asked.append(name)
         if len(asked) > 1:
             raise RuntimeError("can't start new thread")
         start_native_thread(name, run)
 
-    monkeypatch.setattr(threads, "start_native_thread", start)
+    monkeypatch.setattr(threads, "start_native_thread_soon", start)
     monkeypatch.setattr(threads, "SYSTEM_CLOCK", clock)
     done = Tally()
     pool = make(lambda job: blocks.acquire() and blocks.release() is None and done.add(), 10)
@@ -362,11 +431,11 @@ def test_a_system_that_refuses_a_thread_is_asked_again_a_second_later(
 
 
 def test_without_a_single_thread_the_error_is_raised(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(name: str, run: Callable[[], None]) -> None:
+    def start(name: str, *_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads, "start_native_thread", start)
+    monkeypatch.setattr(threads, "start_native_thread_soon", start)
     pool = make(print, 10)
     with pytest.raises(RuntimeError):
         pool.submit([None])
-    assert pool._workers == 0
+    assert pool._workers() == 0

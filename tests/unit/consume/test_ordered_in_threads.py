@@ -380,7 +380,7 @@ def test_a_pool_spares_a_thread_only_while_another_could_take_what_comes() -> No
     nothing: Any = None
     pool = ThreadPool(nothing, nothing, 2, nothing)
     assert pool.can_spare_one()
-    pool._workers = 2
+    pool._coming = {1, 2}
     assert not pool.can_spare_one()
     pool._idle.append(nothing)
     assert pool.can_spare_one()
