@@ -20,7 +20,7 @@ each, and the first one to arrive does not take all.
 **Turns** (fewer RDY than connections).  RDY 1 for some; the others wait.  While others wait, a connection that could
 have received but did not for ``idle_timeout`` seconds gives its RDY back, and so does any other, idle or not, after
 ``low_ready_timeout`` seconds.  What is free goes to those that wait, in rounds: all that wait when a round begins, in
-random order.
+random order.  They are asked what they have, which is quicker: see :mod:`gnsq_lite.policy.asking`.
 
 **The bound.**  With n connections, a budget of m RDY, messages answered h seconds after they arrive, and ticks on
 time, a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for its turn, whoever
@@ -36,6 +36,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.policy.asking import Asking
 from gnsq_lite.policy.even_split import even_split
 from gnsq_lite.policy.ready_state import Counts, Key, ReadyState, SetReady
 from gnsq_lite.policy.rng import Rng, pick, shuffled
@@ -84,6 +85,7 @@ class ReadyAllocator:
         self._mode = _Mode.FLOWING
         self._connections: dict[Key, ReadyState] = {}
         self._round: list[Key] = []  # who waits in this round, the next one last
+        self._asking = Asking(max(settle, idle_timeout / 20))
         #: The sum of all charges: the most messages that can be in flight now, as far as what nsqd was told goes.  At
         #: most ``max_in_flight``; after that was lowered, what it was before, and falling.
         self.charged = 0
@@ -160,6 +162,7 @@ class ReadyAllocator:
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
+        self._asking.found()
         changes: list[SetReady] = []
         if connection.in_flight > connection.charge and not connection.resting:
             self.charged += connection.recharge()
@@ -176,6 +179,7 @@ class ReadyAllocator:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
             connection.stir(self._clock.now())  # it could not receive until now: that was not idleness
+            self._wake_by([self._asking.due([connection])])
         # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
@@ -272,6 +276,7 @@ class ReadyAllocator:
         else:
             if not self._turns:  # from now on others wait: the turns begin
                 self._turns = True
+                self._asking.stop()
                 for connection in eligible:
                     connection.since = now
             budget = {_Mode.FLOWING: self._max, _Mode.PAUSED: 0, _Mode.PROBING: min(1, self._max)}[self._mode]
@@ -313,18 +318,23 @@ class ReadyAllocator:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
         self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
+        self._asking.look(waiting.keys())
         spare = len(eligible) - budget  # who waits, less those for whom RDY is on its way back from others
         yielding = self._yielding(holders, spare, now)
+        if yielding:
+            self._asking.begin(waiting)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
         probed = self._mode is _Mode.PROBING and any(c.reserved for c in self._connections.values())
         while len(holders) < budget and waiting and self.charged < self._max and not probed:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
+            self._asking.ask(connection)
             holders.append(connection)
         self.owed = self._hungry = len(holders) < budget and len(holders) < len(eligible)
         if spare > 0:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
+            self._wake_by([max(now + self.settle, self._asking.due(holders))])  # with who is quiet soon after
         return changes
 
     def _cut(self, now: float, sizes: Mapping[ReadyState, int]) -> list[SetReady]:
@@ -353,9 +363,10 @@ class ReadyAllocator:
             self.charged += connection.recharge()
 
     def _yielding(self, holders: list[ReadyState], wanted: int, now: float) -> list[ReadyState]:
-        """Return at most *wanted* connections whose turn is over: idle ones first, then those that had it longest."""
+        """Return at most *wanted* whose turn is over: idle ones, those that had it longest, those that are quiet."""
         over = [c for c in holders if now >= self._turn_ends(c, now)]
         over.sort(key=lambda c: (now < self._idle_ends(c, now), c.since))
+        over += self._asking.quiet((c for c in holders if c not in over), now, len(over))
         return over[: max(0, wanted)]
 
     def _turn_ends(self, connection: ReadyState, now: float) -> float:
@@ -385,5 +396,5 @@ class ReadyAllocator:
 
     def _wake_by(self, times: Iterable[float]) -> None:
         for when in times:
-            if self.next_tick is None or when < self.next_tick:
+            if when < (math.inf if self.next_tick is None else self.next_tick):
                 self.next_tick = when
