@@ -199,7 +199,12 @@ class PartitionLeaders:
             return lookup
         said, health = topic.discovery.said, topic.discovery.health()
         failed = {address for address, each in health.items() if each.ok is False}
-        return self._dialect.agreed(lookup, said, failed, health.keys() - failed - said.keys())
+        agreed = self._dialect.agreed(lookup, said, failed, health.keys() - failed - said.keys())
+        if agreed is None or agreed.endpoints:
+            return agreed
+        # One that lists nothing may have just started: it counts once no other of its kind lists anything.
+        others = [said[address] for address in said.keys() - failed]
+        return None if any(other.endpoints and type(other.meta) is type(agreed.meta) for other in others) else agreed
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.

@@ -12,6 +12,7 @@ from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.policy.leaders import Leaders
+from gnsq_lite.policy.wanted_nodes import Health
 from gnsq_lite.publish.partition_leaders import Topic, lightest
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
@@ -30,6 +31,9 @@ class NoDiscovery:
 
     def stop(self) -> None:
         pass
+
+    def health(self) -> dict[str, Health[Endpoint]]:
+        return {"127.0.0.1:1": Health(False, "refused", 0.0, 1, ())}
 
 
 def routed_core(clock: FakeClock) -> tuple[Any, Topic]:
@@ -223,6 +227,39 @@ def test_a_publish_that_any_leader_may_take_avoids_those_that_are_shunned(known:
     known.leaders._shunned.add(LEADERS[0], whole_node=True)
     assert {known.leaders.in_thread(known.publication()) for _ in range(4)} == {LEADERS[1]}
     assert known.leaders.in_thread(known.publication(0)) is LEADERS[0]  # it must
+
+
+class TwoLookupds(NoDiscovery):
+    """Two nsqlookupds: what each has said last, and whether it fails now."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Lookup] = {}
+        self.failing: set[str] = set()
+
+    def health(self) -> dict[str, Health[Endpoint]]:
+        return {name: Health(name not in self.failing, None, 0.0, 0, ()) for name in ("one", "other")}
+
+
+@pytest.mark.rule("DISC-2")
+def test_an_nsqlookupd_that_lists_nothing_takes_nothing_away_while_another_lists_it() -> None:
+    core, topic = routed_core(FakeClock())
+    topic.discovery = two = TwoLookupds()
+    listed = Lookup(LEADERS, TopicLayout(partition_num=2, partitions=dict(enumerate(LEADERS)), has_meta=True))
+    nothing = Lookup((), TopicLayout())
+
+    def says(name: str, lookup: Lookup) -> bool:
+        two.said[name] = lookup
+        core.leaders._learned(topic, lookup)
+        return topic.fresh
+
+    try:
+        assert not says("one", nothing)
+        assert [says("other", listed), says("one", nothing), says("other", nothing)] == [True, True, False]
+        assert says("other", listed)
+        two.failing.add("other")  # what it said before may be long ago
+        assert not says("one", nothing)
+    finally:
+        core.leaders.close()
 
 
 @pytest.mark.rule("YZ-9")
