@@ -196,10 +196,10 @@ class WantedNodes(Generic[K]):
         return (*self._direct, *self._known)
 
     def health(self) -> dict[str, Health[K]]:
-        """Return the state of each nsqlookupd."""
+        """Return the state of each nsqlookupd; from any thread."""
         return {
             name: Health(state.ok, state.error, state.since, 0 if state.ok else state.count, state.nodes)
-            for name, state in self._lookupds.items()
+            for name, state in list(self._lookupds.items())
         }
 
     def take_changes(self) -> list[Change]:

@@ -343,6 +343,10 @@ class PartitionLeaders:
         """Every publish that waits for a route."""
         return [publication for topic in self._topics.values() for publication in (*topic.held, *topic.waiting)]
 
+    def discoveries(self) -> list[Discovery | None]:
+        """Return what looks the topics up; from any thread."""
+        return [topic.discovery for topic in list(self._topics.values())]
+
     def forget(self, is_done: Callable[[Publication], bool]) -> None:
         """Drop what has an outcome."""
         for topic in self._topics.values():

@@ -348,10 +348,10 @@ class Producer:
 
     def _reasons(self) -> list[NSQError | str]:
         """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
-        destinations = list(self.destinations.values())
-        known: list[NSQError | str] = [each.error for each in destinations if each.error is not None]
-        if not known and self._discovery is not None:
-            known = [each.error for each in self._discovery.health().values() if each.error is not None]
+        known: list[NSQError | str] = [one.error for one in list(self.destinations.values()) if one.error is not None]
+        for discovery in () if known else (self._discovery, *self.leaders.discoveries()):
+            if discovery is not None:
+                known += [each.error for each in discovery.health().values() if each.error is not None]
         return known
 
     def _tick(self) -> None:

@@ -78,6 +78,22 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
         core._deadline_timer.stop()
 
 
+@pytest.mark.rule("PUB-1")
+def test_a_publish_whose_topic_nobody_knows_says_why_nobody_could_be_asked() -> None:
+    clock = FakeClock()
+    core, _ = routed_core(clock)
+    publication = Publication(core.loop, "t", (b"x",), 5.0, clock.now() + 5.0)
+    core.submit(publication)
+    try:
+        clock.advance(5.0)
+        core._expire()
+        with pytest.raises(errors.NotSent, match=r"within 5 s: refused"):
+            publication.result(0)
+    finally:
+        core.leaders.close()
+        core._deadline_timer.stop()
+
+
 @pytest.mark.rule("YZ-4")
 def test_the_partitions_that_owe_the_fewest_answers_are_chosen_among() -> None:
     owed = {Endpoint("a", 1, 0): 3, Endpoint("a", 1, 1): 1, Endpoint("b", 1, 2): 1}
