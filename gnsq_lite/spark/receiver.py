@@ -25,6 +25,10 @@ OnMessages = Callable[[list[Message]], None]
 #: Seconds in which reads are gathered into one list: what is done per list is not done per message.
 GATHER = 0.001
 
+#: Seconds for which an nsqd that was lost counts as missing though it is not heard of again: one that restarts is not
+#: listed for a while, and one that is listed is tried at each poll.
+REMEMBERED = 900.0
+
 _BODY = attrgetter("body")
 
 
@@ -84,7 +88,11 @@ class ReaderReceiver:
         self._topic, self._channel = options.topic, options.channel
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
-        self._connected: set[tuple[int, str]] = set()
+        #: Per Reader the (address, topic partition) it is subscribed to; and when each endpoint was lost last.
+        self._here: dict[int, set[tuple[str, int | None]]] = {number: set() for number in range(self._count)}
+        self._lost: dict[tuple[int, str], float] = {}
+        polls = 3 * self._arguments["lookupd_poll_interval"]
+        self._remembered = max(REMEMBERED, 2 * options.connect_timeout_ms / 1000, polls)
         self._named = {
             format_address(parse_address(address, default_port=4150, option="nsqdTCPAddresses"))
             for address in options.nsqd_tcp_addresses
@@ -111,19 +119,34 @@ class ReaderReceiver:
             reader.start(block=False)
 
     def _joined(self, number: int, address: str) -> None:
-        self._connected.add((number, address))
-        self._named.add(address)
+        """In the I/O thread."""
+        stats = self._readers[number].stats()
+        self._here[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
     def _parted(self, number: int, endpoint: str, reason: object) -> None:
-        address = endpoint.partition("/")[0]  # Youzan's name their topic partition
-        self._connected.discard((number, address))
-        self._named.add(address)
+        """In the I/O thread; of a connection, or an attempt at one."""
+        self._joined(number, endpoint)
+        now = self._clock.now()
+        self._lost[number, endpoint] = now
+        for one, since in list(self._lost.items()):
+            if now - since >= self._remembered:
+                self._lost.pop(one, None)
         self._trouble = str(reason)
 
     def missing(self) -> list[str]:
         """The nsqds that some Reader is not subscribed to."""
-        readers = range(self._count)
-        return sorted(one for one in self._named if any((number, one) not in self._connected for number in readers))
+        now = self._clock.now()
+        addresses = [{address for address, _ in here} for here in self._here.values()]
+        away = {one for one in self._named if not all(one in some for some in addresses)}
+        for (number, endpoint), since in list(self._lost.items()):
+            if now - since < self._remembered and not self._is_here(number, endpoint):
+                away.add(endpoint.partition("/")[0])
+        return sorted(away)
+
+    def _is_here(self, number: int, endpoint: str) -> bool:
+        """Whether what was lost is had again: a topic partition, from whichever nsqd leads it now."""
+        lost, _, partition = endpoint.partition("/")
+        return any(str(one) == partition if partition else address == lost for address, one in self._here[number])
 
     def trouble(self) -> str:
         """Why the last connection ended, or was not had."""
@@ -141,7 +164,7 @@ class ReaderReceiver:
 
     def is_connected(self) -> bool:
         """Whether some Reader has a connection."""
-        return bool(self._connected)
+        return any(self._here.values())
 
     def check(self) -> None:
         """Raise what ended a Reader: TLS that was not granted, a refused secret."""

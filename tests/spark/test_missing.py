@@ -1,0 +1,112 @@
+"""Which nsqds a source says it misses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from gnsq_lite.broker import Broker
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.receiver import REMEMBERED, ReaderReceiver
+from tests.fakes import FakeClock
+
+
+class FakeReader:
+    """Has the connections it is told of."""
+
+    def __init__(self) -> None:
+        self.connections: list[tuple[str, int | None]] = []
+
+    def stats(self) -> Any:
+        return SimpleNamespace(connections=[SimpleNamespace(address=a, partition=p) for a, p in self.connections])
+
+
+def made(**more: str) -> tuple[ReaderReceiver, FakeReader, FakeClock]:
+    base = {"topic": "t", "channel": "c", "spoolDir": "/s", "lookupdHTTPAddresses": "l"}
+    clock, reader = FakeClock(), FakeReader()
+    receiver = ReaderReceiver(parse(SourceOptions, {**base, **more}), clock=clock)
+    receiver._readers = [reader]  # type: ignore[list-item]
+    return receiver, reader, clock
+
+
+def test_one_that_was_lost_is_missed_until_it_is_back_or_forgotten() -> None:
+    receiver, reader, clock = made()
+    reader.connections = [("a:4150", None), ("b:4150", None)]
+    receiver._joined(0, "b:4150")
+    assert (receiver.missing(), receiver.is_connected()) == ([], True)
+    reader.connections = [("a:4150", None)]
+    receiver._parted(0, "b:4150", "gone")
+    assert receiver.missing() == ["b:4150"]
+    clock.advance(REMEMBERED - 1)
+    assert receiver.missing() == ["b:4150"], "an AvailableNow query has connectTimeoutMs to tell of it"
+    receiver._parted(0, "b:4150", "refused")  # it is listed, so it was tried
+    clock.advance(REMEMBERED - 1)
+    assert receiver.missing() == ["b:4150"]
+    clock.advance(1)
+    assert receiver.missing() == []
+    receiver._parted(0, "b:4150", "refused")
+    reader.connections += [("b:4150", None)]
+    receiver._joined(0, "b:4150")
+    assert receiver.missing() == []
+
+
+def test_what_is_kept_of_nsqds_that_come_and_go_has_an_end() -> None:
+    receiver, reader, clock = made()
+    for number in range(1000):
+        reader.connections = [(f"n{number}:4150", None)]
+        receiver._joined(0, f"n{number}:4150")
+        reader.connections = []
+        receiver._parted(0, f"n{number}:4150", "gone")
+        clock.advance(60.0)
+    assert len(receiver._lost) <= REMEMBERED / 60 + 1
+    assert receiver.missing() == sorted(f"n{number}:4150" for number in range(986, 1000))
+
+
+def test_one_that_is_waited_for_is_not_forgotten_meanwhile() -> None:
+    receiver, _, clock = made(connectTimeoutMs="3600000")
+    receiver._parted(0, "b:4150", "gone")
+    clock.advance(7000.0)
+    assert receiver.missing() == ["b:4150"]
+
+
+def test_one_that_was_named_is_missed_for_good_and_by_each_reader() -> None:
+    receiver, reader, clock = made(nsqdTCPAddresses="a,b", lookupdHTTPAddresses="", connectionsPerNsqd="2")
+    receiver._readers += [other := FakeReader()]  # type: ignore[list-item]
+    assert receiver.missing() == ["a:4150", "b:4150"]
+    reader.connections = other.connections = [("a:4150", None)]
+    receiver._joined(0, "a:4150")
+    assert receiver.missing() == ["a:4150", "b:4150"]
+    receiver._joined(1, "a:4150")
+    clock.advance(10 * REMEMBERED)
+    assert receiver.missing() == ["b:4150"]
+
+
+def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
+    """It was for good, while the old leader had others: an AvailableNow query ended with an error half a minute on."""
+    with Broker(youzan=True, nsqds=2) as cluster:
+        cluster.youzan.create_topic("t", 4, replicas=2)
+        cluster.youzan.create_channel("t", "c")
+        given = {"topic": "t", "channel": "c", "spoolDir": "/s", "dialect": "youzan"}
+        receiver = ReaderReceiver(parse(SourceOptions, {**given, "lookupdHTTPAddresses": cluster.lookupd_http_address}))
+        receiver.start(lambda messages: None)
+        try:
+            until(lambda: sum(map(len, receiver._here.values())) == 4)
+            old = cluster.youzan.leader("t", 0) or 0
+            cluster.youzan.move_leader("t", 0, 1 - old)
+            until(lambda: bool(receiver._lost))
+            until(lambda: sum(map(len, receiver._here.values())) == 4)
+            assert receiver.missing() == []
+            cluster.nodes[old].kill()
+            until(lambda: not receiver.missing() and len({a for a, _ in receiver._here[0]}) == 1)
+            assert receiver.is_connected()
+        finally:
+            receiver.stop(2.0)
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
