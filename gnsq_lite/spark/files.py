@@ -108,8 +108,11 @@ class Store(Blobs, Protocol):
     def create(self, name: str, data: bytes) -> None:
         """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
 
-    def sizes(self) -> dict[str, int]:
-        """Return name -> bytes of what is there, sorted by name."""
+    def sizes(self, until: str | None = None) -> dict[str, int]:
+        """Return name -> bytes of what is there, sorted by name.
+
+        With *until* no more is asked for once a name beyond it was listed; a store without an order lacks others then.
+        """
 
     def remove(self, *names: str) -> None:
         """Remove *names*; one that is gone already is no error."""

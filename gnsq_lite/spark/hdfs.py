@@ -121,17 +121,21 @@ class HdfsStore:
         """Return the seconds that so many bytes may take."""
         return min(self._limit, ATTEMPT + max(0, size) / SLOWEST)
 
-    def sizes(self) -> dict[str, int]:
-        """Return name -> bytes of what is there, sorted by name."""
+    def sizes(self, until: str | None = None) -> dict[str, int]:
+        """Return name -> bytes of what is there, sorted by name; *until*: up to the first name beyond it."""
 
-        def listed(client: Any) -> list[tuple[str, int]]:
-            try:
-                found = list(client.list_status(self._path("").rstrip("/") or "/", False))
-            except FileNotFoundError:
-                return []
-            return [(one.path.rpartition("/")[2], int(one.length)) for one in found if not one.isdir]
+        def listed(client: Any) -> dict[str, int]:
+            found: dict[str, int] = {}
+            with contextlib.suppress(FileNotFoundError):
+                for one in client.list_status(self._path("").rstrip("/") or "/", False):
+                    name = one.path.rpartition("/")[2]
+                    if until is not None and name > until:
+                        break
+                    if not one.isdir:
+                        found[name] = int(one.length)
+            return found
 
-        return dict(sorted(self._call("", listed)))
+        return dict(sorted(self._call("", listed).items()))
 
     def names(self) -> list[str]:
         """Return the names that are there, sorted."""

@@ -310,9 +310,12 @@ class ObjectLog:
         except (ValueError, TypeError, KeyError) as error:
             raise SpoolError(f"{self.store.url}/committed/{name} is damaged: {error}") from error
 
-    def sizes(self) -> dict[int, int]:
-        """Return number -> bytes of rows of what is there, in order; a fence has none.  Raises OSError."""
-        found = self.patiently(self._log.sizes)
+    def sizes(self, until: int | None = None) -> dict[int, int]:
+        """Return number -> bytes of rows of what is there, in order; a fence has none.  Raises OSError.
+
+        *until*: up to that number, as far as they are listed in order.
+        """
+        found = self.patiently(lambda: self._log.sizes(None if until is None else key(until)))
         return {int(name): size - HEAD_BYTES for name, size in found.items() if _NUMBER.fullmatch(name)}
 
     def entry(self, number: int) -> Entry:

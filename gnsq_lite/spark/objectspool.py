@@ -154,10 +154,10 @@ class ObjectSpool:
 
     def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
         """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
-        there = self._log.sizes()
+        there = self._log.sizes(end)  # what is committed is removed, so little is listed before it
         found = {s.number: s for s in self.segments if begin < s.number <= end and s.number in there}
         unknown = [number for number in range(begin + 1, end + 1) if number not in found and there.get(number, -1)]
-        heads = self._log.heads(unknown, complete)  # a store may list late: what it does not name is asked for
+        heads = self._log.heads(unknown, complete)  # a store may list late, or in no order: those are asked for
         missing = [number for number in unknown if number not in heads]
         if missing and complete:
             raise DataLoss(

@@ -171,17 +171,18 @@ class ObjectStore:
                 found = b""
         return found
 
-    def sizes(self) -> dict[str, int]:
-        """Return name -> bytes of what is there, sorted by name."""
+    def sizes(self, until: str | None = None) -> dict[str, int]:
+        """Return name -> bytes of what is there, sorted by name; *until*: what is listed before a name beyond it."""
         import obstore
 
         store = self._opened()
         found: dict[str, int] = {}
         with self._errors(""):
             for page in obstore.list(store, self._prefix or None, chunk_size=1000):
-                for one in page:
-                    name = str(one["path"]).removeprefix(self._prefix)
-                    found[name] = int(one["size"])
+                here = {str(one["path"]).removeprefix(self._prefix): int(one["size"]) for one in page}
+                found.update(here)
+                if until is not None and any(name > until for name in here):
+                    break
         return dict(sorted(found.items()))
 
     def names(self) -> list[str]:

@@ -66,7 +66,7 @@ class Counting:
         except KeyError:
             raise FileNotFoundError(name) from None
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self, until: str | None = None) -> dict[str, int]:
         self._count("list")
         listed = [name for name in sorted(self.objects) if name not in self.late and name.startswith(self.prefix)]
         return {name.removeprefix(self.prefix): len(self.objects[name]) for name in listed}

@@ -180,8 +180,8 @@ def test_a_listing_that_names_what_another_has_removed_is_asked_for_again(
     store: Any = kept_by(place)
     sizes, stale = store.sizes, [1, 2]
 
-    def late(self: Any) -> dict[str, int]:
-        found: dict[str, int] = sizes(self)
+    def late(self: Any, until: str | None = None) -> dict[str, int]:
+        found: dict[str, int] = sizes(self, until)
         if stale and self._prefix == folder:
             stale.pop()
             return {module.key(0): 1} if folder == "committed/" else {**found, module.key(7): 1}
