@@ -53,14 +53,14 @@ def _place(position: Position, partition: int, extent: Extent, logs: Logs) -> in
         return at_time(partition, extent, time * 1_000_000, logs)
     place = position.offsets.get(partition, position.otherwise)
     if place < 0:
-        return first_place(partition, extent, logs) if place == EARLIEST else extent.end
+        return _first_place(partition, extent, logs) if place == EARLIEST else extent.end
     if extent.begin <= place < extent.end:
         found = logs.at(partition, place)  # a place amid a message means the next one
         return extent.end if found is None else found.place
     return place  # behind the log's end, or removed: told of when it is read
 
 
-def first_place(partition: int, extent: Extent, logs: Logs) -> int:
+def _first_place(partition: int, extent: Extent, logs: Logs) -> int:
     """Return where reading can begin: nsqd may find a message no more whose bytes it has not removed yet."""
     found = logs.at(partition, extent.begin) if extent.begin < extent.end else None
     return extent.end if found is None else found.place
@@ -120,7 +120,7 @@ def messages_waiting(begins: Places, extents: Mapping[int, Extent], logs: Logs) 
     """Return how many messages lie between *begins* and the logs' ends."""
     waiting = 0
     for partition, extent in extents.items():
-        begin = max(begins.get(partition, extent.begin), extent.begin)
+        begin = max(begins.get(partition, 0), extent.begin)
         first = logs.at(partition, begin) if begin < extent.end else None
         if first is not None:
             waiting += extent.messages - first.number + 1

@@ -31,7 +31,6 @@ from gnsq_lite.spark.logplan import (
     Places,
     Range,
     as_offset,
-    first_place,
     limited,
     messages_waiting,
     parse_places,
@@ -138,16 +137,18 @@ class _LogReader:
         return resolved(position, extents, self._cluster)
 
     def _planned(self, begins: Places, ends: Places, extents: Mapping[int, Extent]) -> list[InputPartition]:
-        """Return the tasks, having told of what is gone already."""
+        """Return the tasks, having told of what is gone already.
+
+        A partition that came later begins at 0, as in Kafka's source: where its log begins now would be another place
+        when the batch runs again, and what retention took before anybody read it would be gone untold.
+        """
         topic = self._options.topic
         for partition, end in ends.items():
             begin, extent = begins.get(partition, 0), extents.get(partition)
-            if extent is not None and begin < extent.begin and begin < end and partition in begins:
+            if extent is not None and begin < extent.begin and begin < end:
                 why = f"the log begins at {extent.begin} now"
                 lost(self._options, f"partition {partition} of {topic} lacks {begin}: {why}")
                 begins = {**begins, partition: min(extent.begin, end)}
-            elif extent is not None and partition not in begins:
-                begins = {**begins, partition: first_place(partition, extent, self._cluster)}
         return [LogPartition(one) for one in ranges(begins, ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -205,7 +206,13 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
             ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
             self._tell_of_shorter(begins, ends)
-            ends = self._admitted(begins, ends, extents, limit)
+            try:
+                ends = self._admitted(begins, ends, extents, limit)
+            except LogUnavailable as error:  # a leader has gone since
+                if self._until is not None:  # AvailableNow would take no batch for its end
+                    raise
+                log.warning("%s", error)
+                ends = dict(begins)
         self._last = ends
         return as_offset(topic, ends)
 
@@ -240,8 +247,8 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         size = [one for one in (options.max_bytes_per_trigger, getattr(limit, "max_bytes", None)) if one is not None]
         if not rows and not size:
             return ends
-        known = {n: begins.get(n, extents[n].begin if n in extents else 0) for n in ends}
-        return limited(known, ends, min(rows, default=None), min(size, default=None), self._cluster)
+        there = {n: max(begins.get(n, 0), extents[n].begin if n in extents else 0) for n in ends}
+        return limited(there, ends, min(rows, default=None), min(size, default=None), self._cluster)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the logs end, for the query's progress."""

@@ -118,3 +118,28 @@ def _takes(cluster: Cluster, topic: str, partition: int) -> bool:
         return partition in cluster.client.lookup(topic, access="w").partitions
     except NSQError:
         return False
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_partition_that_comes_later_is_read_from_its_begin(cluster: Cluster) -> None:
+    topic = cluster.topic(1, 2)
+    cluster.publish(topic, 0, 0, 10)
+    stream = NsqLogStreamReader(cluster.options(topic))
+    begin = stream.initialOffset()
+
+    def expanded() -> bool:
+        try:
+            cluster.client.expand_partitions(topic, 2)
+        except HTTPError:  # a cluster counts as unstable for a minute after a topic was made
+            return False
+        return True
+
+    assert until(expanded, 200.0)
+    assert until(lambda: _takes(cluster, topic, 1), 300.0)
+    cluster.publish(topic, 1, 0, 1000)
+    end = stream.latestOffset(begin, None)
+    assert end[topic].keys() == {"0", "1"}
+    planned = stream.partitions(begin, end)
+    assert [[body for _, body in task] for task in rows(stream, planned)] == [list(range(1000))]
+    cluster.nodes[cluster.leader(topic, 1)].kill()
+    assert stream.partitions(begin, end) == planned
