@@ -16,11 +16,17 @@ from gnsq_lite.errors import OptionError
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_USER = re.compile(r"//[^/@\s:]*:[^/@\s]*@")
 
 
 def is_url(text: str) -> bool:
     """Whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``; a relative path may be given as ``./x:/y``."""
     return _URL.match(text) is not None
+
+
+def without_password(text: str) -> str:
+    """Return *text* as it may be logged: a URL in it may have a user and a password, such as a proxy's."""
+    return _USER.sub("//*********(redacted)@", text)
 
 
 def is_remote(text: str) -> bool:
@@ -39,6 +45,8 @@ def remote_url(text: str, option: str) -> str:
     there, form = (parts.path.strip("/"), "HOST:PORT") if is_hdfs(text) else (parts.netloc, "BUCKET")
     if not there or parts.query or parts.fragment:
         raise OptionError(option, "<hidden>", f"must be {parts.scheme}://{form}/PATH, without ? or #")
+    if parts.password is not None:  # every error and every log names the URL
+        raise OptionError(option, "<hidden>", "must name no password: a store's credentials are nsq.storage.NAME")
     return text.rstrip("/")
 
 

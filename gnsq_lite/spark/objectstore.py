@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 from gnsq_lite.errors import MissingExtra, OptionError
+from gnsq_lite.spark.location import without_password
 
 #: What a store's client is told unless the options say otherwise.
 _CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
@@ -63,6 +65,10 @@ _STORE_NAMES = frozenset(
         "object_id",
     }
 )
+#: What a store answers, in XML; and who is asked for credentials where there are none.
+_ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
+_METADATA = "//169.254.169.254/"
+_NO_CREDENTIALS = "no credentials were given or are in the environment, and this machine's cloud has none"
 
 
 def settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -114,24 +120,24 @@ class ObjectStore:
                 self._store = from_url(self.url, config=config, client_options=client, retry_config=retry)
             except Exception as error:
                 why = f"the object store refuses its settings: {_told(error)}"
-                raise OptionError("spoolDir", self.url, why) from error
+                raise OptionError("spoolDir", self.url, why) from None
         return self._store
 
     @contextlib.contextmanager
     def _errors(self, name: str, *, creates: bool = False) -> Iterator[None]:
         from obstore import exceptions
 
-        where = f"{self.url}/{self._prefix}{name}"
+        where = f"{self.url}/{self._prefix}{name}"  # and no cause: Spark shows those, with all that the store answered
         try:
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(f"{where} is not there: {_told(error)}") from error
+            raise FileNotFoundError(f"{where} is not there: {_told(error)}") from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise PermissionError(f"{where}: {_told(error)}") from error
+            raise PermissionError(f"{where}: {_told(error)}") from None
         except exceptions.BaseError as error:
             if creates and isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
-                raise FileExistsError(f"{where} exists") from error
-            raise OSError(f"{where}: {_told(error)}") from error
+                raise FileExistsError(f"{where} exists") from None
+            raise OSError(f"{where}: {_told(error)}") from None
 
     def check(self) -> None:
         """Raise MissingExtra or OptionError where the store's settings are of no use; asks nothing of the store."""
@@ -203,5 +209,13 @@ class ObjectStore:
 
 
 def _told(error: Exception) -> str:
-    """Return what the library says of *error*, without its own structures."""
-    return str(error).partition("\n\nDebug source")[0]
+    """Return what the library says of *error*, without its own structures.
+
+    Of what the store answered it is code and message: the rest may repeat the request, with a session's token.
+    """
+    text = without_password(str(error).partition("\n\nDebug source")[0])
+    answer = _ANSWER.search(text)
+    if answer is not None:
+        said = [re.search(f"<{tag}>(.*?)</{tag}>", answer[0], re.DOTALL) for tag in ("Code", "Message")]
+        text = text[: answer.start()] + ": ".join(found[1] for found in said if found)
+    return f"{text}; {_NO_CREDENTIALS}" if _METADATA in text else text

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
-from gnsq_lite.spark.location import is_remote, local_directory, remote_url
+from gnsq_lite.spark.location import is_remote, local_directory, remote_url, without_password
 
 _T = TypeVar("_T")
 
@@ -348,4 +348,4 @@ def _field_value(name: str, text: str, hint: Any, in_ms: bool) -> Any:
 
 def redacted(raw: Mapping[str, str]) -> dict[str, str]:
     """Return the options as they may be logged: secrets hidden."""
-    return {key: "*********(redacted)" if _SECRET.search(key) else text for key, text in raw.items()}
+    return {key: "*********(redacted)" if _SECRET.search(key) else without_password(raw[key]) for key in raw}

@@ -10,8 +10,11 @@ import random
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.spark import objectlog
 from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.spoolmeta import SpoolError
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
@@ -62,8 +66,6 @@ def test_a_url_that_names_no_place_is_refused(url: str, why: str) -> None:
 
 
 def test_settings_are_no_secret_told() -> None:
-    from gnsq_lite.spark.source import NsqDataSource
-
     given = {**BASE, "spoolDir": "s3a://bucket/x/", "nsq.storage.secretAccessKey": "hunter2"}
     given["nsq.storage.accessKeyId"] = "me"
     with pytest.raises(OptionError, match="did you mean secret_access_key"):
@@ -74,6 +76,63 @@ def test_settings_are_no_secret_told() -> None:
     assert source.schema().startswith("topic STRING")
     assert "hunter2" not in repr(source) + repr(parse(SourceOptions, given))
     assert parse(SourceOptions, given).spool_dir == "s3a://bucket/x"
+
+
+PLACES: dict[str, dict[str, str]] = {
+    "s3a://b/x": {"accessKeyId": "me", "secretAccessKey": "hunter2", "sessionToken": "hunter2", "region": "r"},
+    "az://b/x": {"accountName": "me", "sasKey": "sv=2020&sig=hunter2"},
+    "az://b/y": {"accountName": "me", "token": "hunter2"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_credentials_that_are_refused_are_told_at_once_and_never_shown(place: str) -> None:
+    """A store tells in its answer what it was asked, headers too; Spark shows an error's text, and those behind it."""
+    pytest.importorskip("obstore")
+    with echoing() as address:
+        given = {"endpoint": f"http://me:hunter2@{address}", "allowHttp": "true", **PLACES[place]}
+        raw = {**BASE, "spoolDir": place, **{f"nsq.storage.{name}": text for name, text in given.items()}}
+        reader = NsqStreamReader(parse(SourceOptions, raw))
+        begun = time.monotonic()
+        with pytest.raises(SpoolError, match=r"cannot be opened: .*403 Forbidden: AuthFailed: no such key$") as told:
+            reader.initialOffset()
+    assert time.monotonic() - begun < objectlog.OPENING
+    assert "hunter2" not in "".join(traceback.format_exception(told.value))
+    assert "hunter2" not in repr(NsqDataSource(raw))
+
+
+@pytest.mark.parametrize("url", ["s3a://me:hunter2@bucket/x", "hdfs://me:hunter2@n:1/x"])
+def test_a_url_with_a_password_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="must name no password") as told:
+        parse(SourceOptions, {**BASE, "spoolDir": url})
+    assert "hunter2" not in str(told.value)
+
+
+@contextmanager
+def echoing() -> Iterator[str]:
+    """Run a store that refuses, and answers with what it was asked, as S3 does; yield its address."""
+
+    class Echo(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = f"{self.path}\n{self.headers}"
+            answer = f"<Error><Code>AuthFailed</Code><Asked>{asked}</Asked><Message>no such key</Message></Error>"
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    store = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    thread = threading.Thread(target=store.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{store.server_address[1]}"
+    finally:
+        store.shutdown()
+        store.server_close()
+        thread.join()
 
 
 if STORES:
