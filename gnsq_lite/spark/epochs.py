@@ -26,7 +26,7 @@ from gnsq_lite.spark.compat import available_now_mixin
 from gnsq_lite.spark.depth import ChannelDepth
 from gnsq_lite.spark.epochlog import End, EpochLog, Plan, forget_epochs, plan_epoch, read_plan
 from gnsq_lite.spark.files import Files
-from gnsq_lite.spark.offsets import Offset, parse_offset
+from gnsq_lite.spark.offsets import OLDER, Offset, parse_offset
 from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.places import open_epoch_spool
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver, take_some
@@ -121,7 +121,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         if start.spool != meta.uuid:
             why = f"is not the one of this query's checkpoint ({start.spool}, now {meta.uuid})"
         elif start.number < meta.committed:
-            why = f"has forgotten what was read after epoch {start.number}: the checkpoint is an older copy"
+            why = f"has epochs committed up to {meta.committed}, not {start.number}: {OLDER}"
         else:
             return start
         why = f"spool {self._options.spool_dir} {why}"

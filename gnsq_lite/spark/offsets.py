@@ -14,6 +14,12 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark.spoolmeta import SpoolError
 
+#: What is said where a spool has more committed than the query's checkpoint knows of.
+OLDER = (
+    "the checkpoint is an older copy.  Begin with a new checkpointLocation: it goes on where the spool is; this one"
+    " gives new rows the numbers of batches that were done, by which a sink may skip them"
+)
+
 
 @dataclass(frozen=True)
 class Offset:

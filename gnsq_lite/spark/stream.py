@@ -28,7 +28,7 @@ from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.depth import ChannelDepth
 from gnsq_lite.spark.files import Files
-from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
+from gnsq_lite.spark.offsets import OLDER, Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SourceOptions, seconds_of
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
@@ -128,6 +128,10 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             )
             with collector.lock:
                 spool.advance(start.number)
+        if start.number < here.number:
+            self._lost(
+                f"spool {spool.directory} has segments committed up to {here.number}, not {start.number}: {OLDER}"
+            )
         return start
 
     def _lost(self, why: str) -> None:

@@ -288,6 +288,33 @@ def test_a_spool_restored_from_an_older_copy_is_data_loss_and_gives_no_number_tw
     assert rows(other, ahead, other.latestOffset(ahead, None)) == [0, 1]
 
 
+@pytest.mark.parametrize("retention", ["0", "3600000"])
+def test_a_checkpoint_restored_from_an_older_copy_is_told_of(
+    readers: Any, retention: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Were all its rows there, it would still give new ones the numbers of batches that a sink has."""
+    reader = readers(spoolRetentionMs=retention)
+    ends = [reader.initialOffset()]
+    for number in range(4):
+        feed(reader, number, 1)
+        ends.append(reader.latestOffset(ends[-1], None))
+        reader.commit(ends[-2])
+    reader.stop()
+    for ask in (lambda one: one.latestOffset(ends[1], None), lambda one: one.partitions(ends[1], ends[2])):
+        again = readers(spoolRetentionMs=retention)
+        with pytest.raises(
+            DataLoss, match=r"committed up to 3, not 1: the checkpoint is an older copy.*new checkpoint"
+        ):
+            ask(again)
+        again.stop()
+    right = readers(spoolRetentionMs=retention)
+    assert rows(right, ends[3], ends[4]) == [3]
+    right.stop()
+    other = readers(spoolRetentionMs=retention, failOnDataLoss="false")
+    assert rows(other, ends[1], other.latestOffset(ends[1], None)) == ([3] if retention == "0" else [1, 2, 3])
+    assert "older copy" in caplog.text
+
+
 def test_a_lost_segment_is_data_loss_or_left_out(readers: Any, tmp_path: Path) -> None:
     reader = readers(segmentMaxRecords="1")
     start = reader.initialOffset()
