@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -90,9 +91,10 @@ class EpochLog:
         """Return how the epoch ended here; None: it has not."""
         number = 0
         while True:
-            entry = self.read(number)
-            if entry is None or isinstance(entry, End):
-                return entry
+            with suppress(SegmentDamaged):  # who reads the rows tells of it
+                entry = self.read(number)
+                if entry is None or isinstance(entry, End):
+                    return entry
             number += 1
 
 

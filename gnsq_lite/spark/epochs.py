@@ -31,7 +31,7 @@ from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.places import open_epoch_spool
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver, take_some
 from gnsq_lite.spark.schema import arrow_schema, to_batch
-from gnsq_lite.spark.segments import conform
+from gnsq_lite.spark.segments import SegmentDamaged, conform
 from gnsq_lite.spark.shelves import EpochSpool
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError
 from gnsq_lite.spark.stream import exit_after, settle_process
@@ -258,20 +258,41 @@ class EpochTask:
             self._heard, self._state = time.monotonic(), state
 
     def _published(self) -> Iterator[list[pa.RecordBatch]]:
-        """Yield chunks from the next number on, by whomever they were published."""
+        """Yield chunks from the next number on, by whomever they were published.
+
+        Raises SegmentDamaged, DataLoss.
+        """
         self._ended = False
         while True:
-            entry = self._log.read(self._number)
+            try:
+                entry = self._log.read(self._number)
+            except SegmentDamaged as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                log.error("%s; failOnDataLoss=false: going on without it", error)
+                self._number += 1
+                continue
             if entry is None:
                 return
             if isinstance(entry, End):
                 self._ended = True
+                self._check(entry)
                 return
             self._number += 1
             schema = arrow_schema(self._options.include_youzan)
             batches = [conform(batch, schema) for batch in entry]
             self._rows += sum(batch.num_rows for batch in batches)
             yield batches
+
+    def _check(self, end: End) -> None:
+        """Raise DataLoss, or tell, where chunks are gone that were there at the end; others may have their names."""
+        if end.rows == self._rows:
+            return
+        partition = self._partition
+        why = f"epoch {partition.epoch} ended with {end.rows} rows in slot {partition.slot}, and has {self._rows} now"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{why}: chunks of it are gone; set failOnDataLoss=false to go on without them")
+        log.error("%s; failOnDataLoss=false: going on", why)
 
     def _take(self, messages: list[Message]) -> None:
         if self._closing:

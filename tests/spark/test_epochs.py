@@ -224,12 +224,35 @@ def test_an_epochs_rows_are_limited(tmp_path: Path) -> None:
     assert [m.answer for m in given].count("REQ") == 6
 
 
-def test_a_damaged_chunk_is_an_error(tmp_path: Path) -> None:
-    EpochLog(DirectoryShelf(tmp_path), 1, 0).publish(0, [to_batch(messages(0, 2))])  # type: ignore[arg-type]
-    path = next(tmp_path.glob("e*.seg"))
+def test_a_damaged_chunk_is_an_error_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for first in (0, 2):
+        EpochLog(DirectoryShelf(tmp_path), 1, 0).publish(first // 2, [to_batch(messages(first, 2))])  # type: ignore[arg-type]
+    assert numbers(task(tmp_path, [])) == [0, 1, 2, 3]
+    path = min(tmp_path.glob("e*.seg"))
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(SegmentDamaged, match="damaged"):
         numbers(task(tmp_path, []))
+    assert numbers(task(tmp_path, [], failOnDataLoss="false")) == [2, 3]
+    assert "damaged; failOnDataLoss=false" in caplog.text
+    assert EpochLog(DirectoryShelf(tmp_path), 1, 0).end() is not None, "AvailableNow asks"
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_chunk_that_is_gone_is_told_though_others_took_its_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = EpochLog(DirectoryShelf(tmp_path), 1, 0)
+    for number in range(3):
+        assert log.publish(number, [to_batch(messages(2 * number, 2))])  # type: ignore[arg-type]
+    assert log.finish(3, End(6, 0, True))
+    assert numbers(task(tmp_path, [])) == [0, 1, 2, 3, 4, 5]
+    sorted(tmp_path.glob("e*.seg"))[1].unlink()
+    later = messages(6, 1)
+    with pytest.raises(DataLoss, match="epoch 1 ended with 6 rows in slot 0, and has 5 now"):
+        numbers(task(tmp_path, later))
+    assert later[0].answer == "FIN", "it was published, and is there when the batch runs again"
+    assert numbers(task(tmp_path, [], failOnDataLoss="false")) == [0, 1, 6, 4, 5]
+    assert "has 5 now; failOnDataLoss=false" in caplog.text
 
 
 def test_a_plan_holds_when_the_batch_runs_again(tmp_path: Path) -> None:
