@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -61,8 +60,9 @@ class EpochLog:
         data = self._shelf.read(self._name(number))
         if data is None:
             return None
-        if data.slice(0, len(_END)).to_pybytes() == _END:
-            return End(**json.loads(data.slice(len(_END)).to_pybytes()))
+        end = _end(data)
+        if end is not None:
+            return end
         found = segments.scan(data)
         if found.size != data.size or not found.rows:
             raise SegmentDamaged(f"chunk {self._name(number)} is damaged")
@@ -88,14 +88,21 @@ class EpochLog:
         return self._shelf.create(self._name(number), data)
 
     def end(self) -> End | None:
-        """Return how the epoch ended here; None: it has not."""
-        number = 0
-        while True:
-            with suppress(SegmentDamaged):  # who reads the rows tells of it
-                entry = self.read(number)
-                if entry is None or isinstance(entry, End):
-                    return entry
-            number += 1
+        """Return how the epoch ended here; None: it has not.
+
+        The end is the last chunk: the rows before it, which may be many, are not read.
+        """
+        slot = self._name(0)[: -len("000000.seg")]
+        last = max((name for name in self._shelf.names() if name.startswith(slot)), default=None)
+        data = None if last is None else self._shelf.read(last)
+        return None if data is None else _end(data)
+
+
+def _end(data: pa.Buffer) -> End | None:
+    """Return the end that *data* is; None: it is a chunk of rows."""
+    if data.slice(0, len(_END)).to_pybytes() != _END:
+        return None
+    return End(**json.loads(data.slice(len(_END)).to_pybytes()))
 
 
 def _plan(epoch: int) -> str:

@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -253,6 +253,29 @@ def test_a_chunk_that_is_gone_is_told_though_others_took_its_number(
     assert later[0].answer == "FIN", "it was published, and is there when the batch runs again"
     assert numbers(task(tmp_path, [], failOnDataLoss="false")) == [0, 1, 6, 4, 5]
     assert "has 5 now; failOnDataLoss=false" in caplog.text
+
+
+def test_the_end_of_an_epoch_is_found_without_its_rows(tmp_path: Path) -> None:
+    """AvailableNow asks for it in the driver: on a store it would fetch all that its executors have read."""
+
+    class Counting(DirectoryShelf):
+        read_names: ClassVar[list[str]] = []
+
+        def read(self, name: str) -> Any:
+            self.read_names.append(name)
+            return super().read(name)
+
+    shelf = Counting(tmp_path)
+    log, other = EpochLog(shelf, 1, 0), EpochLog(shelf, 1, 1)
+    assert log.end() is None
+    for number in range(12):
+        log.publish(number, [to_batch(messages(number, 1))])  # type: ignore[arg-type]
+    assert log.end() is None
+    assert other.finish(0, End(0, 0, True))
+    shelf.read_names.clear()
+    assert log.finish(12, End(12, 0, True))
+    assert log.end() == End(12, 0, True, [])
+    assert shelf.read_names == ["e0000000000000001-s0000-c000012.seg"]
 
 
 def test_a_plan_holds_when_the_batch_runs_again(tmp_path: Path) -> None:
