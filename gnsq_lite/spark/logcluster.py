@@ -6,7 +6,6 @@ retention removes the log's beginning, and when another replica leads.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,6 @@ from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.http.nodes import LookupResult, Node
 from gnsq_lite.http.stats import TopicStats
 from gnsq_lite.options import Address
-
-log = logging.getLogger("gnsq_lite.spark")
 
 _T = TypeVar("_T")
 
@@ -72,6 +69,8 @@ class LogCluster:
     def __init__(self, lookupds: Sequence[str], topic: str, partitions: Iterable[int] = ()) -> None:
         self._lookupds, self._topic, self._wanted = list(lookupds), topic, frozenset(partitions)
         self._found: LookupResult | None = None
+        #: Why leaders did not answer the last :meth:`extents`.
+        self.trouble = ""
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_found": None}
@@ -133,11 +132,12 @@ class LogCluster:
             if number in found.partitions:
                 led.setdefault(found.partitions[number].http_address, set()).add(number)
         extents: dict[int, Extent] = {}
+        self.trouble = ""
         for address, numbers in led.items():
             try:
                 stats = NsqdClient(address).stats(topic=self._topic, include_clients=False, leader_only=True)
             except HTTPError as error:
-                log.warning("%s", error)
+                self.trouble = f" ({error})"
                 continue
             for topic in stats.topics:
                 if topic.topic_name == self._topic and topic.topic_partition in numbers:

@@ -47,6 +47,9 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
+#: Seconds by which an answer without news is late: Spark asks again 10 ms after each, and each asks the whole cluster.
+PATIENT = 0.1
+
 
 class NsqLogDataSource(DataSource):
     """A topic of a cluster of Youzan's NSQ as a log, batch and streaming.
@@ -120,7 +123,7 @@ class _LogReader:
             try:
                 extents = self._cluster.extents()
                 missing = [number for number in self._cluster.wanted() if number not in extents]
-                trouble = f"partitions {missing} of {options.topic} have no leader"
+                trouble = f"partitions {missing} of {options.topic} have no leader{self._cluster.trouble}"
             except LogUnavailable as error:
                 extents, trouble = {}, str(error)
             if extents and not missing:
@@ -176,6 +179,8 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         super().__init__(options)
         self._last: Places | None = None
         self._until: Places | None = None
+        self._told: set[str] = set()
+        self._is_well = True
         self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
         limits = {
             "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
@@ -198,6 +203,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         settle_process()
         topic = self._options.topic
         begins = parse_places(start, topic) if start is not None else self._last
+        self._is_well = True
         extents = self._extents(begins)
         ends = dict(begins or {})
         ends.update({number: extent.end for number, extent in extents.items()})
@@ -211,8 +217,12 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
             except LogUnavailable as error:  # a leader has gone since
                 if self._until is not None:  # AvailableNow would take no batch for its end
                     raise
-                log.warning("%s", error)
+                self._warn(str(error))
                 ends = dict(begins)
+            if ends == begins and self._until is None:
+                time.sleep(PATIENT)
+        if self._is_well:
+            self._told.clear()
         self._last = ends
         return as_offset(topic, ends)
 
@@ -223,12 +233,19 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         try:
             extents = self._cluster.extents()
         except LogUnavailable as error:  # a stream waits for its cluster
-            log.warning("%s", error)
+            self._warn(str(error))
             return {}
         missing = sorted((begins.keys() & set(self._cluster.wanted())) - extents.keys())
         if missing:
-            log.warning("partitions %s of %s have no leader now", missing, self._options.topic)
+            self._warn(f"partitions {missing} of {self._options.topic} have no leader now{self._cluster.trouble}")
         return extents
+
+    def _warn(self, why: str) -> None:
+        """Warn once of what lasts: Spark asks many times a second."""
+        self._is_well = False
+        if why not in self._told:
+            self._told.add(why)
+            log.warning("%s", why)
 
     def _tell_of_shorter(self, begins: Places, ends: Places) -> None:
         shorter = {number: end for number, end in ends.items() if end < begins.get(number, 0)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.spark import logsource
 from gnsq_lite.spark.logcluster import Extent, LogUnavailable
 from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logsource import NsqLogStreamReader
@@ -19,6 +20,7 @@ class Growing(FakeLogs):
     def __init__(self, **counts: int) -> None:
         super().__init__(**counts)
         self.away: set[int] = set()
+        self.trouble = ""
         self.begins: dict[int, int] = {}
 
     def wanted(self) -> list[int]:
@@ -104,3 +106,34 @@ def test_a_leader_that_goes_while_a_limit_is_worked_out_is_waited_for(monkeypatc
     cluster.leaves = True
     with pytest.raises(LogUnavailable):  # an offset that stays would be its end
         reader.latestOffset(BEGIN, None)
+
+
+def test_a_cluster_with_nothing_new_is_asked_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(logsource.time, "sleep", waits.append)
+    cluster = Growing(p0=10)
+    reader = stream(cluster)
+    assert reader.latestOffset(BEGIN, None) == {"t": {"0": 100}}
+    assert waits == []
+    assert reader.latestOffset({"t": {"0": 100}}, None) == {"t": {"0": 100}}
+    assert waits == [logsource.PATIENT]
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({"t": {"0": 100}}, None) == {"t": {"0": 100}}
+    assert len(waits) == 1, "it is the end"
+
+
+def test_what_lasts_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(logsource.time, "sleep", lambda seconds: None)
+    cluster = Growing(p0=10, p1=4)
+    reader = stream(cluster)
+
+    def warnings(away: set[int]) -> list[str]:
+        caplog.clear()
+        cluster.away = away
+        cluster.trouble = " (no answer)" if away else ""
+        for _ in range(5):
+            reader.latestOffset(END, None)
+        return caplog.messages
+
+    told = ["partitions [1] of t have no leader now (no answer)"]
+    assert [warnings(away) for away in ({1}, {1}, set(), {1})] == [told, [], [], told]
