@@ -199,12 +199,15 @@ class PartitionLeaders:
             return lookup
         said, health = topic.discovery.said, topic.discovery.health()
         failed = {address for address, each in health.items() if each.ok is False}
-        agreed = self._dialect.agreed(lookup, said, failed, health.keys() - failed - said.keys())
-        if agreed is None or agreed.endpoints:
-            return agreed
-        # One that lists nothing may have just started: it counts once no other of its kind lists anything.
-        others = [said[address] for address in said.keys() - failed]
-        return None if any(other.endpoints and type(other.meta) is type(agreed.meta) for other in others) else agreed
+        missing = health.keys() - failed - said.keys()
+        agreed = self._dialect.agreed(lookup, said, failed, missing)
+        if agreed is not None and not agreed.endpoints:
+            # Who lists nothing may have just started: it counts once no other that works lists anything.
+            for address in said.keys() - failed:
+                other = self._dialect.agreed(said[address], said, failed, missing)
+                if other is not None and other.endpoints:
+                    return None if other is topic.lookup else other
+        return agreed
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.
