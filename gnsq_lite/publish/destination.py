@@ -31,6 +31,9 @@ from gnsq_lite.publish.shared_connection import SharedConnection
 
 log = logging.getLogger("gnsq_lite.writer")
 
+#: Seconds between two warnings of a connection that was lost for the same reason.
+_BETWEEN = 60.0
+
 
 class DestinationOwner(Protocol):
     """Its owner, called in the loop's thread."""
@@ -82,6 +85,7 @@ class Destination:
         #: Routed publishes, which may go nowhere else, until the connection is there.
         self.waiting: deque[Publication] = deque()
         self.error: NSQError | None = None
+        self._told, self._told_until = "", 0.0
         self.task: Any = None
         #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).  Set under the threads'
         #: lock: the answers of a silent one are for the loop, which has it back.
@@ -191,7 +195,7 @@ class Destination:
         An nsqd that has closed because of a publish, with a full disk for one, is well enough to be asked again soon
         where nobody else is; where another may take the publishes, its pauses grow.
         """
-        again = str(reason) == str(self.error)  # an nsqd that stays away is told of once
+        again = str(reason) == str(self.error) or self._is_told(str(reason))  # an nsqd that stays away is told of once
         self.error = reason
         log_safely(log, logging.DEBUG if again else logging.WARNING, "%s", reason, extra={"nsqd": str(self.endpoint)})
         with self._owner.threads.lock:
@@ -206,6 +210,14 @@ class Destination:
             return Again.LATER
         self._owner.on_refused(loss.refused, reason)
         return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
+
+    def _is_told(self, why: str) -> bool:
+        """Whether that was logged within a minute: an nsqd that closes at each publish is connected in between."""
+        now = self._owner.clock.now()
+        if why == self._told and now < self._told_until:
+            return True
+        self._told, self._told_until = why, now + _BETWEEN
+        return False
 
     def check(self, now: float) -> None:
         """Close a silent connection, and do what no thread does; called about once a second."""

@@ -405,3 +405,16 @@ def test_what_has_passed_its_deadline_is_kept_in_no_queue() -> None:
     bench.later(5.0)
     assert [type(each._error) for each in (entering, queued, waiting)] == [errors.NotSent] * 3
     assert [*bench.core.threads.entering(), *connection._queue, *bench.destinations[0].waiting] == []
+
+
+def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(destinations=1)
+    full, lost = errors.PubFailedError("E_PUB_FAILED disk full", "nsqd"), errors.ConnectionLost("nsqd", "closed")
+    told = []
+    for error, later in ((full, 0.1), (full, 59.8), (full, 0.2), (full, 0.0), (lost, 0.0), (full, 0.0)):
+        caplog.clear()
+        bench.lose(bench.destinations[0], error)
+        told.append(len(caplog.records))
+        bench.open(bench.destinations[0])
+        bench.clock.advance(later)
+    assert told == [1, 0, 0, 1, 1, 1]
