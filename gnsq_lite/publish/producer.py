@@ -348,10 +348,10 @@ class Producer:
 
     def _reasons(self) -> list[NSQError | str]:
         """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
-        known: list[NSQError | str] = [one.error for one in list(self.destinations.values()) if one.error is not None]
+        away = [each for each in list(self.destinations.values()) if each.connection is None]
+        known: list[NSQError | str] = [each.error or f"{each.endpoint}: no connection yet" for each in away]
         for discovery in () if known else (self._discovery, *self.leaders.discoveries()):
-            if discovery is not None:
-                known += [each.error for each in discovery.health().values() if each.error is not None]
+            known += [each.error for each in discovery.health().values() if each.error] if discovery else []
         return known
 
     def _tick(self) -> None:

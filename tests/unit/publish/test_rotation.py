@@ -380,6 +380,8 @@ def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another()
     bench = Bench()
 
     class Lost:
+        connection = None
+
         @property
         def error(self) -> errors.NSQError:
             bench.core.destinations[Endpoint(f"nsqd{len(bench.core.destinations)}", 4150)] = bench.destinations[0]
@@ -418,3 +420,19 @@ def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog:
         bench.open(bench.destinations[0])
         bench.clock.advance(later)
     assert told == [1, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.rule("PUB-2")
+def test_an_nsqd_that_says_nothing_from_the_start_is_named_by_what_could_not_be_sent() -> None:
+    bench = Bench(destinations=2)
+    bench.destinations[1].error = errors.ConnectError("nsqd1:4150", "refused")
+    for destination in bench.destinations:
+        bench.core.on_disconnected(destination)
+        destination.connection = None
+    publication = bench.publish(timeout=1.0)
+    bench.later(1.0)
+    with pytest.raises(
+        errors.NotSent, match="within 1 s: nsqd0:4150: no connection yet; nsqd1:4150: refused"
+    ) as caught:
+        publication.result(0)
+    assert caught.value.__cause__ is bench.destinations[1].error
