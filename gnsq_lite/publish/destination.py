@@ -59,7 +59,7 @@ class DestinationOwner(Protocol):
     def on_retry(self) -> None:
         """It is connected again."""
 
-    def on_refused(self, publication: Publication, error: NsqdError) -> None:
+    def on_refused(self, publication: Publication, error: NsqdError, endpoint: Endpoint) -> None:
         """nsqd refused it."""
 
     def goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
@@ -108,7 +108,7 @@ class Destination:
         if not self.pending:
             connection.complaints.add(log, error)
             return
-        self._owner.on_refused(self._answered(connection), error)
+        self._owner.on_refused(self._answered(connection), error, self.endpoint)
 
     def _answered(self, connection: Connection) -> Publication:
         """Take the oldest unanswered publish away."""
@@ -208,7 +208,7 @@ class Destination:
         self._owner.on_lost(self, reason, unsent)
         if loss.refused is None or not isinstance(reason, NsqdError):
             return Again.LATER
-        self._owner.on_refused(loss.refused, reason)
+        self._owner.on_refused(loss.refused, reason, self.endpoint)
         return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
 
     def _is_told(self, why: str) -> bool:

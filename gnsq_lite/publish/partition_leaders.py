@@ -1,11 +1,11 @@
 """Where publishes go in a dialect that gives each topic leaders (YZ-4, YZ-5, YZ-8, YZ-12).
 
-Publishes to one topic keep their order.  While its route is looked up again they wait in one queue, with those that a
-lost leader refused at its head.  Those of a partition without a leader wait separately, and the others go on.  A
-publish never goes to a partition other than its own.
+Publishes to one partition keep their order, and never go to another.  Those of a partition without a leader, or whose
+leader is lost or says that it is none, are held until an nsqlookupd was asked, and those of the others go on.  While
+nothing is known of a topic all wait in one queue.
 
-A caller's thread chooses the leader itself unless something of its topic waits.  Everything else happens in the loop.
-As long as nothing waits, :class:`~gnsq_lite.policy.leaders.Leaders` does for plain publishes what the dialect would.
+A caller's thread chooses the leader itself unless something of its partition waits.  Everything else happens in the
+loop.  For plain publishes :class:`~gnsq_lite.policy.leaders.Leaders` does what the dialect would.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.topic_route import Topic, insert
 
 #: Seconds between two lookups of a topic while publishes wait for its leaders.
 _LOOK_AGAIN = 0.25
@@ -34,25 +35,6 @@ _LOOK_AGAIN = 0.25
 #: deadline alone says for how long: a cluster takes a minute or more to choose another leader.
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-
-
-class Topic:
-    """One topic's route."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lookup: Lookup | None = None
-        #: Those of the lookup, while it is fresh and nothing waits for another one; each time others.
-        self.leaders: Leaders | None = None
-        #: Those that wait for a fresh lookup, and those whose partition has no leader in the last one; in their order.
-        self.waiting: deque[Publication] = deque()
-        self.held: deque[Publication] = deque()
-        self.discovery: Discovery | None = None
-        #: Whether publishes may be placed; else a fresh lookup is under way.
-        self.fresh = False
-        #: How often a publish was put back.
-        self.returns = 0
-        self.timer: Any = None
 
 
 class PartitionLeaders:
@@ -172,7 +154,8 @@ class PartitionLeaders:
         def learn(address: str, lookup: Lookup) -> None:
             self._learned(topic, lookup)
 
-        topic.discovery = Discovery.of(settings, name, "write", self._rng, self._clock, on_lookup=learn)
+        called: dict[str, Callable[..., Any]] = {"on_lookup": learn, "on_round": lambda: self._round_over(topic)}
+        topic.discovery = Discovery.of(settings, name, "write", self._rng, self._clock, **called)
         self._keep(self._loop.spawn(f"route {name}", topic.discovery.run))
 
     def _learned(self, topic: Topic, lookup: Lookup) -> None:
@@ -182,7 +165,7 @@ class PartitionLeaders:
         lookup = agreed
         topic.fresh, topic.leaders = False, None  # and no thread chooses by it before what waits has its place
         if lookup.endpoints or topic.lookup is None:
-            topic.lookup = lookup
+            topic.lookup = topic.listed = lookup
         if lookup.endpoints:
             self._place_waiting(topic)
         else:
@@ -192,6 +175,16 @@ class PartitionLeaders:
                     " to; does it exist?"
                 )
             self._look_again(topic, _LOOK_AGAIN)
+
+    def _round_over(self, topic: Topic) -> None:
+        """Where all nsqlookupds fail, what they listed last is the best there is: nsqd refuses what is not its own."""
+        discovery, listed = topic.discovery, topic.listed
+        if discovery is None or listed is None or not listed.endpoints:
+            return
+        wanted = topic.waiting or topic.held or topic.lookup is not listed
+        if wanted and not any(each.ok for each in discovery.health().values()):
+            topic.lookup, topic.leaders = listed, None
+            self._place_waiting(topic)
 
     def _agreed(self, topic: Topic, lookup: Lookup) -> Lookup | None:
         """Return what an answer settles if nsqlookupds of both kinds are asked; None: nothing (YZ-14)."""
@@ -229,7 +222,7 @@ class PartitionLeaders:
             publication.data = self._dialect.encode(request, endpoint, topic.lookup)
         except NotSent as error:  # no leader now: look again, within the publish's own limits
             if self._may_retry(topic, publication, error):
-                _insert(topic.held, publication)
+                insert(topic.held, publication)
                 self._look_again(topic, publication.again_at - self._clock.now())
         except NSQError as error:
             self._fail(publication, error)
@@ -238,13 +231,13 @@ class PartitionLeaders:
 
     # -- leaders that moved
 
-    def retry(self, publication: Publication, error: NSQError) -> None:
-        """nsqd refused it: look the topic up again at once and send it to the new leader, until its deadline."""
+    def retry(self, publication: Publication, error: NSQError, leader: Endpoint) -> None:
+        """*leader* refused it: look the topic up again at once and send it to the new one, until its deadline."""
         topic = self._topic(publication.topic)
         publication.leader = None
         if self._may_retry(topic, publication, error):
             publication.sent = publication.in_doubt
-            self._put_back(topic, publication)
+            self._set_aside(topic, publication, leader)
             self._look_again(topic, publication.again_at - self._clock.now())
 
     def _may_retry(self, topic: Topic, publication: Publication, error: NSQError) -> bool:
@@ -260,21 +253,33 @@ class PartitionLeaders:
         publication.last_error = error
         return True
 
-    def put_back(self, publications: Iterable[Publication]) -> None:
-        """Queue what a lost connection had not sent at the head, in order, and look the topics up again.
+    def put_back(self, publications: Iterable[Publication], leader: Endpoint | None) -> None:
+        """Hold what was not sent to *leader*, in order, and look the topics up again; None: what a silent one had.
 
         What another leader can take goes there at once, without waiting for a lookup that may bring nothing new.
         """
         for publication in publications:
             topic = self._topic(publication.topic)
             publication.leader = None
-            if topic.discovery is None or (
-                not _is_bound(self._request(publication)) and self.goes_elsewhere(publication, None)
-            ):
+            if topic.discovery is None:
                 self._place(topic, publication)
             else:
-                self._put_back(topic, publication)
+                self._set_aside(topic, publication, leader)
             self._look_again(topic, _FIRST_PAUSE)
+
+    def _set_aside(self, topic: Topic, publication: Publication, leader: Endpoint | None) -> None:
+        """Hold it, as all of its partition, until nsqlookupds were asked; or send it to who else may take it."""
+        if topic.fresh and leader is not None and topic.doubt(leader):
+            topic.leaders = self._dialect.leaders(topic.name, topic.lookup)
+        is_bound = _is_bound(self._request(publication))
+        if not is_bound and self.goes_elsewhere(publication, None):
+            self._place(topic, publication)
+        elif leader is None or not topic.fresh:
+            topic.put_back(publication)
+        elif is_bound and topic.is_led(leader.partition):  # it has moved, and those that came later go there
+            self._place(topic, publication)
+        else:
+            insert(topic.held, publication)
 
     def goes_elsewhere(self, publication: Publication, endpoint: Endpoint | None) -> bool:
         """Whether it now has a leader that is not silent and not at *endpoint*."""
@@ -311,12 +316,6 @@ class PartitionLeaders:
     def _load(self, endpoint: Endpoint) -> int:
         destination = self._find(endpoint)
         return 0 if destination is None else len(destination.owes())
-
-    def _put_back(self, topic: Topic, publication: Publication) -> None:
-        topic.returns += 1
-        topic.leaders = None
-        topic.fresh = topic.discovery is None
-        _insert(topic.waiting, publication)
 
     def _look_again(self, topic: Topic, pause: float) -> None:
         if topic.timer is not None or topic.discovery is None:
@@ -385,11 +384,3 @@ def lightest(endpoints: Iterable[Endpoint], load: Callable[[Endpoint], int]) -> 
 def _is_bound(request: PublishRequest) -> bool:
     """Whether it must go to one particular partition."""
     return request.key is not None or request.partition is not None
-
-
-def _insert(queue: deque[Publication], publication: Publication) -> None:
-    """Insert it after everything published before it and before everything published after it."""
-    at = len(queue)
-    while at and queue[at - 1].number > publication.number:
-        at -= 1
-    queue.insert(at, publication)

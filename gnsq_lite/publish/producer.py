@@ -212,7 +212,7 @@ class Producer:
     def on_lost(self, destination: Destination, error: NSQError, unsent: Iterable[Publication]) -> None:
         """Send *unsent* again, in order; or fail what waits, if no nsqd was ever reached and waiting cannot help."""
         self.rotation.failed(destination, error)
-        self._send_again(unsent)
+        self._send_again(unsent, destination.endpoint)
         hopeless = self.rotation.hopeless()
         if hopeless is not None:
             for publication in (*self.rotation.take_waiting(), *self.leaders.waiting()):
@@ -227,10 +227,10 @@ class Producer:
         if self.rotation.answered(destination, in_time):
             self._flush(destination)
 
-    def on_refused(self, publication: Publication, error: NsqdError) -> None:
+    def on_refused(self, publication: Publication, error: NsqdError, endpoint: Endpoint) -> None:
         """nsqd refused it; where its leader has moved, it follows."""
         if self.routed and not publication.done() and self.settings.dialect.should_reroute(error):
-            self.leaders.retry(publication, error)
+            self.leaders.retry(publication, error, endpoint)
         elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publication.come_apart(error):  # one bad publish hurts nobody else
                 self._dispatch(each)
@@ -310,10 +310,10 @@ class Producer:
         if destination.waiting or not destination.send(publication):
             destination.waiting.append(publication)
 
-    def _send_again(self, publications: Iterable[Publication]) -> None:
+    def _send_again(self, publications: Iterable[Publication], lost: Endpoint | None = None) -> None:
         """Send, in order, what a lost connection did not take; deadlines are watched already."""
         if self.routed:
-            self.leaders.put_back(publications)
+            self.leaders.put_back(publications, lost)
         else:
             for publication in publications:
                 self._send(publication)

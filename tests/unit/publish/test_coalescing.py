@@ -22,7 +22,7 @@ from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectO
 from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
-from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 
@@ -167,7 +167,7 @@ def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
     end_turn()
     greenlets[2].kill()
     error = refusal("E_BAD too big", "nsqd:4150")
-    bench.producer.on_refused(bench.wire.pending.pop(), error)
+    bench.producer.on_refused(bench.wire.pending.pop(), error, NOWHERE)
     assert bench.wire.sent == [commands.publish("t", body) for body in (b"1", b"2", b"3", b"4")]
     end_turn()
     assert not greenlets[0].ready()
@@ -196,7 +196,7 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     batch = bench.wire.pending.pop()
     batch.in_doubt = True  # an earlier connection was lost before the answer came
     bench.producer.rotation.connected.clear()
-    bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
+    bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"), NOWHERE)
     bench.clock.advance(5.0)
     bench.producer._expire()
     end_turn()
@@ -209,7 +209,7 @@ def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
     bench = Bench()
     greenlets = bench.spawn(b"1", b"2")
     refusal = errors.MpubFailedError("E_MPUB_FAILED disk", "nsqd:4150")
-    bench.producer.on_refused(bench.wire.pending.pop(), refusal)
+    bench.producer.on_refused(bench.wire.pending.pop(), refusal, NOWHERE)
     assert (bench.wire.sent, outcomes(greenlets)) == ([], [refusal, refusal])
 
 

@@ -65,7 +65,7 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
     try:
         for _ in range(5_000):
             topic.waiting.clear()
-            core.leaders.retry(publication, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+            core.leaders.retry(publication, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"), LEADERS[0])
             assert publication.again_at - clock.now() <= 2.0
             clock.advance(2.0)
         assert not publication.done()
@@ -135,6 +135,11 @@ class Known:
         self.leaders._agreed = lambda topic, lookup: lookup
         self.leaders._learned(self.topic, Lookup(leaders, layout))
 
+    def refuses(self, publication: Publication) -> None:
+        """The leader of its partition says that it is none."""
+        error = errors.NotLeaderError("E_FAILED_ON_NOT_LEADER")
+        self.leaders.retry(publication, error, LEADERS[publication.partition or 0])
+
     def publication(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publication:
         publication = Publication(self.core.loop, "t", (body,), 5.0, self.core.clock.now() + 5.0)
         publication.key, publication.partition = key, partition
@@ -151,14 +156,15 @@ def known(request: pytest.FixtureRequest) -> Iterator[Known]:
 
 
 @pytest.mark.rule("YZ-4")
-def test_a_thread_finds_the_leader_unless_something_of_its_topic_waits(known: Known) -> None:
+def test_a_thread_finds_the_leader_unless_something_of_its_partition_waits(known: Known) -> None:
     publication = known.publication(1)
     assert known.leaders.in_thread(publication) is LEADERS[1]
     assert publication.data == b"PUB t 1\n\0\0\0\1x"
     assert known.leaders.in_thread(known.publication(2)) is None  # which has none
     refused = known.publication(0)
-    known.leaders.retry(refused, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
-    assert known.leaders.in_thread(known.publication(1)) is None
+    known.refuses(refused)
+    assert known.leaders.in_thread(known.publication(0)) is None
+    assert known.leaders.in_thread(known.publication(1)) is LEADERS[1]
     known.learn(*LEADERS)
     assert [each for _, each in known.sent] == [refused]
     assert known.leaders.in_thread(known.publication(1)) is LEADERS[1]
@@ -170,7 +176,7 @@ def test_a_thread_overtakes_nothing_that_is_put_back_while_it_chooses(
 ) -> None:
     def puts_back_first(act: Callable[..., Any]) -> Callable[..., Any]:
         def puts_back(*args: Any) -> Any:
-            known.leaders.retry(known.publication(0), errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"))
+            known.refuses(known.publication(0))
             known.learn(*LEADERS)  # all of it is over before the thread goes on
             return act(*args)
 
@@ -229,7 +235,7 @@ def test_what_is_lost_is_asked_for_again_as_it_was(known: Known) -> None:
     """Sent without a request, it has one as soon as its leader is lost: its key must not be."""
     lost = known.publication(1)
     assert known.leaders.in_thread(lost) is LEADERS[1]
-    known.leaders.put_back([lost])
+    known.leaders.put_back([lost], LEADERS[1])
     assert known.leaders.in_thread(known.publication(1)) is None  # nothing comes before it
     moved = Endpoint("c", 1, 1)
     known.learn(LEADERS[0], moved)
@@ -276,6 +282,51 @@ def test_an_nsqlookupd_that_lists_nothing_takes_nothing_away_while_another_lists
         assert not says("one", nothing)
     finally:
         core.leaders.close()
+
+
+@pytest.mark.rule("YZ-5")
+def test_what_a_leader_refuses_late_goes_to_the_new_one_before_what_comes_next(known: Known) -> None:
+    moved = Endpoint("c", 1, 1)
+    known.core.destinations[moved] = Line(moved)
+    known.learn(LEADERS[0], moved)
+    late = known.publication(1)
+    known.refuses(late)
+    assert known.sent == [(moved, late)]
+    assert known.leaders.in_thread(known.publication(1)) is moved
+
+
+@pytest.mark.rule("PUB-4")
+def test_what_any_leader_may_take_goes_elsewhere_when_one_refuses_it(known: Known) -> None:
+    refused = known.publication()
+    known.leaders.retry(refused, errors.NotLeaderError("E_FAILED_ON_NOT_LEADER"), LEADERS[0])
+    assert known.sent == [(LEADERS[1], refused)]
+    assert {known.leaders.in_thread(known.publication()) for _ in range(4)} == {LEADERS[1]}
+
+
+@pytest.mark.rule("DISC-6")
+def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_again(known: Known) -> None:
+    known.topic.discovery = two = TwoLookupds()
+    lost = [known.publication(1), known.publication(1)]
+    known.leaders.put_back(lost, LEADERS[1])
+    later = known.publication(1)
+    assert known.leaders.in_thread(later) is None
+    known.leaders.send(later)
+    assert known.leaders.in_thread(known.publication(0)) is LEADERS[0]
+    two.failing = {"one"}
+    known.leaders._round_over(known.topic)
+    assert not known.sent  # the other one will say
+    two.failing = {"one", "other"}
+    known.leaders._round_over(known.topic)
+    assert known.sent == [(LEADERS[1], publication) for publication in (*lost, later)]
+    assert known.leaders.in_thread(known.publication(1)) is LEADERS[1]
+
+
+def test_a_lost_leader_is_back_when_all_nsqlookupds_fail_though_nothing_waits(known: Known) -> None:
+    known.topic.discovery = two = TwoLookupds()
+    known.leaders.put_back([known.publication()], LEADERS[1])
+    two.failing = {"one", "other"}
+    known.leaders._round_over(known.topic)
+    assert {known.leaders.in_thread(known.publication()) for _ in range(4)} == set(LEADERS)
 
 
 @pytest.mark.rule("YZ-9")

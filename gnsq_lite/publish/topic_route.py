@@ -1,0 +1,58 @@
+"""What a Writer knows of one topic's leaders, and the publishes that wait for more (YZ-4, YZ-8)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from gnsq_lite.dialect import Endpoint, Lookup
+from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.policy.leaders import Leaders
+from gnsq_lite.publish.publication import Publication
+
+
+class Topic:
+    """One topic's route."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: What nsqlookupds listed last; and that without the leaders that were lost, or said that they are none, since.
+        self.listed: Lookup | None = None
+        self.lookup: Lookup | None = None
+        #: Those of the lookup, while it is fresh and nothing waits for another one; each time others.
+        self.leaders: Leaders | None = None
+        #: Those that wait for a fresh lookup, and those whose partition has no leader in the last one; in their order.
+        self.waiting: deque[Publication] = deque()
+        self.held: deque[Publication] = deque()
+        self.discovery: Discovery | None = None
+        #: Whether publishes may be placed; else a fresh lookup is under way.
+        self.fresh = False
+        #: How often a publish was put back.
+        self.returns = 0
+        self.timer: Any = None
+
+    def put_back(self, publication: Publication) -> None:
+        """Have all wait for a fresh lookup, it at its place."""
+        self.returns += 1
+        self.leaders, self.fresh = None, self.discovery is None
+        insert(self.waiting, publication)
+
+    def doubt(self, leader: Endpoint) -> bool:
+        """Send nothing to *leader* until nsqlookupds were asked; return whether something might have been."""
+        if self.lookup is None or leader not in self.lookup.endpoints:
+            return False
+        self.returns += 1
+        self.lookup = self.lookup.only(lambda each: each != leader)
+        return True
+
+    def is_led(self, partition: int | None) -> bool:
+        """Whether that partition has a leader that is not in doubt."""
+        return self.lookup is not None and any(each.partition == partition for each in self.lookup.endpoints)
+
+
+def insert(queue: deque[Publication], publication: Publication) -> None:
+    """Insert it after everything published before it and before everything published after it."""
+    at = len(queue)
+    while at and queue[at - 1].number > publication.number:
+        at -= 1
+    queue.insert(at, publication)
