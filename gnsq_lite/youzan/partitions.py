@@ -103,7 +103,9 @@ class PartitionChooser:
                 endpoint = Endpoint(*layout.producers[0].address, partition)
             else:
                 raise PartitionUnavailable(
-                    topic, partition, "nsqlookupd lists no leader that accepts writes and may be connected to"
+                    topic,
+                    partition,
+                    "no leader is known that accepts writes, may be connected to and was not just lost",
                 )
         # One that is known without partitions takes any of its own.
         if reachable is not None and endpoint not in reachable and Endpoint(*endpoint.address) not in reachable:
