@@ -199,7 +199,7 @@ class PartitionLeaders:
             for address in said.keys() - failed:
                 other = self._dialect.agreed(said[address], said, failed, missing)
                 if other is not None and other.endpoints:
-                    return None if other is topic.lookup else other
+                    return None if other is topic.listed else other
         return agreed
 
     def _place_waiting(self, topic: Topic) -> None:
