@@ -154,8 +154,12 @@ class PartitionLeaders:
         def learn(address: str, lookup: Lookup) -> None:
             self._learned(topic, lookup)
 
-        called: dict[str, Callable[..., Any]] = {"on_lookup": learn, "on_round": lambda: self._round_over(topic)}
-        topic.discovery = Discovery.of(settings, name, "write", self._rng, self._clock, **called)
+        def end_round() -> None:
+            self._round_over(topic)
+
+        topic.discovery = Discovery.of(
+            settings, name, "write", self._rng, self._clock, on_lookup=learn, on_round=end_round
+        )
         self._keep(self._loop.spawn(f"route {name}", topic.discovery.run))
 
     def _learned(self, topic: Topic, lookup: Lookup) -> None:

@@ -33,7 +33,7 @@ from gnsq_lite.spark.receiver import ReaderReceiver, Receiver, take_some
 from gnsq_lite.spark.schema import arrow_schema, to_batch
 from gnsq_lite.spark.segments import SegmentDamaged, conform
 from gnsq_lite.spark.shelves import EpochSpool
-from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError
+from gnsq_lite.spark.spoolmeta import Meta, SpoolError, tell_loss
 from gnsq_lite.spark.stream import exit_after, settle_process
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -125,9 +125,7 @@ class NsqEpochReader(DataSourceStreamReader, _AvailableNow):
         else:
             return start
         why = f"spool {self._options.spool_dir} {why}"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{why}; set failOnDataLoss=false to go on without what it held")
-        log.error("%s; failOnDataLoss=false: going on", why)
+        tell_loss(why, "what it held", fails=self._options.fail_on_data_loss)
         return Offset(meta.uuid, max(meta.committed, start.number), "epoch")
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -290,9 +288,7 @@ class EpochTask:
             return
         partition = self._partition
         why = f"epoch {partition.epoch} ended with {end.rows} rows in slot {partition.slot}, and has {self._rows} now"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{why}: chunks of it are gone; set failOnDataLoss=false to go on without them")
-        log.error("%s; failOnDataLoss=false: going on", why)
+        tell_loss(why, "the chunks that are gone", fails=self._options.fail_on_data_loss)
 
     def _take(self, messages: list[Message]) -> None:
         if self._closing:

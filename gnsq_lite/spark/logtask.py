@@ -8,7 +8,6 @@ delivered is of no account.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
@@ -29,10 +28,8 @@ from gnsq_lite.spark.logoptions import LogOptions
 from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logschema import to_log_batch
 from gnsq_lite.spark.segments import BATCH_ROWS
-from gnsq_lite.spark.spoolmeta import DataLoss
+from gnsq_lite.spark.spoolmeta import tell_loss
 from gnsq_lite.youzan.dialect import YouzanDialect
-
-log = logging.getLogger("gnsq_lite.spark")
 
 #: Messages that may wait here before nsqd is asked for no more, and seconds without a message of the range after which
 #: another channel is tried.
@@ -253,6 +250,4 @@ class RangeTask:
 
 def lost(options: LogOptions, why: str) -> None:
     """Raise DataLoss, or with failOnDataLoss=false log it."""
-    if options.fail_on_data_loss:
-        raise DataLoss(f"{why}; set failOnDataLoss=false to go on without what is gone")
-    log.error("%s; failOnDataLoss=false: going on", why)
+    tell_loss(why, "what is gone", fails=options.fail_on_data_loss)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnsq_lite.errors import NSQError
+
+log = logging.getLogger("gnsq_lite.spark")
 
 
 class SpoolError(NSQError):
@@ -25,6 +28,13 @@ class SpoolInUse(SpoolError):
 
 class DataLoss(SpoolError):
     """Rows that were acknowledged to nsqd, and that the query still needs, are gone."""
+
+
+def tell_loss(why: str, rest: str, *, fails: bool) -> None:
+    """Raise DataLoss where that *fails* the query (failOnDataLoss), or log it; *rest* is what it goes on without."""
+    if fails:
+        raise DataLoss(f"{why}; set failOnDataLoss=false to go on without {rest}")
+    log.error("%s; failOnDataLoss=false: going on", why)
 
 
 class SpoolNotVisible(SpoolError):

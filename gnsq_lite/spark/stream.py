@@ -33,7 +33,7 @@ from gnsq_lite.spark.options import SourceOptions, seconds_of
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.segments import Segment
-from gnsq_lite.spark.spoolmeta import DataLoss
+from gnsq_lite.spark.spoolmeta import tell_loss
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -135,9 +135,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return start
 
     def _lost(self, why: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{why}; set failOnDataLoss=false to go on without them")
-        log.error("%s; failOnDataLoss=false: going on", why)
+        tell_loss(why, "them", fails=self._options.fail_on_data_loss)
 
     def _end(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
         with collector.lock:
