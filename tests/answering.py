@@ -15,14 +15,14 @@ def answering(answer: Callable[[socket.socket, int], None]) -> str:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
-        nsqd, _ = listener.accept()
-        commands = nsqd.makefile("rb")
-        commands.read(4)
-        count = 0
-        while commands.readline():
-            commands.read(struct.unpack(">I", commands.read(4))[0])
-            count += 1
-            answer(nsqd, count)
+        # Closed here, as Python would warn of what is not; and it aborts where a daemon writes while it exits.
+        with listener, listener.accept()[0] as nsqd, nsqd.makefile("rb") as commands:
+            commands.read(4)
+            count = 0
+            while commands.readline():
+                commands.read(struct.unpack(">I", commands.read(4))[0])
+                count += 1
+                answer(nsqd, count)
 
     threading.Thread(target=serve, daemon=True).start()
     return f"127.0.0.1:{listener.getsockname()[1]}"

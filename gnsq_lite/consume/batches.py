@@ -55,8 +55,10 @@ class BatchFeeder:
         self._loop.spawn("batches", self._tick)
 
     def _tick(self) -> None:
-        self._hand_on(self._batcher.tick())
-        self._watch()
+        try:
+            self._hand_on(self._batcher.tick())
+        finally:
+            self._watch()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

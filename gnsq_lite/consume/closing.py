@@ -15,7 +15,7 @@ from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.nested import must_not_wait
-from gnsq_lite.net.waiting import Completion, run_in_loop
+from gnsq_lite.net.waiting import Completion, run_in_loop, wait_or_set
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -166,7 +166,7 @@ class Closing:
             if left <= 0:
                 return
             self._news.clear()
-            self._news.wait(min(left, 0.05))
+            wait_or_set(self._news, min(left, 0.05))
 
 
 #: What a signal drains, by id; a copy of the references is one step, which no other thread can come between.

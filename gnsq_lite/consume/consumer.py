@@ -34,7 +34,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message, is_expired, send_back
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, lasting
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
@@ -105,15 +105,15 @@ class Consumer:
         settings = self.settings
         called = {"on_found": self._found, "on_forget": self._forgotten, "on_lookup": self._renew}
         self.discovery = Discovery.of(settings, settings.topic, "read", self.rng, self.clock, **called)
-        self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
+        self._greenlets.append(self.loop.spawn("ticker", lasting, self.flow.run, self._look_around))
         if self.limits.is_needed:
-            self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
+            self._greenlets.append(self.loop.spawn("time limits", lasting, self.limits.run))
         if self.flow.rate is not None:
-            self._greenlets.append(self.loop.spawn("rate limit", self.flow.rate.run))
+            self._greenlets.append(self.loop.spawn("rate limit", lasting, self.flow.rate.run))
         for endpoint in settings.endpoints:
             self._connect(endpoint, direct=True)
         if settings.lookupds:
-            self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
+            self._greenlets.append(self.loop.spawn("discovery", lasting, self.discovery.run))
 
     def _found(self, endpoints: Iterable[Endpoint]) -> None:
         """Discovery says: connect to these, which are not connected."""

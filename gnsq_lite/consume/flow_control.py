@@ -17,6 +17,7 @@ from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rate import RateLimit
@@ -184,7 +185,7 @@ class FlowControl:
             if self.backoff.phase is Phase.PAUSED and self.backoff.resume_at is not None:
                 due.append(self.backoff.resume_at)
             self._ticks_at = min(due)
-            self._wake.wait(max(0.001, self._ticks_at - now))
+            wait_or_set(self._wake, max(0.001, self._ticks_at - now))
             self._wake.clear()
             try:
                 self._tick(look_around)
@@ -236,7 +237,7 @@ class Pacing:
             self._tell()
             due = self._limit.next_tick
             self._came.clear()
-            self._came.wait(None if due is None else max(0.001, due - self._clock.now()))
+            wait_or_set(self._came, None if due is None else max(0.001, due - self._clock.now()))
             self._limit.tick()
 
     def _tell(self) -> None:

@@ -87,8 +87,12 @@ class GreenletPool(_LoopPool):
         So a handler that never waits costs one switch per read, and one that waits leaves the rest to the next worker.
         """
         self._pump_due = False
-        self._runner.begin_turn(SLICE)
-        self._run_workers()
+        try:
+            self._runner.begin_turn(SLICE)
+            self._run_workers()
+        except BaseException:  # from a signal handler; nothing else may come that pumps
+            self._pump_soon()
+            raise
 
     def _run_workers(self) -> None:
         ends = time.monotonic() + SLICE
@@ -114,13 +118,14 @@ class GreenletPool(_LoopPool):
         try:
             while True:
                 if runner.drain(queue, seat) == TURN_OVER:
-                    self._gave_way.append(me)
-                    self._pump_later()
+                    while not self._pump_due:
+                        self._pump_later()
+                    self._gave_way += (me,)  # no call: a signal handler in between, which waits, would be resumed
                     hub.switch()
                 elif self._closed or self._workers > self._concurrency:
                     return
                 else:
-                    self._idle.append(me)
+                    self._idle += (me,)  # likewise
                     hub.switch()
         except BaseException as error:
             self._on_exit(error)

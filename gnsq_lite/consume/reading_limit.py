@@ -13,6 +13,7 @@ from collections.abc import Callable
 from gevent.event import Event
 
 from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.waiting import wait_or_set
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -54,6 +55,6 @@ class ReadingLimit:
         try:
             while is_crowded():
                 self._room.clear()
-                self._room.wait(_LOOK_AGAIN)
+                wait_or_set(self._room, _LOOK_AGAIN)
         finally:
             self.rests = False

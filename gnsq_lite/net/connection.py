@@ -25,8 +25,9 @@ from gnsq_lite.errors import (
     error_for,
 )
 from gnsq_lite.message import Message
+from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import SLICE, Loop, let_io
-from gnsq_lite.net.stream import Stream, connect
+from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints
 from gnsq_lite.options import ConnectionOptions, format_address
@@ -83,8 +84,8 @@ class Connection:
             ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: closed again; the text names the nsqd.
         """
         host, port = self.target.connect_to or self.endpoint.address
-        self._stream = stream = connect(self.loop, host, port, self.options.connect_timeout)
-        stream.address = self.address
+        sock = dial(self.loop, host, port, self.options.connect_timeout)
+        self._stream = stream = Stream(self.loop, sock, self.address)
         limit = gevent.Timeout(self.options.handshake_timeout)
         limit.start()
         try:

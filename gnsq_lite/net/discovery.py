@@ -20,6 +20,7 @@ from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.wanted_nodes import Connect, Forget, Health, WantedNodes
@@ -147,7 +148,7 @@ class Discovery:
                 self.ask()
             except Exception as error:  # this greenlet is all that ever asks
                 log_safely(log, logging.ERROR, "a poll failed", exc_info=error)
-            self._wake.wait(self._wanted.next_poll())
+            wait_or_set(self._wake, self._wanted.next_poll())
 
     def ask(self) -> None:
         """Ask every nsqlookupd that owes no answer; returns at once."""

@@ -12,9 +12,11 @@ The library never monkey-patches.  After a fork the child gets a fresh loop.
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
@@ -34,6 +36,8 @@ from gnsq_lite.net.os_threads import (
     park,
     start_native_thread,
 )
+
+log = logging.getLogger("gnsq_lite.net")
 
 _own: Loop | None = None
 _own_lock = native_lock()
@@ -74,7 +78,12 @@ def _start_own() -> Loop:
         loop = loop_here(keep_alive=True)
         made.append(loop)
         ready.release()
-        loop.hub.switch()  # for good
+        while True:  # for good
+            try:
+                loop.hub.switch()
+            except BaseException:  # raised in this thread from outside; all Readers and Writers need it
+                with suppress(Exception):
+                    log.exception("the I/O thread goes on")
 
     try:
         start_native_thread("gnsq_lite-io", run)

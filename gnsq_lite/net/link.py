@@ -14,6 +14,7 @@ import gevent
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, ConnectionLost, NSQError
 from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.loop import lasting, pass_on
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ReconnectOptions, format_address
 from gnsq_lite.policy.reconnect import Reconnect
@@ -66,6 +67,9 @@ class Link(Generic[C]):
 
     def run(self) -> None:
         """Connect, serve, and again until the owner says that it is over; waits."""
+        lasting(self._run)
+
+    def _run(self) -> None:
         while not self._owner.is_over():
             reason = self._once()
             if self._owner.is_over():
@@ -93,8 +97,14 @@ class Link(Generic[C]):
             connection.run()
         except NSQError as error:
             return error
-        except Exception as error:
-            log_safely(self._log, logging.ERROR, "%s: the connection failed unforeseen", self.endpoint, exc_info=error)
+        except gevent.GreenletExit:
+            raise
+        except BaseException as error:  # from a signal handler it may be of any kind, and is not the connection's
+            if isinstance(error, Exception):
+                why = "%s: the connection failed unforeseen"
+                log_safely(self._log, logging.ERROR, why, self.endpoint, exc_info=error)
+            else:
+                pass_on(error)
             return ConnectionLost(format_address(self.endpoint.address), f"{type(error).__name__}: {error}")
         finally:
             if connection is not None:

@@ -28,6 +28,9 @@ for _lazy in ("loop", "resolver", "threadpool"):
 #: Seconds one task may take in a turn of the loop before I/O gets its turn.
 SLICE = 0.01
 
+#: Seconds after which a greenlet that failed goes on.
+_PAUSE = 0.05
+
 #: Waits that end before the loop looks after its sockets again.
 _RESUMED_AT_ONCE = 256
 
@@ -80,12 +83,16 @@ class Loop:
         """Call what is there now.  What comes meanwhile is for the next turn: threads may be quicker than this one."""
         self._signalled = False
         inbox = self._inbox
-        for _ in range(len(inbox)):
-            act = inbox.popleft()
-            try:
-                act()
-            except Exception:
-                log.exception("a callback in the I/O loop failed")
+        try:
+            for _ in range(len(inbox)):
+                act = inbox.popleft()
+                try:
+                    act()
+                except Exception:
+                    log.exception("a callback in the I/O loop failed")
+        except BaseException:  # from a signal handler; what is left has nobody else who calls it
+            self._async.send()
+            raise
 
     def queue_call(self, act: Callable[[], None]) -> None:
         """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
@@ -107,6 +114,8 @@ class Loop:
                 self._queued_calls.popleft()()
         finally:
             self._runs_queued_calls = False
+            if self._queued_calls:  # interrupted
+                self._begin_queued_calls()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
@@ -193,6 +202,37 @@ class Loop:
         for greenlet in greenlets:
             if greenlet is not None and greenlet is not me:
                 greenlet.kill(block=False)
+
+
+def lasting(run: Callable[..., Any], *args: Any) -> None:
+    """Call *run*, and again whatever is raised in it, until it returns or its greenlet is killed.
+
+    In a monkey-patched process a signal handler comes in wherever the main thread is.  What it raises there, as Ctrl-C
+    does, is the main greenlet's, and would end one that nobody starts again.
+    """
+    raised: BaseException | None = None
+    while True:
+        try:
+            if raised is not None:
+                told, raised = raised, None
+                pass_on(told)
+                del told  # and the frames of its traceback
+                gevent.sleep(_PAUSE)
+            run(*args)
+            return
+        except gevent.GreenletExit:
+            raise
+        except BaseException as error:
+            raised = error
+
+
+def pass_on(error: BaseException) -> None:
+    """Have *error*, raised in the caller, a greenlet of the loop, logged; what ends a program goes to the main one."""
+    if isinstance(error, Exception):
+        log.error("greenlet %s goes on", getattr(getcurrent(), "name", ""), exc_info=error)
+    else:
+        hub = get_hub()
+        hub.loop.run_callback(hub.handle_error, getcurrent(), type(error), error, error.__traceback__)
 
 
 def _reported(name: str, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:

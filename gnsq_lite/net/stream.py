@@ -20,11 +20,10 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
-from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import SocketSharing
 from gnsq_lite.net.tls import TLSLayer
-from gnsq_lite.options import TLSOptions, format_address
+from gnsq_lite.options import TLSOptions
 
 #: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.
 READ_SIZE = 64 * 1024
@@ -150,6 +149,9 @@ class Stream:
             self._given.append(data)
         except Exception as error:
             self._given.append(error)
+        except BaseException:  # interrupted: how far it had come is not known
+            self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of a read"))
+            raise
         return False
 
     def read_at_least(self, size: int) -> None:
@@ -390,11 +392,3 @@ class Stream:
             self._sock.close()
         else:  # a thread may be in the middle of a call with its descriptor
             self._shut(socket.SHUT_RDWR)
-
-
-def connect(loop: Loop, host: str, port: int, timeout: float) -> Stream:
-    """Return a Stream to the first address of *host* that takes a connection.
-
-    Waits at most *timeout* seconds in all (CONN-5).  Raises ConnectError, ConnectTimeout.
-    """
-    return Stream(loop, dial(loop, host, port, timeout), format_address((host, port)))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
+from gevent.event import Event
+from gevent.hub import Waiter, get_hub
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
@@ -92,7 +94,7 @@ def _is_any_done(completions: Sequence[Completion]) -> bool:
 class Parking:
     """A place for one wait: ``park()`` returns once ``wake()`` was called, in whatever thread."""
 
-    __slots__ = ("_greenlet", "_lock", "_loop", "_timer", "_woken")
+    __slots__ = ("_lock", "_loop", "_waiter", "_woken")
 
     def __init__(self) -> None:
         self._woken = False
@@ -102,8 +104,9 @@ class Parking:
             self._lock = native_held_lock()
         else:
             self._loop = loop_here()
-        self._greenlet: Any = None
-        self._timer: Any = None
+            # It takes its greenlet and gives way in one step.  A signal handler that came in between, and waited for
+            # something of its own, would be resumed in its place.
+            self._waiter: Any = Waiter(self._loop.hub)
 
     def wake(self) -> None:
         """End the wait, or make the one to come return at once.  From any thread, any number of times."""
@@ -119,9 +122,7 @@ class Parking:
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        greenlet, self._greenlet = self._greenlet, None
-        if greenlet is not None:
-            greenlet.switch()
+        self._waiter.switch(None)
 
     def park(self, timeout: float | None = None) -> bool:
         """Wait until woken, at most *timeout* seconds; return whether it was woken."""
@@ -133,16 +134,27 @@ class Parking:
         if self._woken:
             return True
         # There is always a timer: the inbox alone does not keep the hub from ending the wait with LoopExit.
-        self._timer = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
-        # The loop may not have run for a long time, and a timer counts from what it last took for now.
-        self._timer.start(self._resume, update=True)
-        self._greenlet = getcurrent()
-        try:
-            self._loop.hub.switch()
-        finally:
-            self._greenlet = None
-            self._timer.close()
+        timer: Any = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
+        with timer:
+            # The loop may not have run for a long time, and a timer counts from what it last took for now.
+            timer.start(self._resume, update=True)
+            self._waiter.get()
         return self._woken
+
+
+def wait_or_set(event: Event, timeout: float | None) -> None:
+    """Wait in a greenlet until *event* is set; so many seconds set it as well.
+
+    ``event.wait(timeout)`` has a gevent.Timeout thrown into its greenlet.  In a monkey-patched process that may be in
+    the middle of a signal handler then, which waits there for something of its own.
+    """
+    if timeout is None:
+        event.wait()
+        return
+    timer: Any = get_hub().loop.timer(max(0.0, timeout))
+    with timer:
+        timer.start(event.set, update=True)
+        event.wait()
 
 
 def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:

@@ -10,6 +10,7 @@ from gevent.event import Event
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import OutcomeUnknown
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.backlog import Backlog
 from gnsq_lite.publish.publication import Publication
@@ -94,7 +95,7 @@ class Outcomes:
             woken = Event()
             self._drained.append(woken)
             self.taken.on_more = self._look_soon
-            woken.wait(min(left, _LOOK))
+            wait_or_set(woken, min(left, _LOOK))
             self._drained.remove(woken)
             if not self._drained:
                 self.taken.on_more = None

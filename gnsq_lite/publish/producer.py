@@ -20,7 +20,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, lasting
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
@@ -139,8 +139,8 @@ class Producer:
                     on_forget=self._forget,
                     on_round=self._decide,
                 )
-                self.keep(self.loop.spawn("discovery", self._discovery.run))
-        self.keep(self.loop.spawn("writer-ticker", self._tick))
+                self.keep(self.loop.spawn("discovery", lasting, self._discovery.run))
+        self.keep(self.loop.spawn("writer-ticker", lasting, self._tick))
 
     def _connect(self, endpoints: Iterable[Endpoint]) -> None:
         """Connect to nsqds that any publish may go to; where topics have leaders, none is."""

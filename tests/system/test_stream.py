@@ -11,8 +11,9 @@ import gevent
 import pytest
 
 from gnsq_lite.errors import ConnectError, ConnectionLost, ConnectTimeout
+from gnsq_lite.net import dialing
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.stream import Stream, connect
+from gnsq_lite.net.stream import Stream
 
 HEARTBEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 
@@ -250,7 +251,7 @@ def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
 
         hub = gevent.get_hub()
         monkeypatch.setattr(hub, "resolver", Resolver())
-        return connect(Loop(hub), "nsqd.example", 4150, timeout)
+        return Stream(Loop(hub), dialing.dial(Loop(hub), "nsqd.example", 4150, timeout), "nsqd.example:4150")
 
     return to
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import gevent
 import pytest
 
 from gnsq_lite.consume.greenlet_pool import GreenletPool
-from gnsq_lite.net.loop import loop_here
-from gnsq_lite.speed import PureRunner
+from gnsq_lite.net.loop import let_io, loop_here
+from gnsq_lite.speed import QUEUE_EMPTY, TURN_OVER, PureRunner
 
 
 @pytest.fixture
@@ -85,3 +87,62 @@ def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_socke
     while pool.queued():
         gevent.sleep(0)
     assert len(done) == 5
+
+
+class StruckRunner:
+    """Handles a job at a time; a signal handler comes in at that call or return of the worker after its first one."""
+
+    def __init__(self, step: int, why: int, handler: Callable[[], Any]) -> None:
+        self.step, self.why, self.handler = step, why, handler
+        self.surplus = 0
+        self.worker: Any = None
+
+    def begin_turn(self, slice_: float) -> None:
+        """Nothing: a turn never ends by time."""
+
+    def drain(self, queue: Any, seat: Any) -> int:
+        while queue:
+            queue.popleft()()
+            if self.step > 0:
+                self.worker = gevent.getcurrent()
+                sys.setprofile(self.look)
+                return self.why
+        return QUEUE_EMPTY
+
+    def look(self, frame: Any, event: str, called: Any) -> None:
+        if gevent.getcurrent() is self.worker and self.step > 0:
+            self.step -= 1
+            if not self.step:
+                sys.setprofile(None)
+                self.handler()
+
+
+@pytest.mark.rule("CONN-2")
+@pytest.mark.parametrize("why", [QUEUE_EMPTY, TURN_OVER])
+def test_a_worker_in_which_a_signal_handler_waits_is_neither_lost_nor_resumed_in_its_place(why: int) -> None:
+    """Wherever the handler comes in between a worker's job and its wait for the next."""
+    hub, failed = gevent.get_hub(), list[BaseException]()
+    for step in range(1, 30):
+        done: list[str] = []
+
+        def handler(done: list[str] = done) -> None:
+            for _ in range(3):  # each raises where something else resumes it
+                let_io(hub)
+            done.append("handler")
+
+        runner = StruckRunner(step, why, handler)
+        pool = GreenletPool(loop_here(), runner, 1, failed.append)  # type: ignore[arg-type]
+        try:
+            pool.submit([partial(done.append, "1"), partial(done.append, "2")])
+            for _ in range(5):
+                let_io(hub)
+            pool.submit([partial(done.append, "3")])
+            for _ in range(5):
+                let_io(hub)
+        finally:
+            sys.setprofile(None)
+            pool.close()
+        if runner.step > 0:
+            break
+        assert (sorted(done), failed) == (["1", "2", "3", "handler"], []), step
+    assert step > 2

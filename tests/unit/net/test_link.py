@@ -8,11 +8,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ConnectError, NSQError
-from gnsq_lite.net import link
+from gnsq_lite.net import link, loop
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.options import ReconnectOptions
 
@@ -41,7 +42,7 @@ class Owner:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     append: Callable[[float], None] = found.append
-    monkeypatch.setattr(link, "gevent", SimpleNamespace(sleep=append))
+    monkeypatch.setattr(link, "gevent", SimpleNamespace(sleep=append, GreenletExit=gevent.GreenletExit))
     return found
 
 
@@ -55,3 +56,45 @@ def test_pauses_grow_unless_there_is_none_and_begin_again_where_it_is_to_be_soon
     later, soon = Again.LATER, Again.SOON
     run(later, later, Again.AT_ONCE, later, soon, soon, later, Again.NEVER, later)
     assert pauses == [8.0, 16.0, 32.0, 8.0, 8.0, 16.0]
+
+
+class Interrupted(Owner):
+    """A signal handler raises at its first call of that name."""
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        super().__init__(Again.AT_ONCE, Again.AT_ONCE)
+        self.error: BaseException | None = error
+        self.lost: list[NSQError] = []
+        called = getattr(self, where)
+
+        def struck(*args: Any) -> Any:
+            error, self.error = self.error, None
+            if error is not None:
+                raise error
+            return called(*args)
+
+        setattr(self, where, struck)
+
+    def on_lost(self, reason: NSQError) -> Again:
+        self.lost.append(reason)
+        return super().on_lost(reason)
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("where", ["make_connection", "on_lost", "is_over"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(5), ValueError(), gevent.Timeout()], ids=repr)
+def test_what_a_signal_handler_raises_in_a_link_ends_no_more_than_its_connection(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
+) -> None:
+    """And what ends a program comes out in the main greenlet."""
+    monkeypatch.setattr(loop, "_PAUSE", 0.0)
+    owner = Interrupted(where, error)
+    log, options = logging.getLogger("test"), ReconnectOptions(reconnect_jitter=0.0)
+    raised: list[BaseException] = []
+    monkeypatch.setattr(gevent.get_hub(), "handle_system_error", lambda kind, value, *more: raised.append(value))
+    task = gevent.spawn(Link[Any](Endpoint("nsqd", 4150), owner, options, random.Random(5), log).run)
+    task.join(5.0)
+    assert task.successful()
+    assert not owner.follows
+    assert len(owner.lost) == 2
+    assert raised == ([error] if isinstance(error, (KeyboardInterrupt, SystemExit)) else [])

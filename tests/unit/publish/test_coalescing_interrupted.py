@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -13,27 +11,8 @@ import pytest
 from gnsq_lite import errors
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.publish.publication import Publication
+from tests.struck import struck
 from tests.unit.publish.test_coalescing import Bench, end_turn
-
-
-def struck(step: int, act: Callable[[], Any], strike: Callable[[], Any]) -> bool:
-    """Carry *act* out, with a signal at its call or return of that number; return whether it has so many."""
-    left, greenlet = step, gevent.getcurrent()
-
-    def look(frame: Any, event: str, called: Any) -> None:
-        nonlocal left
-        if gevent.getcurrent() is greenlet and called is not sys.setprofile:
-            left -= 1
-            if not left:
-                sys.setprofile(None)
-                strike()
-
-    sys.setprofile(look)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return left <= 0
 
 
 @pytest.mark.rule("PUB-2")
