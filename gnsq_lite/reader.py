@@ -264,9 +264,11 @@ class Reader:
         if self._handle_signals:
             drain_on_signals(core.end)
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
-        run_in_loop(loop, core.start)
+        begin = partial(run_in_loop, loop, core.start)
         if block:
-            until_signal(core.ended, partial(close_all, core.end), handle_sigterm=self._handle_signals)
+            until_signal(core.ended, partial(close_all, core.end), begin, handle_sigterm=self._handle_signals)
+        else:
+            begin()
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.

@@ -120,13 +120,16 @@ def command(as_json: bool, **flags: Any) -> int:
             "lookupd_http": broker.lookupd_http_addresses,
             "storage": "memory",
         }
-        if as_json:
-            echo(json.dumps(listening))
-        else:
+
+        def tell() -> None:
+            if as_json:
+                echo(json.dumps(listening))
+                return
             for name, addresses in listening.items():
                 echo(f"{name}: {addresses if isinstance(addresses, str) else ', '.join(addresses)}")
+
         try:
-            until_signal(ended, lambda timeout=0.0: ended.settle())
+            until_signal(ended, lambda timeout=0.0: ended.settle(), tell)
         except KeyboardInterrupt:
             pass
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gnsq_lite import Reader
 from gnsq_lite.cli.hints import in_flags
@@ -57,14 +57,14 @@ class Service:
             reader.start(block=False)
         threading.Thread(target=_tell_of_its_end, args=(reader, self._done), daemon=True).start()
 
-    def run(self) -> None:
-        """Wait for the end, and close all Readers within *drain* seconds.
+    def run(self, begin: Callable[[], object]) -> None:
+        """Call *begin*, which adds Readers, wait for the end, and close them all within *drain* seconds.
 
         Raises what *ended* was settled with, or what ended a Reader and no retry can mend: TLS that nsqd does not
         offer.
         """
         try:
-            until_signal(self._done, lambda timeout=0.0: self._done.settle())
+            until_signal(self._done, lambda timeout=0.0: self._done.settle(), begin)
         except KeyboardInterrupt:
             pass
         finally:
@@ -87,10 +87,13 @@ class Service:
 def serve(readers: Sequence[Reader], *, drain: float, ended: Completion | None = None) -> None:
     """Run *readers* as a :class:`Service` does."""
     service = Service(drain=drain, ended=ended, once=log_to_stderr())
-    try:
+
+    def begin() -> None:
         for reader in readers:
             service.add(reader)
-        service.run()
+
+    try:
+        service.run(begin)
     finally:
         service.close()
 

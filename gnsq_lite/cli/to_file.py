@@ -253,10 +253,8 @@ def command(nsqds: tuple[str, ...], lookupds: tuple[str, ...], topics: tuple[str
         raise click.UsageError(f"--topic-pattern: {error}") from error
     discover = (lambda: found.discover(flags.lookupd_urls(lookupds), http)) if not topics else (lambda: None)
     try:
-        with hup.listening(), looking(found.writers, sync, hup):
-            found.add(topics)
-            with discovering(discover, refresh):
-                service.run()
+        with hup.listening(), looking(found.writers, sync, hup), discovering(discover, refresh):
+            service.run(lambda: found.add(topics))
     finally:
         service.close()
         for writer in found.writers():

@@ -67,8 +67,12 @@ class Stages:
                 signal.signal(number, handler)
 
 
-def until_signal(ended: Completion, close: Callable[..., Any], *, handle_sigterm: bool = True) -> None:
-    """Wait for *ended* and return, or raise its error.
+def until_signal(
+    ended: Completion, close: Callable[..., Any], begin: Callable[[], object], *, handle_sigterm: bool = True
+) -> None:
+    """Call *begin*, wait for *ended* and return, or raise its error.
+
+    A signal that comes while *begin* runs is acted upon afterwards.
 
     Ctrl-C, and SIGTERM where nobody handles it, call ``close()``, which waits; a second one calls ``close(0)``.  Ctrl-C
     is raised on when all is closed.
@@ -76,6 +80,7 @@ def until_signal(ended: Completion, close: Callable[..., Any], *, handle_sigterm
     stages = Stages()
     numbers = [signal.SIGINT, signal.SIGTERM] if handle_sigterm else [signal.SIGINT]
     with stages.listening((number, stages.ask) for number in _unhandled(numbers)):
+        begin()
         _wait(stages, ended, stages.drain)
         if stages.drain.done():
             _close(stages, close)

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Connect, MakeBroker
 from tests.contract.authserver import AuthServer
 from tests.rawclient import dpub, mpub, pub, sized, sub
-from tests.servers import ServerHandle, free_port
+from tests.servers import ServerHandle, refusing_port
 
 
 @pytest.fixture
@@ -152,18 +152,20 @@ def test_a_secret_that_allows_nothing_is_unauthorized(
 
 
 def test_an_auth_server_that_is_down_fails_the_auth(make_broker: MakeBroker, connect: Connect) -> None:
-    client = connect(make_broker(auth_http_addresses=(f"127.0.0.1:{free_port()}",)))
-    client.send(auth(b"s"))
-    assert client.error() == "E_AUTH_FAILED AUTH failed"
+    with refusing_port() as port:
+        client = connect(make_broker(auth_http_addresses=(f"127.0.0.1:{port}",)))
+        client.send(auth(b"s"))
+        assert client.error() == "E_AUTH_FAILED AUTH failed"
 
 
 def test_the_next_auth_server_is_asked_when_one_is_down(
     make_broker: MakeBroker, auth_server: AuthServer, connect: Connect
 ) -> None:
     auth_server.allow("s")
-    server = make_broker(auth_http_addresses=(f"127.0.0.1:{free_port()}", auth_server.address))
-    for _ in range(4):
-        assert connect(server).ask(auth(b"s")).startswith(b'{"identity":"me"')
+    with refusing_port() as port:
+        server = make_broker(auth_http_addresses=(f"127.0.0.1:{port}", auth_server.address))
+        for _ in range(4):
+            assert connect(server).ask(auth(b"s")).startswith(b'{"identity":"me"')
 
 
 @pytest.mark.rule("SEC-4")

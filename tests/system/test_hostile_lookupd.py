@@ -76,13 +76,13 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     import gnsq_lite.net.connection as connection
 
     addresses: list[tuple[str, int]] = []
-    real = connection.connect
+    real = connection.dial
 
     def noting(loop: Any, host: str, port: int, *rest: Any) -> Any:
         addresses.append((host, port))
         return real(loop, host, port, *rest)
 
-    monkeypatch.setattr(connection, "connect", noting)
+    monkeypatch.setattr(connection, "dial", noting)
     return addresses
 
 

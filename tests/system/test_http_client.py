@@ -20,6 +20,7 @@ from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import HTTPOptions, TLSOptions
 from tests.certs import Certificates
+from tests.servers import refusing_port
 from tests.system.http_stub import answer, read_request, scripted, stub
 
 PING = {"/ping": (200, b"OK")}
@@ -305,19 +306,17 @@ def test_a_status_is_an_answer_and_is_not_asked_for_again() -> None:
 
 
 def test_retries_end_with_the_time_of_the_call() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
+    with refusing_port() as port:
+        ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
 
 
 def test_what_failed_last_is_raised_where_a_busy_machine_slept_until_the_time_was_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     slept = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: slept(seconds + 0.4))
-    ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
+    with refusing_port() as port:
+        ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
 
 
 def test_one_connection_serves_many_calls_errors_included() -> None:
@@ -374,12 +373,11 @@ def test_sending_may_take_longer_than_connecting_and_than_what_an_earlier_call_l
 
 
 def test_the_error_names_its_own_cause_and_not_what_the_caller_was_handling() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    try:
-        raise ValueError("the caller's own trouble")
-    except ValueError:
-        ping_fails(errors.HTTPConnectError, "Connection refused$", f"127.0.0.1:{port}", http_retries=0)
+    with refusing_port() as port:
+        try:
+            raise ValueError("the caller's own trouble")
+        except ValueError:
+            ping_fails(errors.HTTPConnectError, "Connection refused$", f"127.0.0.1:{port}", http_retries=0)
 
 
 def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, NsqdClient
+from tests.servers import refusing_port
 from tests.system.http_stub import answer, read_request, replying, scripted
 
 #: Seconds a call may take, and what a busy machine may add to it.
@@ -256,9 +257,7 @@ def test_a_hundred_thousand_producers_are_too_many_for_the_limit_or_read_in_time
 
 
 def test_nothing_listens_is_its_own_error_and_says_so() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(errors.HTTPConnectError, match="no connection: Connection refused"):
+    with refusing_port() as port, pytest.raises(errors.HTTPConnectError, match="no connection: Connection refused"):
         lookup(f"127.0.0.1:{port}")
 
 

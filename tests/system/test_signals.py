@@ -78,6 +78,37 @@ def test_the_second_signal_ends_it_at_once_and_the_message_goes_back(
     assert broker.stats("t", "ch")["requeue_count"] == 1
 
 
+EARLY = """
+import os, sys
+if sys.argv[2] == "patched":
+    from gevent import monkey; monkey.patch_all()
+from gnsq_lite import Reader
+from gnsq_lite.consume.consumer import Consumer
+start = Consumer.start
+def start_and_signal(self):
+    start(self)
+    os.kill(os.getpid(), int(sys.argv[3]))
+Consumer.start = start_and_signal
+reader = Reader("t", "ch", print, nsqd_tcp_addresses=sys.argv[1])
+try:
+    reader.start()
+except KeyboardInterrupt:
+    pass
+print(reader.stats().state, flush=True)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("kind", ["plain", "patched"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_that_comes_while_it_starts_drains_as_well(
+    broker: ServerHandle, tmp_path: Path, kind: str, number: signal.Signals
+) -> None:
+    with running(["-c", EARLY, broker.tcp_address, kind, str(int(number))], tmp_path) as program:
+        assert program.ends() == 0, program.output
+        assert program.output == "closed\n"
+
+
 OWN_HANDLER = """
 import os, signal, sys, threading, time
 if sys.argv[2] == "patched":

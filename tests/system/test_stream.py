@@ -14,6 +14,7 @@ from gnsq_lite.errors import ConnectError, ConnectionLost, ConnectTimeout
 from gnsq_lite.net import dialing
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.stream import Stream
+from tests.servers import refusing_port
 
 HEARTBEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 
@@ -235,9 +236,9 @@ def server() -> Iterator[int]:
 
 
 @pytest.fixture
-def closed() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def closed() -> Iterator[int]:
+    with refusing_port() as port:
+        yield port
 
 
 @pytest.fixture
@@ -251,7 +252,8 @@ def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
 
         hub = gevent.get_hub()
         monkeypatch.setattr(hub, "resolver", Resolver())
-        return Stream(Loop(hub), dialing.dial(Loop(hub), "nsqd.example", 4150, timeout), "nsqd.example:4150")
+        loop = Loop(hub)
+        return Stream(loop, dialing.dial(loop, "nsqd.example", 4150, timeout), "nsqd.example:4150")
 
     return to
 
