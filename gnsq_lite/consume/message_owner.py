@@ -17,6 +17,10 @@ class Flow(Protocol):
     """
 
     @property
+    def max_in_flight(self) -> int:
+        """How many may be in flight over all connections."""
+
+    @property
     def watches(self) -> bool:
         """Whether a RDY may follow, which goes out before the answers to what a read brought."""
 

@@ -13,15 +13,14 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.sends_directly import SendsDirectly
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.os_threads import native_ident
-from gnsq_lite.net.stream import Stream, lost
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
 from gnsq_lite.wire import commands
 
 
-class OrderedConnection(Subscribed):
+class OrderedConnection(SendsDirectly):
     """Asks the dialect's sequence what to do with each message and each answer; carries its decisions out."""
 
     def __init__(self, sequence: Sequence, *connection: Any, reads_in_hub: bool = False) -> None:
@@ -30,20 +29,6 @@ class OrderedConnection(Subscribed):
         self._sequence = sequence
         #: Those whose FIN is queued and of which the sequence does not know yet.
         self._ended: deque[Message] = deque()
-        #: Sends, with those flags, past the stream; None: bytes change on their way.
-        self._write: Callable[[bytes, int], int] | None = None
-        self._flags = 0
-
-    def run(self) -> None:
-        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
-        stream = self._stream
-        if stream is not None and stream.tls is None and self._codec is None:
-            self._use_socket(stream)
-        super().run()
-
-    def _use_socket(self, stream: Stream) -> None:
-        """Have what passes the stream by, where no bytes change on their way."""
-        _, self._write, self._flags, _ = stream.calls()
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: as ever, but at the cost of what one message needs that comes when no other is in flight."""
@@ -59,10 +44,6 @@ class OrderedConnection(Subscribed):
             self.in_flight.add(messages, now)
             self._messages_to.handle(messages)
         return True
-
-    def _is_watched(self) -> bool:
-        """Whether the flow control is to be told of each message."""
-        return self._flow.watches or not self._share
 
     def _on_messages(self, messages: list[Message]) -> None:
         self._count_in(messages)
@@ -91,20 +72,6 @@ class OrderedConnection(Subscribed):
             self._limit.look()
         if not self._sequence.ends(message):
             self._ask(self._sequence.finished, message)
-
-    def _send_here(self, data: bytes) -> None:
-        """Send *data*, while nothing else waits to be sent; what nsqd does not take now is for the loop."""
-        stream: Any = self._stream
-        try:
-            sent = self._write(data, self._flags)  # type: ignore[misc]
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError as error:
-            self.loop.call_soon(partial(self.close, lost(self.address, error)))
-            return
-        stream.bytes_out += sent
-        if sent < len(data):
-            stream.leave_rest(data[sent:])
 
     def _finish_soon(self, message: Message) -> None:
         self._ended.append(message)  # first: the FIN calls for a flush

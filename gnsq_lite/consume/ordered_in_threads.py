@@ -1,222 +1,33 @@
-"""An ordered connection whose handlers' threads go from one message to the next by themselves.
-
-To hand a message to a thread, and its answer back to the loop, costs more than all else that is done for it.  So the
-thread whose handler has returned sends FIN itself, and waits a moment for the next message of the partition, which it
-then handles.  It leaves to the loop whatever is no single message, and the reading when nothing comes for a moment, or
-when all other threads of the pool are at work.
-
-While a thread handles a message that it has read, nobody reads: the server sends none before its FIN.  About once a
-second, and when that message gets any other answer, the loop watches again: a heartbeat is answered while a handler
-works.
-"""
+"""An ordered connection whose handlers' threads go from one message to the next by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError
+from gnsq_lite.consume.read_in_threads import ReadInThreads
 from gnsq_lite.message import Message
-from gnsq_lite.net.os_threads import native_rlock
-from gnsq_lite.net.stream import READ_SIZE, Stream, lost
-from gnsq_lite.policy.sequence import Decision, Sequence
-from gnsq_lite.wire import commands
-
-#: Seconds that a thread waits for the next message, about.
-_MOMENT = 0.005
-#: Who is about to take bytes from the socket.
-_NOBODY, _LOOP, _THREAD = range(3)
+from gnsq_lite.policy.sequence import Decision
 
 
-class Threads(Protocol):
-    """The pool whose threads run the handlers."""
-
-    def can_spare_one(self) -> bool:
-        """Whether a thread may wait for a moment."""
-
-    @property
-    def take_next(self) -> Callable[[Any], object]:
-        """Queues what the calling thread is to do next."""
-
-
-class OrderedInThreads(OrderedConnection):
-    """The loop and one thread take turns; the lock guards whose turn it is, the sequence, the counts and the writes."""
-
-    def __init__(self, threads: Threads, sequence: Sequence, *connection: Any) -> None:
-        super().__init__(sequence, *connection, reads_in_hub=True)
-        self._threads = threads
-        self._lock = native_rlock()
-        self._reader = _NOBODY
-        #: Whether threads may use the socket; whether its end waits for the one that still does.
-        self._is_lent = self._is_ending = False
-        #: Whether a thread is to wait: messages have come at once.
-        self._is_brisk = False
-        self._ended_at = self.clock.now()
-        self._receive: Callable[[int], bytes]
-
-    # -- in a handler's thread
-
-    def handled(self, message: Message) -> None:
-        """Send FIN and wait a moment for the next message, for this thread to handle it; or leave both to the loop."""
-        try:
-            if not (self._is_brisk and self._threads.can_spare_one() and self._end_here(message)):
-                self._ended_at = self.clock.now()
-                self._finish_soon(message)
-                return
-            data: bytes | NSQConnectionError | None = None
-            try:
-                data = self._receive(READ_SIZE)
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                data = lost(self.address, error)
-            self._take_read(data)
-        except BaseException:  # this thread is ended, maybe with a FIN or a message in its hands
-            self.loop.call_soon(partial(self.close, ConnectionLost(self.address, "a handler's thread was ended")))
-            self._take_read(None)
-            raise
+class OrderedInThreads(ReadInThreads, OrderedConnection):
+    """The lock guards the sequence as well."""
 
     def finish(self, message: Message) -> None:
         """Have the loop send FIN; from any thread."""
         self._finish_soon(message)
 
-    def _end_here(self, message: Message) -> bool:
-        """Send FIN and become the reader; False, and nothing is done, where there is more to do than that."""
-        with self._lock:
-            stream: Any = self._stream
-            if not self._is_lent or self._reader or self._due or stream.unsent or self._is_watched():
-                return False
-            if not self._sequence.ends(message):
-                return False
-            self._reader = _THREAD
-            self.finished += 1
-            self.in_flight.count -= 1
-            self._send_here(commands.finish(message.id))
-        return True
+    def _finish_soon(self, message: Message) -> None:
+        OrderedConnection._finish_soon(self, message)
 
-    def _take_read(self, data: bytes | NSQConnectionError | None) -> None:
-        """Begin the message that a read has brought; else the loop goes on."""
-        with self._lock:
-            self._reader = _NOBODY
-            stream: Any = self._stream
-            if self._is_lent and data.__class__ is bytes and not self._is_watched():
-                self.read_at = self.clock.now()
-                messages = self._decoder.feed_messages(data)
-                if messages and len(messages) == 1 and self._sequence.begins(messages[0]):
-                    stream.bytes_in += len(data)
-                    self.in_flight.add(messages, self.read_at)
-                    self._threads.take_next(messages[0])
-                    return
-            if stream.closed is not None:
-                if self._is_ending:
-                    self._is_ending = False
-                    stream.release()
-            elif data is None:
-                self.loop.call_soon(self._go_on_reading)
-            else:
-                self._reader = _LOOP
-                stream.give(self._checked(data))
+    def _ends(self, message: Message) -> bool:
+        return self._sequence.ends(message)
 
-    def _checked(self, data: bytes | NSQConnectionError) -> bytes | NSQConnectionError:
-        """Return what a read has brought, or what its emptiness means."""
-        try:
-            return self._stream.decrypt(data) if isinstance(data, bytes) else data  # type: ignore[union-attr]
-        except NSQConnectionError as error:
-            return error
-
-    # -- in the loop
-
-    def _use_socket(self, stream: Stream) -> None:
-        """Also: have threads read beside the loop."""
-        super()._use_socket(stream)
-        if stream.share(self, int(_MOMENT * 1e6)):
-            self._receive = stream.calls()[0]
-            self._is_lent = self._is_brisk = True
-
-    def _take_messages(self, data: bytes) -> bool:
-        with self._lock:
-            if not super()._take_messages(data):
-                return False
-            self._is_brisk = self.read_at - self._ended_at < _MOMENT
-            return self.loop_waits()
-
-    def _go_on_reading(self) -> None:
-        """Watch the socket again, unless a thread reads."""
-        with self._lock:
-            if self._reader is _NOBODY and self.is_open():
-                self._stream.watch()  # type: ignore[union-attr]
+    def _begins(self, message: Message) -> bool:
+        return self._sequence.begins(message)
 
     def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
         with self._lock:
             self._go_on_reading()
             super()._ask(decide, *about)
-
-    def _flush(self) -> None:
-        with self._lock:
-            super()._flush()
-
-    def check(self, now: float) -> None:
-        """Also: answer what has come while a handler works."""
-        self._go_on_reading()
-        super().check(now)
-
-    def count_out(self, now: float) -> list[Message]:
-        """Do so while no thread begins a message."""
-        with self._lock:
-            return super().count_out(now)
-
-    def cut(self) -> list[Message]:
-        """The connection is gone."""
-        with self._lock:
-            return super().cut()
-
-    def send_close(self, on_answered: Callable[[], None]) -> None:
-        """Also: threads begin no more messages."""
-        with self._lock:
-            self._is_lent = False
-            super().send_close(on_answered)
-
-    def close(self, reason: NSQError) -> None:
-        """Close at once; a thread that reads finds out."""
-        with self._lock:
-            super().close(reason)
-
-    def abandon(self) -> None:
-        """In a forked child: whoever held the lock is the parent's."""
-        self._lock = native_rlock()
-        super().abandon()
-
-    # -- for the stream, in the loop: whose turn it is
-
-    def loop_waits(self) -> bool:
-        """The loop has read what it had."""
-        with self._lock:
-            if self._reader is _LOOP:
-                self._reader = _NOBODY
-            return self._reader is _NOBODY
-
-    def loop_reads(self) -> bool:
-        """Something has come: the loop reads it unless a thread does."""
-        with self._lock:
-            if self._reader is _NOBODY:
-                self._reader = _LOOP
-            return self._reader is _LOOP
-
-    def leave(self) -> bool:
-        """The stream ends: no thread reads from it again."""
-        with self._lock:
-            self._is_lent = False
-            self._is_ending = self._reader is _THREAD
-            return not self._is_ending
-
-    def sends(self) -> bool:
-        """Whether a thread is sending: never here, as it does so under the lock."""
-        return False
-
-    def drained(self) -> None:
-        """What a thread could not send is sent."""
-
-    def tls_sends(self) -> None:
-        """There is no TLS."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.message_owner import MessageOwner
+from gnsq_lite.consume.one_at_a_time import OneAtATime
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
 from gnsq_lite.consume.pools import Pool
@@ -117,9 +118,12 @@ class Subscription:
         )
         sequence = dialect.sequence(topic, self.endpoint)
         given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
+        threads = owner.pool if isinstance(owner.pool, ThreadPool) and not settings.batch_size else None
         if sequence is None:
             prompt = settings.is_prompt
+            if prompt and threads is not None:
+                return OneAtATime(threads, *given, is_prompt=True)
             return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool != "inline")
-        if isinstance(owner.pool, ThreadPool) and not settings.batch_size:
-            return OrderedInThreads(owner.pool, sequence, *given)
+        if threads is not None:
+            return OrderedInThreads(threads, sequence, *given)
         return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")

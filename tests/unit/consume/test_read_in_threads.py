@@ -1,4 +1,4 @@
-"""What a handler's thread does by itself on an ordered connection, and what is the loop's; without a network (YZ-6)."""
+"""What a handler's thread does by itself on a connection, ordered (YZ-6) or not, and what is the loop's; no network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from gnsq_lite.consume import ordered_in_threads
+from gnsq_lite.consume import read_in_threads
+from gnsq_lite.consume.one_at_a_time import OneAtATime
 from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.errors import ConnectionLost
@@ -20,7 +21,7 @@ from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.youzan.ordered import OrderedPartition
 from tests.unit.consume.test_ordered import Bench, fin, req
 
-pytestmark = pytest.mark.rule("YZ-6")
+pytestmark = [pytest.mark.rule("YZ-6"), pytest.mark.rule("CONN-2")]
 
 HEARTBEAT = struct.pack(">iI", 15, 0) + b"_heartbeat_"
 
@@ -59,9 +60,11 @@ class ThreadBench(Bench):
     watches, tls, bytes_in, bytes_out, stuck_since = False, None, 0, 0, None
     address = "nsqd:4150"
 
-    def __init__(self) -> None:
+    max_in_flight = 2
+
+    def __init__(self, is_ordered: bool) -> None:
         super().__init__()
-        self.socket, self.can_spare = Socket(), True
+        self.socket, self.can_spare, self.is_ordered = Socket(), True, is_ordered
         self.next: list[Message] = []
         self.given: list[Any] = []
         self.rest: list[bytes] = []
@@ -69,8 +72,10 @@ class ThreadBench(Bench):
         target = Target(endpoint=self.connection.endpoint, topic="t", channel="ch")
         me: Any = self
         given = (self.connection.loop, target, ConnectionOptions(), me, self.clock)
-        self.threaded = OrderedInThreads(me, OrderedPartition(self.clock), *given)
-        adopted, self.connection = self.connection, self.threaded
+        adopted, connection = self.connection, OneAtATime(me, *given)
+        if is_ordered:
+            connection = OrderedInThreads(me, OrderedPartition(self.clock), *given)
+        self.connection: Any = connection
         self.connection._stream = me
         self.connection._adopt(adopted.negotiated)
         self.connection.opened_at = self.clock.now()
@@ -79,7 +84,7 @@ class ThreadBench(Bench):
         self.watched = 0
         with pytest.raises(StopIteration):
             self.connection.run()
-        assert self.wait_us == ordered_in_threads._MOMENT * 1e6
+        assert self.wait_us == read_in_threads._MOMENT * 1e6
 
     def come(self, number: int) -> Message:
         """The loop reads a message and hands it to a thread."""
@@ -129,6 +134,9 @@ class ThreadBench(Bench):
         self.closed = reason
         self.released += self.connection.leave()
 
+    def failed(self) -> None:
+        pass
+
     # -- the pool
 
     def can_spare_one(self) -> bool:
@@ -138,8 +146,12 @@ class ThreadBench(Bench):
         self.next.append(message)
 
 
-def test_a_thread_sends_fin_and_goes_on_with_the_next_message_by_itself() -> None:
-    bench = ThreadBench()
+@pytest.fixture(params=["ordered", "plain"])
+def bench(request: pytest.FixtureRequest) -> ThreadBench:
+    return ThreadBench(request.param == "ordered")
+
+
+def test_a_thread_sends_fin_and_goes_on_with_the_next_message_by_itself(bench: ThreadBench) -> None:
     first = bench.come(1)
     bench.socket.comes.extend([frame(2), frame(3)])
     assert finish_new(first)
@@ -155,8 +167,7 @@ def test_a_thread_sends_fin_and_goes_on_with_the_next_message_by_itself() -> Non
     bench.assert_nothing_is_in_flight()
 
 
-def test_the_loop_reads_on_where_nothing_comes_for_a_moment() -> None:
-    bench = ThreadBench()
+def test_the_loop_reads_on_where_nothing_comes_for_a_moment(bench: ThreadBench) -> None:
     assert finish_new(bench.come(1))
     assert bench.watched == 0
     bench.turn()
@@ -169,8 +180,7 @@ def test_the_loop_reads_on_where_nothing_comes_for_a_moment() -> None:
     assert bench.next
 
 
-def test_no_thread_waits_where_messages_come_now_and_then() -> None:
-    bench = ThreadBench()
+def test_no_thread_waits_where_messages_come_now_and_then(bench: ThreadBench) -> None:
     finish_new(bench.come(1))
     bench.turn()
     bench.clock.advance(1.0)
@@ -184,8 +194,7 @@ def test_no_thread_waits_where_messages_come_now_and_then() -> None:
 @pytest.mark.parametrize(
     "what", ["the pool", "the flow control", "RDY 0", "a second message", "the end", "a read", "a write"]
 )
-def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(what: str) -> None:
-    bench = ThreadBench()
+def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(bench: ThreadBench, what: str) -> None:
     bench.can_spare = what != "the pool"
     bench.watches = what == "the flow control"
     message = bench.come(1)
@@ -204,12 +213,12 @@ def test_a_thread_leaves_the_fin_to_the_loop_where_there_is_more_to_do(what: str
     assert finish_new(message)
     assert bench.socket.sent == []
     assert bench.turn() == fin(1)
-    assert bench.connection.in_flight.count == 0
+    # an ordered one has dropped it, for the first delivery was unanswered
+    assert bench.connection.in_flight.count == (what == "a second message" and not bench.is_ordered)
 
 
 @pytest.mark.rule("MSG-3")
-def test_what_the_handler_has_queued_goes_out_before_its_fin() -> None:
-    bench = ThreadBench()
+def test_what_the_handler_has_queued_goes_out_before_its_fin(bench: ThreadBench) -> None:
     message = bench.come(1)
     message.touch()
     bench.socket.comes.append(frame(2))
@@ -219,8 +228,7 @@ def test_what_the_handler_has_queued_goes_out_before_its_fin() -> None:
 
 
 @pytest.mark.parametrize("come", [HEARTBEAT, frame(2)[:20], frame(2) + frame(3), frame(2) + HEARTBEAT])
-def test_what_is_no_single_message_is_the_loop_s(come: bytes) -> None:
-    bench = ThreadBench()
+def test_what_is_no_single_message_is_the_loop_s(bench: ThreadBench, come: bytes) -> None:
     message = bench.come(1)
     bench.socket.comes.append(come)
     assert finish_new(message)
@@ -233,8 +241,7 @@ def test_what_is_no_single_message_is_the_loop_s(come: bytes) -> None:
 
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize("come", [b"", ConnectionResetError(104, "reset")])
-def test_the_end_of_the_stream_is_the_loop_s(come: Any) -> None:
-    bench = ThreadBench()
+def test_the_end_of_the_stream_is_the_loop_s(bench: ThreadBench, come: Any) -> None:
     message = bench.come(1)
     bench.socket.comes.append(come)
     assert finish_new(message)
@@ -242,8 +249,7 @@ def test_the_end_of_the_stream_is_the_loop_s(come: Any) -> None:
     assert isinstance(error, ConnectionLost)
 
 
-def test_the_loop_does_not_read_while_a_thread_does() -> None:
-    bench = ThreadBench()
+def test_the_loop_does_not_read_while_a_thread_does(bench: ThreadBench) -> None:
     message = bench.come(1)
     seen = []
 
@@ -259,8 +265,7 @@ def test_the_loop_does_not_read_while_a_thread_does() -> None:
 
 
 @pytest.mark.rule("HB-1")
-def test_the_loop_watches_again_while_a_handler_works() -> None:
-    bench = ThreadBench()
+def test_the_loop_watches_again_while_a_handler_works(bench: ThreadBench) -> None:
     message = bench.read_next()
     bench.connection.check(bench.clock.now())
     assert bench.watched == 1
@@ -270,8 +275,7 @@ def test_the_loop_watches_again_while_a_handler_works() -> None:
     assert bench.socket.sent == [fin(1), fin(2)]
 
 
-def test_a_message_that_a_thread_has_read_goes_back_as_any_other() -> None:
-    bench = ThreadBench()
+def test_a_message_that_a_thread_has_read_goes_back_as_any_other(bench: ThreadBench) -> None:
     message = bench.read_next()
     bench.turn()
     message.requeue(0.0)
@@ -281,22 +285,21 @@ def test_a_message_that_a_thread_has_read_goes_back_as_any_other() -> None:
 
 
 @pytest.mark.rule("MSG-2")
-def test_a_message_that_a_thread_has_read_may_be_answered_later() -> None:
-    bench = ThreadBench()
+def test_a_message_that_a_thread_has_read_may_be_answered_later(bench: ThreadBench) -> None:
     later = bench.read_next()
     later.enable_async()
     assert not finish_new(later)
     bench.connection.left_open(later)
     bench.turn()
-    assert (bench.watched, bench.connection.in_flight.count) == (1, 1)
+    assert bench.connection.in_flight.count == 1
     later.finish()
     assert bench.turn() == fin(2)
+    assert bench.watched
     bench.assert_nothing_is_in_flight()
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_what_a_thread_reads_after_the_end_has_begun_goes_back() -> None:
-    bench = ThreadBench()
+def test_what_a_thread_reads_after_the_end_has_begun_goes_back(bench: ThreadBench) -> None:
     message = bench.come(1)
 
     def receive(size: int) -> bytes:
@@ -308,8 +311,7 @@ def test_what_a_thread_reads_after_the_end_has_begun_goes_back() -> None:
     assert (bench.given, bench.next) == ([frame(2)], [])
 
 
-def test_a_connection_that_is_closed_while_a_thread_reads_is_released_by_that_thread() -> None:
-    bench = ThreadBench()
+def test_a_connection_that_is_closed_while_a_thread_reads_is_released_by_that_thread(bench: ThreadBench) -> None:
     message = bench.come(1)
 
     def receive(size: int) -> bytes:
@@ -322,18 +324,17 @@ def test_a_connection_that_is_closed_while_a_thread_reads_is_released_by_that_th
     assert (bench.released, bench.given, bench.next) == (1, [], [])
 
 
-@pytest.mark.parametrize("where", ["can_spare_one", "ends", "send", "receive", "begins", "take_next"])
+@pytest.mark.parametrize("where", ["can_spare_one", "_ends", "send", "receive", "_begins", "take_next"])
 def test_a_connection_is_closed_where_the_thread_that_has_its_message_is_ended(
-    monkeypatch: pytest.MonkeyPatch, where: str
+    bench: ThreadBench, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    bench = ThreadBench()
     message = bench.come(1)
     bench.socket.comes.append(frame(2))
 
     def end(*about: Any) -> Any:
         raise SystemExit
 
-    owner: Any = {"ends": OrderedPartition, "begins": OrderedPartition}.get(where, bench)
+    owner: Any = bench.connection if where in ("_ends", "_begins") else bench
     monkeypatch.setattr(owner, where, end, raising=False)
     monkeypatch.setattr(bench.connection, "_write", getattr(bench, "send", bench.socket.send))
     monkeypatch.setattr(bench.connection, "_receive", getattr(bench, "receive", bench.socket.receive))
@@ -344,8 +345,8 @@ def test_a_connection_is_closed_where_the_thread_that_has_its_message_is_ended(
     assert bench.released == 1
 
 
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
-    bench, held = ThreadBench(), native_held_lock()
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(bench: ThreadBench) -> None:
+    held = native_held_lock()
 
     def hold() -> None:
         bench.connection._lock.acquire()
@@ -359,16 +360,14 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
 
 
 @pytest.mark.parametrize("room", [0, 5])
-def test_what_nsqd_does_not_take_of_a_fin_is_sent_by_the_loop(room: int) -> None:
-    bench = ThreadBench()
+def test_what_nsqd_does_not_take_of_a_fin_is_sent_by_the_loop(bench: ThreadBench, room: int) -> None:
     message = bench.come(1)
     bench.socket.room = room
     assert finish_new(message)
     assert bench.rest == [fin(1)[room:]]
 
 
-def test_a_fin_that_cannot_be_sent_closes_the_connection() -> None:
-    bench = ThreadBench()
+def test_a_fin_that_cannot_be_sent_closes_the_connection(bench: ThreadBench) -> None:
     message = bench.come(1)
     bench.socket.fails = BrokenPipeError(32, "broken pipe")
     assert finish_new(message)
@@ -389,3 +388,37 @@ def test_a_pool_spares_a_thread_only_while_another_could_take_what_comes() -> No
     assert pool.take_queued() == ["a job"]
     pool._closed = True
     assert not pool.can_spare_one()
+
+
+@pytest.mark.rule("MSG-1")
+def test_the_only_thread_waits_where_nothing_can_come_elsewhere() -> None:
+    bench = ThreadBench(False)
+    bench.can_spare, bench.max_in_flight = False, 1
+    message = bench.come(1)
+    bench.socket.comes.append(frame(2))
+    assert finish_new(message)
+    assert bench.socket.sent == [fin(1)]
+    assert len(bench.next) == 1
+
+
+@pytest.mark.rule("MSG-1")
+@pytest.mark.parametrize("what", ["more RDY", "a FIN", "a REQ"])
+def test_fins_go_out_together_where_there_are_or_may_be_more_answers(what: str) -> None:
+    bench = ThreadBench(False)
+    message, other = bench.come(1), b""
+    if what == "more RDY":
+        bench.connection.set_ready(3)
+        assert bench.turn() == b"RDY 3\n"
+    else:
+        bench.connection.in_flight.count += 1
+    if what == "a FIN":
+        other = fin(5)
+        bench.connection._fins.add(b"%016d" % 5)
+    if what == "a REQ":
+        other = req(5)
+        bench.connection._queue_requeue(other)
+    bench.socket.comes.append(frame(2))
+    assert finish_new(message)
+    assert bench.socket.sent == []
+    assert sorted(bench.turn().splitlines()) == sorted((other + fin(1)).splitlines())
+    assert bench.connection.in_flight.count == 0
