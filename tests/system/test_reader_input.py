@@ -248,7 +248,7 @@ def test_a_handler_may_wait_with_a_list_that_was_handed_on_because_its_time_was_
         sizes.append(len(batch))
         gevent.sleep(0.01)
 
-    options: dict[str, Any] = {"batch_size": 8, "batch_wait": 0.05, "max_in_flight": 20, "handler_pool": pool}
+    options: dict[str, Any] = {"batch_size": 8, "batch_wait": 0.5, "max_in_flight": 20, "handler_pool": pool}
     with reader_on(broker, topic, handler, **options) as reader:
         wait_for(lambda: [one["ready_count"] for one in channel(broker, topic)["clients"]] == [20])
         broker.publish(topic, b"a", b"b")
