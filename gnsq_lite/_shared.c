@@ -58,12 +58,16 @@ leave_reading(State *state, PyObject *connection, PyObject *mine)
     } else {
         state->watched = NULL;
     }
-    lock_wake(waited);
     Py_XDECREF(next);
+    int done = 0;
     if (state->turn == 0 && state->watched != NULL && state->first != NULL) {
         state->turn = PyThread_get_thread_ident();
         state->turn_began = monotonic();
-    } else if (state->watched == NULL && see_to_all(state, connection, mine) < 0) {
+    } else if (state->watched == NULL) {
+        done = see_to_all(state, connection, mine);
+    }
+    lock_wake_alone(waited);
+    if (done < 0) {
         return -1;
     }
     /* Python handles signals in there, and nothing is held any more. */
@@ -153,7 +157,7 @@ follow(State *state, PyObject *connection, PyObject *mine, int *turn)
         gate->has_turn = 0;
         state->turn = PyThread_get_thread_ident();
         if (state->watched == NULL) { /* it may never publish again */
-            lock_wake(give_turn(state, next_answered(state)));
+            lock_wake_alone(give_turn(state, next_answered(state)));
         }
     }
     Py_DECREF(gate);

@@ -59,6 +59,8 @@ int lock_acquire(Lock *lock, double deadline);
 int *lock_open(Lock *lock);
 /* Wake who waits there, with the GIL or without: the memory is not looked at.  NULL: nobody. */
 void lock_wake(int *waited);
+/* Give the GIL away for that: who was woken with it held may have the core at once, and would only wait for the GIL. */
+void lock_wake_alone(int *waited);
 /* Return an open or held lock, or NULL with an exception. */
 Lock *lock_new(PyTypeObject *type, int held);
 extern PyType_Spec lock_spec;

@@ -189,7 +189,7 @@ int
 see_to_all(State *state, PyObject *connection, PyObject *mine)
 {
     if (state->watched == NULL) {
-        lock_wake(give_turn(state, next_answered(state))); /* who does the same */
+        lock_wake_alone(give_turn(state, next_answered(state))); /* who does the same */
     } else {
         end_turn(state);
     }

@@ -32,6 +32,16 @@ lock_wake(int *waited)
     }
 }
 
+void
+lock_wake_alone(int *waited)
+{
+    if (waited != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        lock_wake(waited);
+        Py_END_ALLOW_THREADS
+    }
+}
+
 /* Wait, without the GIL; return 0, or an errno. */
 static int
 wait_for(Lock *lock, const struct timespec *until)

@@ -72,7 +72,8 @@ succeed(State *state, PyObject *publication)
     if (gate != Py_None && ((Lock *)gate)->is_parked) {
         add_answered(state, (Lock *)gate);
     } else if (gate != Py_None) {
-        lock_wake(lock_open((Lock *)gate));
+        int *waited = lock_open((Lock *)gate);
+        lock_wake(((Lock *)gate)->is_carried ? NULL : waited); /* who is in carry() reads, or is awake */
     }
     return 0;
 }
