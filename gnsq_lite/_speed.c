@@ -73,9 +73,28 @@ typedef struct {
     Py_ssize_t tail, place_at, partition_at;
 } Kind;
 
+/* Find the slots of messages with a tail, which are nearly always of the type that was asked for last.  -1 with an
+   exception. */
+static int
+know_tailed(State *state, PyTypeObject *type, Kind *kind)
+{
+    if (type != state->tailed) {
+        if ((kind->place_at = slot_offset(type, "place", 1)) < 0 ||
+            (kind->partition_at = slot_offset(type, "partition", 1)) < 0) {
+            return -1;
+        }
+        state->place_at = kind->place_at;
+        state->partition_at = kind->partition_at;
+        Py_XSETREF(state->tailed, (PyTypeObject *)Py_NewRef((PyObject *)type));
+    }
+    kind->place_at = state->place_at;
+    kind->partition_at = state->partition_at;
+    return 0;
+}
+
 /* Fill *kind*; *read_at* in it is the caller's.  -1 with an exception. */
 static int
-know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
+know_kind(State *state, PyObject *make, PyObject *owner, Kind *kind)
 {
     PyObject *type = make;
     if (PyTuple_Check(make) && PyTuple_GET_SIZE(make) == 4) {
@@ -86,8 +105,7 @@ know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
             !PyType_IsSubtype((PyTypeObject *)type, state->message)) {
             return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "Tailed() of no messages"), -1);
         }
-        if ((kind->place_at = slot_offset((PyTypeObject *)type, "place", 1)) < 0 ||
-            (kind->partition_at = slot_offset((PyTypeObject *)type, "partition", 1)) < 0) {
+        if (know_tailed(state, (PyTypeObject *)type, kind) < 0) {
             return -1;
         }
     }
@@ -95,7 +113,7 @@ know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
         return 0;
     }
     kind->type = (PyTypeObject *)type;
-    kind->read_at = PyObject_GetAttrString(owner, "read_at");
+    kind->read_at = PyObject_GetAttr(owner, state->read_at_name);
     return kind->read_at == NULL ? -1 : 0;
 }
 
@@ -162,7 +180,7 @@ PyDoc_STRVAR(scan_doc, "scan($module, data, at, limit, make, owner, found, /)\n-
 static PyObject *
 scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    const State *state = state_of(module);
+    State *state = state_of(module);
     if (count != 6) {
         PyErr_Format(PyExc_TypeError, "scan() takes 6 arguments, not %zd", count);
         return NULL;
@@ -279,6 +297,7 @@ traverse(PyObject *module, visitproc visit, void *arg)
 {
     State *state = state_of(module);
     Py_VISIT(state->message);
+    Py_VISIT(state->tailed);
     Py_VISIT(state->fresh);
     Py_VISIT(state->kept);
     Py_VISIT(state->fins);
@@ -291,6 +310,7 @@ clear(PyObject *module)
 {
     State *state = state_of(module);
     Py_CLEAR(state->message);
+    Py_CLEAR(state->tailed);
     Py_CLEAR(state->fresh);
     Py_CLEAR(state->kept);
     Py_CLEAR(state->fins);
@@ -299,6 +319,7 @@ clear(PyObject *module)
     Py_CLEAR(state->finish);
     Py_CLEAR(state->handled);
     Py_CLEAR(state->fins_name);
+    Py_CLEAR(state->read_at_name);
     return 0;
 }
 

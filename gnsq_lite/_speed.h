@@ -15,9 +15,11 @@ typedef struct {
     PyObject *fresh;          /* what its token is at first */
     PyObject *kept;           /* and when its user answers later */
     Py_ssize_t offset[SLOTS]; /* where its slots are */
-    PyTypeObject *fins;       /* the types of _speed_run.c */
+    PyTypeObject *tailed;     /* the last one whose slots "place" and "partition" were asked for; NULL: none */
+    Py_ssize_t place_at, partition_at;
+    PyTypeObject *fins; /* the types of _speed_run.c */
     PyTypeObject *runner;
-    PyObject *popleft, *finish, *handled, *fins_name; /* names it looks up */
+    PyObject *popleft, *finish, *handled, *fins_name, *read_at_name; /* names it looks up */
 } State;
 
 static inline PyObject **

@@ -527,7 +527,9 @@ add_run_types(PyObject *module, State *state)
     state->finish = PyUnicode_InternFromString("finish");
     state->handled = PyUnicode_InternFromString("handled");
     state->fins_name = PyUnicode_InternFromString("fins");
-    if (state->popleft == NULL || state->finish == NULL || state->handled == NULL || state->fins_name == NULL) {
+    state->read_at_name = PyUnicode_InternFromString("read_at");
+    if (state->popleft == NULL || state->finish == NULL || state->handled == NULL || state->fins_name == NULL ||
+        state->read_at_name == NULL) {
         return -1;
     }
     state->fins = (PyTypeObject *)PyType_FromModuleAndSpec(module, &fins_spec, NULL);

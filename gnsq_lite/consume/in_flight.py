@@ -49,6 +49,15 @@ class InFlight:
                 self._keep_open()
         return self.count
 
+    def add_first(self, messages: list[Message], now: float) -> None:
+        """Do the same with one message where nothing is in flight."""
+        self.received_at = now
+        self.received += 1
+        self.count = self._kept = 1
+        self._at = 0
+        self._reads.clear()
+        self._reads.append(messages)
+
     def _forget_answered(self) -> None:
         """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
 

@@ -32,7 +32,7 @@ class OrderedConnection(SendsDirectly):
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: as ever, but at the cost of what one message needs that comes when no other is in flight."""
-        if self.in_flight.count or self._is_watched():
+        if self.in_flight.count or self._flow.watches or not self._share:
             return super()._take_messages(data)
         self.read_at = now = self.clock.now()
         messages = self._decoder.feed_messages(data)
@@ -41,7 +41,7 @@ class OrderedConnection(SendsDirectly):
         if len(messages) > 1 or not self._sequence.begins(messages[0]):
             self._on_messages(messages)
         else:
-            self.in_flight.add(messages, now)
+            self.in_flight.add_first(messages, now)
             self._messages_to.handle(messages)
         return True
 
@@ -62,16 +62,20 @@ class OrderedConnection(SendsDirectly):
             return
         # The server sends nothing before it has this one: a turn later it would not be a write less.
         self.finished += 1
-        self.in_flight.count -= 1
+        in_flight = self.in_flight
+        in_flight.count -= 1
         if stream.unsent or self._write is None:
             self._emit(commands.finish(message.id))
         else:
             self._send_here(commands.finish(message.id))
-        self._tell_flow(1, success=True)
+        if self._flow.watches or in_flight.count >= self._share:
+            self._tell_flow(1, success=True)
         if self._limit.rests:
             self._limit.look()
         if not self._sequence.ends(message):
             self._ask(self._sequence.finished, message)
+
+    handled = finish
 
     def _finish_soon(self, message: Message) -> None:
         self._ended.append(message)  # first: the FIN calls for a flush

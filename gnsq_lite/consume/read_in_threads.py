@@ -97,7 +97,8 @@ class ReadInThreads(SendsDirectly):
         """Send FIN and become the reader; False, and nothing is done, where there is more to do than that."""
         with self._lock:
             stream: Any = self._stream
-            if not self._is_lent or self._reader or self._due or stream.unsent or self._is_watched():
+            is_watched = self._flow.watches or not self._share
+            if is_watched or not self._is_lent or self._reader or self._due or stream.unsent:
                 return False
             if not self._ends(message):
                 return False
@@ -112,12 +113,13 @@ class ReadInThreads(SendsDirectly):
         with self._lock:
             self._reader = _NOBODY
             stream: Any = self._stream
-            if self._is_lent and data.__class__ is bytes and not self._is_watched():
+            is_more = self._flow.watches or not self._share or self.in_flight.count
+            if self._is_lent and data.__class__ is bytes and not is_more:
                 self.read_at = self.clock.now()
                 messages = self._decoder.feed_messages(data)
                 if messages and len(messages) == 1 and self._begins(messages[0]):
                     stream.bytes_in += len(data)
-                    self.in_flight.add(messages, self.read_at)
+                    self.in_flight.add_first(messages, self.read_at)
                     self._threads.take_next(messages[0])
                     return
             if stream.closed is not None:

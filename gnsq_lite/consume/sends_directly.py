@@ -30,10 +30,6 @@ class SendsDirectly(Subscribed):
         """Have what passes the stream by, where no bytes change on their way."""
         _, self._write, self._flags, _ = stream.calls()
 
-    def _is_watched(self) -> bool:
-        """Whether the flow control is to be told of each message."""
-        return self._flow.watches or not self._share
-
     def _send_here(self, data: bytes) -> None:
         """Send *data*, while nothing else waits to be sent; what nsqd does not take now is for the loop."""
         stream: Any = self._stream

@@ -93,7 +93,7 @@ class PartitionLeaders:
         if leaders is None or publication.request is not None or publication.batch or publication.leader is not None:
             return None  # who has a leader already has had its turn
         key, partition = publication.key, publication.partition
-        if self._shunned and key is None and partition is None:
+        if key is None and partition is None and self._shunned:
             return None
         leader = leaders.of(key, partition)
         if leader is not None:

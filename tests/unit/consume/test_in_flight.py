@@ -101,6 +101,23 @@ def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None
     assert flight.count == 0
 
 
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_the_first_in_flight_is_counted_as_any_other(before: int) -> None:
+    (flight, messages, connection), (other, _, _) = brought(before), brought(before)
+    for message in messages:
+        message.finish()
+    flight.count = other.count = 0
+    for number in range(2):  # as when the first of them is answered before the second comes
+        first = [Message(connection, 1, 1, b"%016d" % number, b"")]
+        flight.add_first(first, 1.0)
+        other.add(first, 1.0)
+        assert flight.unanswered() == first
+        for name in ("count", "received", "received_at", "_kept", "_at"):
+            assert getattr(flight, name) == getattr(other, name)
+        first[0].finish()
+        flight.count = other.count = 0
+
+
 @pytest.mark.rule("MSG-1")
 def test_a_message_that_was_sent_back_before_a_handler_began_it_is_not_handled() -> None:
     _, messages, connection = brought(2)

@@ -229,3 +229,18 @@ def test_c_refuses_a_class_without_those_slots() -> None:
         for kind in (int, Message):
             with pytest.raises((TypeError, AttributeError)):
                 speed.scan(data, 0, 1000, Tailed(kind, 0, 0, Message), OWNER, [])  # type: ignore[arg-type]
+
+
+def test_c_fills_the_slots_of_each_class_where_they_are() -> None:
+    class One(Message):
+        __slots__ = ("partition", "place")
+
+    class Other(Message):
+        __slots__ = ("_first", "partition", "place")
+
+    data = struct.pack(">iIqH16s", 30 + 6, 2, 7, 3, b"i" * 16) + b"atbody"
+    for kind in (One, Other, One, Other) if speed.is_accelerated else ():
+        found: list[Any] = []
+        speed.scan(data, 0, 1000, Tailed(kind, 2, 5, Message), SimpleNamespace(read_at=1.0), found)
+        assert (type(found[0]), found[0].place, found[0].partition, found[0].body) == (kind, b"at", 5, b"body")
+        assert not hasattr(found[0], "_first")
