@@ -68,6 +68,8 @@ class Stream:
         self._ending = False
         #: Whether a write that fails, because nsqd has closed, leaves the end to the reader, who gets what nsqd said.
         self.hears_out = False
+        #: Called in the hub when nsqd has taken all that was kept; it must not wait.
+        self.on_drained: Callable[[], None] | None = None
         self._readable: Any = self._hub.loop.io(sock.fileno(), _READ)
         self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
@@ -248,8 +250,8 @@ class Stream:
             self.stuck_since = None
             if self._ending:
                 self._shut(socket.SHUT_WR)
-            if self._sharing is not None:
-                self._sharing.drained()
+            if self.on_drained is not None:
+                self.on_drained()
             return
         self._push(self._chunks.popleft())
 
@@ -264,7 +266,7 @@ class Stream:
         except OSError:
             return False
         self._sock.setblocking(True)
-        self._sharing = sharing
+        self._sharing, self.on_drained = sharing, sharing.drained
         return True
 
     def calls(self) -> tuple[Callable[[int], bytes], Callable[[bytes, int], int], int, int]:

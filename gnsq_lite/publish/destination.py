@@ -65,6 +65,9 @@ class DestinationOwner(Protocol):
     def goes_elsewhere(self, publication: Publication, endpoint: Endpoint) -> bool:
         """Whether another nsqd that is not silent may take it instead."""
 
+    def flush(self, destination: Destination) -> None:
+        """Send what waits for it."""
+
     def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
         """It was silent, and has answered."""
 
@@ -91,10 +94,18 @@ class Destination:
         #: lock: the answers of a silent one are for the loop, which has it back.
         self.silent = False
         self.seen: Publication | None = None
+        #: It is connected and takes no more for now; only where the loop alone uses the connection.
+        self.full = False
 
     def send(self, publication: Publication) -> bool:
-        """Send it; False, and nothing was sent, where there is no connection, or it turns out to have ended."""
+        """Send it; False, and nothing was sent, where there is no connection, or none that takes it."""
         return self.connection is not None and self.connection.send_publish(publication)
+
+    def why_not(self) -> NSQError | str | None:
+        """Return why it gets no publishes now, as far as is known; from any thread."""
+        if self.connection is None:
+            return self.error or f"{self.endpoint}: no connection yet"
+        return f"{self.endpoint}: connected, and takes no more bytes" if self.full else None
 
     # -- answers; the connection's owner
 
@@ -181,13 +192,17 @@ class Destination:
 
     def on_connected(self, connection: Connection) -> None:
         """Its handshake is done."""
-        self.connection, self.error = connection, None
+        self.connection, self.error, self.full = connection, None, False
         self._owner.on_connected(self)
 
     def on_disconnected(self, connection: Connection) -> None:
         """It is gone."""
         self.connection = None
         self._owner.on_disconnected(self)
+
+    def on_room(self) -> None:
+        """It takes publishes again."""
+        self._owner.flush(self)
 
     def on_lost(self, reason: NSQError) -> Again:
         """Settle its unanswered publishes, or have them sent again in order.

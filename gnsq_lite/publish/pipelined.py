@@ -5,12 +5,13 @@ Most reads hold nothing but OKs.  Those are taken in the hub, without a switch t
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import ConnectionLost, NotSent
-from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.nested import WHY, comes_from, holding, holds
 from gnsq_lite.net.target import Owner, Target
@@ -31,6 +32,13 @@ class PublishOwner(Owner, Protocol):
 
     #: Whether it has left a publish unanswered, and its answers are the loop's; set and looked at under the lock.
     silent: bool
+    #: Whether it is sent nothing, until it has taken what it was sent.
+    full: bool
+    #: What is to be sent to it as soon as it can be.
+    waiting: deque[Publication]
+
+    def on_room(self) -> None:
+        """It is not full any more."""
 
     def on_disconnected(self, connection: Any) -> None:
         """It is gone; told again when its greenlet has noticed."""
@@ -56,23 +64,32 @@ class Pipelined(Connection):
         #: Whether a publish is on its way from *pending* to the socket, and what came meanwhile.
         self._sends = False
         self._behind: list[Publication] = []
+        #: Bytes that may be queued before somebody has to look how many nsqd has not taken.
+        self._room = MOST_UNSENT
 
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
         if self._stream is not None:
             self._stream.hears_out = True
+            self._stream.on_drained = self._regain_room
             if self._codec is None:
                 self._stream.offer(partial(self.loop.deliver, self._take_oks))
         super().run()
 
     @holds
     def send_publish(self, publication: Publication) -> bool:
-        """Send it; False, and nothing was sent, when the connection turns out to have ended; in the loop's thread."""
+        """Send it; in the loop's thread.
+
+        False, and nothing was sent, when the connection turns out to have ended, or when nsqd has not taken what it was
+        sent before: what waits for that in the Writer is not sent after its deadline, and another nsqd may get it.
+        """
         pending = self._pending
         command = publication.command()
         stream: Any = self._stream
         if self._sends:
             return self._put_behind(publication)
+        if self._room < 0 and not self._has_room():
+            return False
         if not pending and self.clock.now() - self.read_at > STALE and stream.has_ended():
             # Its greenlet will find out in a moment; the message need not be lost with it.
             self._destination.on_disconnected(self)
@@ -88,6 +105,7 @@ class Pipelined(Connection):
             if len(pending) > 1 or self._out:  # many that wait are joined, one is not
                 if len(pending) == MANY:
                     self.read_at_least(AT_ONCE)
+                self._room -= len(command)
                 self._out.append(command)  # what send() does, without the call
                 if not self._due:
                     self._due = True
@@ -116,8 +134,32 @@ class Pipelined(Connection):
     def _send_behind(self) -> None:
         behind, self._behind = self._behind, []
         for publication in behind:
-            if not publication.done():
-                self.send_publish(publication)
+            if not (publication.done() or self.send_publish(publication)):
+                self._destination.waiting.append(publication)
+
+    def _has_room(self) -> bool:
+        """Look whether nsqd has taken most of what it was sent; it is full if not."""
+        if not self._destination.full:
+            self._room = MOST_UNSENT - self.unsent() - sum(map(len, self._out))
+            self._destination.full = self._room < 0
+        return not self._destination.full
+
+    def _flush(self) -> None:
+        super()._flush()
+        if self._room < 0:
+            self._regain_room()
+
+    def _regain_room(self) -> None:
+        """Have publishes sent again that found no room, before any that come later; in the hub."""
+        if not self._destination.full:
+            return
+        try:
+            self._destination.full = False
+            self._destination.on_room()
+        except BaseException:  # interrupted: the others still wait
+            self._destination.full = True
+            self.loop.soon(self._regain_room)
+            raise
 
     def _deliver(self, data: bytes) -> None:
         self._partial = True

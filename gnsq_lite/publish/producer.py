@@ -191,9 +191,9 @@ class Producer:
         self.rotation.join(destination)
         if self._discovery is not None:
             self._discovery.connected(destination.endpoint)
-        self._flush(destination)
+        self.flush(destination)
 
-    def _flush(self, destination: Destination) -> None:
+    def flush(self, destination: Destination) -> None:
         """Send what waited for this one, or for any."""
         waiting, destination.waiting = destination.waiting, deque()
         for publication in waiting:
@@ -225,7 +225,7 @@ class Producer:
     def on_silent_answered(self, destination: Destination, in_time: bool) -> None:
         """Give it its turn again, now that it is no longer silent."""
         if self.rotation.answered(destination, in_time):
-            self._flush(destination)
+            self.flush(destination)
 
     def on_refused(self, publication: Publication, error: NsqdError, endpoint: Endpoint) -> None:
         """nsqd refused it; where its leader has moved, it follows."""
@@ -348,8 +348,7 @@ class Producer:
 
     def _reasons(self) -> list[NSQError | str]:
         """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
-        away = [each for each in list(self.destinations.values()) if each.connection is None]
-        known: list[NSQError | str] = [each.error or f"{each.endpoint}: no connection yet" for each in away]
+        known = [why for each in list(self.destinations.values()) if (why := each.why_not()) is not None]
         for discovery in () if known else (self._discovery, *self.leaders.discoveries()):
             known += [each.error for each in discovery.health().values() if each.error] if discovery else []
         return known

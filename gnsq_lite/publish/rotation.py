@@ -76,6 +76,8 @@ class Rotation:
                 return self._send_anyhow(publication)
             if destination.connection.send_publish(publication):
                 return True
+            if destination.full and all(each.full or each.silent for each in self.connected):
+                return False
 
     def _send_anyhow(self, publication: Publication) -> bool:
         """Send it to a silent one, which is better than nothing if no other may come."""
@@ -85,8 +87,8 @@ class Rotation:
         return silent is not None and silent.send(publication)
 
     def _least_bad(self) -> Destination | None:
-        """Return the silent one that owes the least; None where there is none."""
-        silent = [each for each in self.connected if each.silent]
+        """Return the silent one that owes the least, of those that take something; None where there is none."""
+        silent = [each for each in self.connected if each.silent and not each.full]
         return min(silent, key=lambda destination: len(destination.pending), default=None)
 
     def send_waiting(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from contextlib import suppress
 
@@ -54,6 +55,29 @@ def test_a_heartbeat_is_answered_while_nothing_else_comes() -> None:
         wait_for(lambda: bool(answered), 5.0)
         writer.close(timeout=0.1)
     assert answered[0].endswith(b"NOP\n")  # what is left of the last PUB may stand before it
+
+
+@pytest.mark.rule("PUB-1")
+def test_all_are_sent_once_nsqd_takes_bytes_again() -> None:
+    body, count = bytes(100_000), 300
+    go_on = threading.Event()
+
+    def take_them_later(connection: socket.socket) -> None:
+        shake_hands(connection)
+        go_on.wait(10.0)
+        left = count * len(b"PUB t\n" + bytes(4) + body)
+        while left:
+            left -= len(connection.recv(min(left, 1_000_000)))
+        connection.sendall(OK * count)
+        drain(connection)
+
+    with scripted(take_them_later) as server, Writer(server, publish_timeout=30.0) as writer:
+        sent = []
+        for _ in range(count):
+            sent.append(writer.publish_nowait("t", body))
+            time.sleep(0.0)
+        go_on.set()
+        assert [publication.result(30.0) for publication in sent] == [None] * count
 
 
 @pytest.mark.rule("PUB-1")

@@ -31,8 +31,7 @@ class Wire:
     """Stands in for a destination: takes publishes and answers none."""
 
     endpoint = Endpoint("nsqd", 4150)
-    error = None
-    shared = silent = False
+    shared = silent = full = False
 
     def __init__(self) -> None:
         self.connection = self
@@ -46,6 +45,8 @@ class Wire:
 
     def owes(self) -> list[Publication]:
         return [*self.pending, *self.waiting]
+
+    def why_not(self) -> None: ...
 
     def fall_silent(self, owed: Publication) -> bool:
         self.silent = True

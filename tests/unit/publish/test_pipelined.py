@@ -1,19 +1,25 @@
-"""Reads that hold nothing but OKs are taken in the hub; without a network and without waiting."""
+"""What is read in the hub, and what is sent to an nsqd that takes nothing; without a network and without waiting."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.net.connection import MOST_UNSENT
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue, Taken, count_oks
+from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.pipelined import MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from tests.fakes import FakeClock
+from tests.unit.publish.test_coalescing import end_turn
+from tests.unit.publish.test_rotation import Bench as Core
 
 OK = b"\0\0\0\6\0\0\0\0OK"
 
@@ -118,3 +124,180 @@ def test_an_interruption_among_the_answers_ends_the_connection_and_loses_no_publ
     assert [publication.done() for publication in bench.all] == [True, True, False]
     assert bench.taken.messages == 2
     assert list(bench.pending) == bench.all[2:]
+
+
+BODY = bytes(100_000)
+
+
+class Socket:
+    """Stands in for a stream: the kernel takes so many bytes, and keeps the rest until nsqd goes on."""
+
+    closed = None
+    unsent = 0
+
+    def __init__(self, room: int) -> None:
+        self.written, self.room = b"", room
+        self.on_drained: Callable[[], None]
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+        self.unsent = max(0, len(self.written) - self.room)
+
+    def has_ended(self) -> bool:
+        return False
+
+    def read_at_least(self, size: int) -> None:
+        pass
+
+    def drain(self, room: int) -> None:
+        """nsqd takes all, and then so many bytes."""
+        self.written, self.room, self.unsent = b"", room, 0
+        self.on_drained()
+
+
+class Stopped(Core):
+    """A Writer and its nsqds, each of which takes *room* bytes and then no more."""
+
+    def __init__(self, destinations: int = 1, room: int = 0) -> None:
+        super().__init__(destinations)
+        self.sockets = [Socket(room) for _ in self.destinations]
+        for destination, sock in zip(self.destinations, self.sockets, strict=True):
+            self.core.rotation.part(destination)
+            self.connect(destination, sock)
+
+    def connect(self, destination: Destination, sock: Socket) -> None:
+        connection: Any = destination.make_connection()
+        connection._stream = sock
+        sock.on_drained = connection._regain_room
+        destination.on_connected(connection)
+
+    def publish_many(self, count: int) -> list[Publication]:
+        """Publish, each in a turn of the loop."""
+        made = []
+        for _ in range(count):
+            made.append(self.publish_body())
+            end_turn()
+        return made
+
+    def publish_body(self) -> Publication:
+        deadline = self.clock.now() + 5.0
+        publication = Publication(self.core.loop, "t", (BODY + b"%09d" % len(self.everything()),), 5.0, deadline)
+        self.core.submit(publication)
+        return publication
+
+    def everything(self) -> list[Publication]:
+        return list(self.core._everything())
+
+
+#: How many of these bodies are more than may be unsent.
+FULL = MOST_UNSENT // len(BODY) + 1
+
+
+@pytest.mark.rule("PUB-2")
+def test_what_an_nsqd_that_takes_nothing_is_not_sent_leaves_with_its_deadline() -> None:
+    bench = Stopped()
+    made = bench.publish_many(3 * FULL)
+    assert bench.sockets[0].unsent <= MOST_UNSENT + 2 * len(BODY)
+    bench.later(5.0)
+    outcomes = [type(each._error) for each in made]
+    assert outcomes.count(errors.PublishTimeout) == len(bench.destinations[0].pending) <= FULL + 1
+    assert outcomes == sorted(outcomes, key=[errors.PublishTimeout, errors.NotSent].index)
+    with pytest.raises(errors.NotSent, match="within 5 s: nsqd0:4150: connected, and takes no more bytes"):
+        made[-1].result(0)
+    assert len(bench.everything()) == outcomes.count(errors.PublishTimeout)
+
+
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("room", [10**9, 2 * MOST_UNSENT, 0])
+def test_what_waited_for_room_goes_before_what_comes_later(room: int) -> None:
+    bench = Stopped()
+    sock = bench.sockets[0]
+    made = bench.publish_many(3 * FULL)
+    written = b""
+    for _ in range(10):
+        written += sock.written
+        sock.drain(room)
+        made.append(bench.publish_body())
+        end_turn()
+        assert sock.unsent <= MOST_UNSENT + 2 * len(BODY)
+    written += sock.written
+    assert written == b"".join(each.command() for each in made)
+    assert list(bench.destinations[0].pending) == made
+
+
+@pytest.mark.rule("PUB-4")
+def test_another_nsqd_gets_what_one_has_no_room_for() -> None:
+    bench = Stopped(destinations=2)
+    bench.sockets[1].room = 10**9
+    made = bench.publish_many(4 * FULL)
+    assert all(each.sent for each in made)
+    assert bench.sockets[0].unsent <= MOST_UNSENT + 2 * len(BODY)
+    assert sum(bench.owed()) == 4 * FULL
+    bench.later(5.0)
+    assert bench.destinations[0].silent
+    bench.lose(bench.destinations[1], errors.ConnectionLost("nsqd1", "gone"))
+    del bench.core.destinations[bench.destinations[1].endpoint]
+    waits = bench.publish_body()
+    for _ in range(3):
+        bench.core.rotation.look_again()  # where all are silent, one is better than nothing
+    assert not waits.sent
+    bench.sockets[0].drain(10**9)
+    assert waits.sent
+
+
+def test_a_new_connection_has_room() -> None:
+    bench = Stopped()
+    bench.publish_many(2 * FULL)
+    bench.lose(bench.destinations[0], errors.ConnectionLost("nsqd0", "gone"))
+    unsent = [each for each in bench.everything() if not each.done()]
+    sock = Socket(10**9)
+    bench.connect(bench.destinations[0], sock)
+    end_turn()
+    assert sock.written == b"".join(each.command() for each in unsent)
+    while bench.destinations[0].pending:
+        bench.answer(bench.destinations[0])
+    for _ in range(2 * FULL):  # one by one, which takes the other way to the socket
+        assert bench.publish_many(1)[0].sent
+        bench.answer(bench.destinations[0])
+
+
+def test_many_publishes_of_one_turn_wait_for_its_end_where_they_are_large() -> None:
+    bench = Stopped(room=10**9)
+    made = [bench.publish_body() for _ in range(3 * FULL)]
+    assert 0 < len(bench.destinations[0].pending) <= FULL + 1
+    for _ in range(3):
+        end_turn()
+    assert bench.sockets[0].written == b"".join(each.command() for each in made)
+
+
+def test_what_a_signal_handler_publishes_in_the_middle_of_one_that_takes_the_last_room_waits() -> None:
+    bench = Stopped()
+    bench.publish_many(FULL - 1)
+    connection: Any = bench.destinations[0].connection
+    connection._room = 0
+    nested = Publication(bench.core.loop, "t", (b"n",), 5.0, 5.0)
+    connection._behind.append(nested)
+    last = bench.publish_body()
+    end_turn()
+    assert last.sent
+    assert not nested.sent
+    assert nested in bench.everything()
+    bench.sockets[0].drain(10**9)
+    assert nested.sent
+
+
+def test_an_interruption_when_there_is_room_again_leaves_it_to_the_next_turn() -> None:
+    bench = Stopped()
+    made = bench.publish_many(2 * FULL)
+    send = bench.core.rotation._send_now
+
+    def interrupt(publication: Publication) -> bool:
+        bench.core.rotation._send_now = send
+        raise Interrupted
+
+    bench.core.rotation._send_now = interrupt
+    with pytest.raises(Interrupted):
+        bench.sockets[0].drain(10**9)
+    made.append(bench.publish_body())
+    end_turn()
+    assert list(bench.destinations[0].pending) == made

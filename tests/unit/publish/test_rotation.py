@@ -380,10 +380,7 @@ def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another()
     bench = Bench()
 
     class Lost:
-        connection = None
-
-        @property
-        def error(self) -> errors.NSQError:
+        def why_not(self) -> errors.NSQError:
             bench.core.destinations[Endpoint(f"nsqd{len(bench.core.destinations)}", 4150)] = bench.destinations[0]
             return errors.ConnectionLost("nsqd", "gone")
 
