@@ -73,7 +73,15 @@ class Loop:
         """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""
         if native_ident() == self.ident:
             self.soon(act)
-            return
+        else:
+            self.call_among_many(act)
+
+    def call_among_many(self, act: Callable[[], Any]) -> None:
+        """Do the same with one of many: the hub calls them all before it looks after its sockets again.
+
+        Of those that its own thread gives to gevent it calls as few as 50 where other threads want to run, and then
+        waits for its turn among them.
+        """
         self._inbox.append(act)
         if not self._signalled:  # set before the send, cleared before the drain: no wake-up is lost
             self._signalled = True

@@ -201,7 +201,7 @@ class Publication(Completion, Generic[Outcome]):
                 log_safely(log, logging.ERROR, "a callback of a publish to %s failed", self.topic, exc_info=error)
 
         # A thread that reads the answers of all holds a lock, which another publish wants too.
-        self._wakers.append((lambda: self._loop.call_soon(tell)) if self._loop.is_shared else tell)
+        self._wakers.append((lambda: self._loop.call_among_many(tell)) if self._loop.is_shared else tell)
         if self._done:
             tell()
 
