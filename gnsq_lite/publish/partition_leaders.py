@@ -167,17 +167,22 @@ class PartitionLeaders:
         if agreed is None:
             return
         lookup = agreed
+        if not lookup.endpoints:
+            for publication in (*topic.waiting, *topic.held):
+                publication.last_error = publication.last_error or NotSent(
+                    f"{publication.topic}: no nsqlookupd lists a partition of it that takes writes and may be connected"
+                    " to; does it exist?"
+                )
+            if topic.has_leaders():  # who lists nothing may know nothing; a leader tells at once
+                if not topic.fresh:
+                    self._place_waiting(topic)
+                return
         topic.fresh, topic.leaders = False, None  # and no thread chooses by it before what waits has its place
         if lookup.endpoints or topic.lookup is None:
             topic.lookup = topic.listed = lookup
         if lookup.endpoints:
             self._place_waiting(topic)
         else:
-            for publication in topic.waiting:
-                publication.last_error = publication.last_error or NotSent(
-                    f"{publication.topic}: no nsqlookupd lists a partition of it that takes writes and may be connected"
-                    " to; does it exist?"
-                )
             self._look_again(topic, _LOOK_AGAIN)
 
     def _round_over(self, topic: Topic) -> None:

@@ -45,6 +45,10 @@ class Topic:
         self.lookup = self.lookup.only(lambda each: each != leader)
         return True
 
+    def has_leaders(self) -> bool:
+        """Whether a leader is known that is not in doubt, of a partition: such an nsqd makes no topic by itself."""
+        return self.lookup is not None and any(each.partition is not None for each in self.lookup.endpoints)
+
     def is_led(self, partition: int | None) -> bool:
         """Whether that partition has a leader that is not in doubt."""
         return self.lookup is not None and any(each.partition == partition for each in self.lookup.endpoints)

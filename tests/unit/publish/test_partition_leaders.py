@@ -274,10 +274,16 @@ def test_an_nsqlookupd_that_lists_nothing_takes_nothing_away_while_another_lists
         core.leaders._learned(topic, lookup)
         return topic.fresh
 
+    def lose_all() -> None:
+        assert [topic.doubt(leader) for leader in LEADERS] == [True, True]
+
     try:
         assert not says("one", nothing)
-        assert [says("other", listed), says("one", nothing), says("other", nothing)] == [True, True, False]
+        assert [says("other", listed), says("one", nothing)] == [True, True]
+        lose_all()
+        assert [says("one", nothing), says("other", nothing)] == [True, False]
         assert says("other", listed)
+        lose_all()
         two.failing.add("other")  # what it said before may be long ago
         assert not says("one", nothing)
     finally:
@@ -319,6 +325,37 @@ def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_
     known.leaders._round_over(known.topic)
     assert known.sent == [(LEADERS[1], publication) for publication in (*lost, later)]
     assert known.leaders.in_thread(known.publication(1)) is LEADERS[1]
+
+
+@pytest.mark.rule("DISC-5")
+def test_known_leaders_are_used_where_no_nsqlookupd_lists_the_topic_any_more(known: Known) -> None:
+    known.learn()
+    assert {known.leaders.in_thread(known.publication()) for _ in range(4)} == set(LEADERS)
+    refused = known.publication(1)
+    known.refuses(refused)
+    lost = known.publication(1)
+    known.leaders.put_back([lost], LEADERS[1])
+    known.learn()
+    assert isinstance(refused.last_error, errors.NotLeaderError)
+    assert "does it exist?" in str(lost.last_error)
+    assert known.leaders.in_thread(known.publication(1)) is None  # left at once, and not asked again
+    known.leaders.put_back([known.publication(0)], None)  # what a silent one had
+    known.learn()
+    assert [endpoint for endpoint, _ in known.sent] == [LEADERS[0]]
+    assert known.leaders.in_thread(known.publication(0)) is LEADERS[0]
+    known.learn(*LEADERS)
+    assert sorted(known.sent[1:], key=lambda sent: sent[1].number) == [(LEADERS[1], each) for each in (refused, lost)]
+
+
+@pytest.mark.rule("YZ-14")
+def test_no_topic_is_made_again_at_an_nsqd_that_leads_nothing_and_is_not_listed_any_more(known: Known) -> None:
+    plain = Endpoint("plain", 1)
+    known.leaders._agreed = lambda topic, lookup: lookup
+    known.leaders._learned(known.topic, Lookup((plain,)))
+    known.learn()
+    known.leaders.send(known.publication())
+    assert not known.sent
+    assert list(known.topic.waiting)
 
 
 def test_a_lost_leader_is_back_when_all_nsqlookupds_fail_though_nothing_waits(known: Known) -> None:
