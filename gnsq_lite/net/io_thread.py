@@ -34,10 +34,13 @@ from gnsq_lite.net.os_threads import (
     native_ident,
     native_lock,
     park,
-    start_native_thread,
+    start_native_thread_soon,
 )
 
 log = logging.getLogger("gnsq_lite.net")
+
+#: Seconds that the I/O thread has to begin, before another is started in its place.
+_TO_BEGIN = 1.0
 
 _own: Loop | None = None
 _own_lock = native_lock()
@@ -71,25 +74,40 @@ def io_loop() -> Loop:
 
 
 def _start_own() -> Loop:
+    """Start the thread, and another as long as none has begun: what is aimed at one may hit before its first line."""
     made: list[Loop] = []
+    refused: list[RuntimeError] = []
     ready = native_held_lock()
 
     def run() -> None:
         loop = loop_here(keep_alive=True)
-        made.append(loop)
-        ready.release()
         while True:  # for good
             try:
+                if not made:
+                    made.append(loop)
+                if made[0] is not loop:  # so late that another came in its place
+                    loop.hub.destroy(destroy_loop=True)
+                    return
+                if ready.locked():
+                    ready.release()
                 loop.hub.switch()
             except BaseException:  # raised in this thread from outside; all Readers and Writers need it
                 with suppress(Exception):
                     log.exception("the I/O thread goes on")
 
-    try:
-        start_native_thread("gnsq_lite-io", run)
-    except RuntimeError as error:
-        raise NSQError(f"the I/O thread cannot be started: {error}") from error
-    ready.acquire()
+    def refuse(error: RuntimeError) -> None:
+        refused.append(error)
+        ready.release()
+
+    while not made:
+        try:
+            start_native_thread_soon("gnsq_lite-io", run, refuse)
+        except RuntimeError as error:
+            refused.append(error)
+        else:
+            ready.acquire(True, _TO_BEGIN)
+        if refused and not made:
+            raise NSQError(f"the I/O thread cannot be started: {refused[0]}") from refused[0]
     return made[0]
 
 
