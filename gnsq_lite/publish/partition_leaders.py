@@ -209,7 +209,7 @@ class PartitionLeaders:
                 other = self._dialect.agreed(said[address], said, failed, missing)
                 if other is not None and other.endpoints:
                     return None if other is topic.listed else other
-        return agreed
+        return agreed and topic.weigh(agreed, [said[address] for address in said.keys() - failed])
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from gnsq_lite.dialect import Endpoint, Lookup
@@ -48,6 +49,22 @@ class Topic:
     def has_leaders(self) -> bool:
         """Whether a leader is known that is not in doubt, of a partition: such an nsqd makes no topic by itself."""
         return self.lookup is not None and any(each.partition is not None for each in self.lookup.endpoints)
+
+    def weigh(self, lookup: Lookup, said: Sequence[Lookup]) -> Lookup:
+        """Return what counts of an answer, given what each nsqlookupd that works has *said* last.
+
+        Where they differ, nothing in their answers tells which is newer.  So those leaders go on that another lists,
+        until one refuses or is lost; then what somebody else lists comes first.
+        """
+        listed = self.listed
+        if listed is None or not listed.endpoints or listed.endpoints[0].partition is None:
+            return lookup
+        if self.lookup is not listed:
+            others = [each for each in said if each.endpoints and each.endpoints != listed.endpoints]
+            return others[0] if others and lookup.endpoints == listed.endpoints else lookup
+        adds = {each.partition for each in lookup.endpoints} - {each.partition for each in listed.endpoints}
+        goes_on = not adds and any(each.endpoints == listed.endpoints for each in said)
+        return lookup if lookup.endpoints == listed.endpoints or not goes_on else listed
 
     def is_led(self, partition: int | None) -> bool:
         """Whether that partition has a leader that is not in doubt."""

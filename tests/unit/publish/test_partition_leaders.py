@@ -290,6 +290,36 @@ def test_an_nsqlookupd_that_lists_nothing_takes_nothing_away_while_another_lists
         core.leaders.close()
 
 
+@pytest.mark.rule("DISC-2")
+def test_where_nsqlookupds_differ_the_leaders_go_on_that_have_not_refused() -> None:
+    core, topic = routed_core(FakeClock())
+    topic.discovery = two = TwoLookupds()
+    first, second = LEADERS, (Endpoint("b", 1, 0), Endpoint("a", 1, 1))
+    third = (*second, Endpoint("a", 1, 2))
+
+    def says(name: str, leaders: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+        layout = TopicLayout(partition_num=3, partitions=dict(enumerate(leaders)), has_meta=True)
+        lookup = two.said[name] = Lookup(leaders, layout)
+        core.leaders._learned(topic, lookup)
+        assert topic.fresh
+        return topic.lookup.endpoints if topic.lookup else ()
+
+    try:
+        assert [says("one", first), says("other", second), says("one", first)] == [first] * 3
+        assert topic.doubt(first[0])
+        assert [says("one", first), says("one", first), says("other", second)] == [second] * 3
+        assert topic.doubt(second[1])
+        assert [says("other", second), says("one", first), says("other", second)] == [first] * 3
+        assert topic.doubt(first[0])
+        assert says("other", second) == second
+        assert [says("one", third), says("other", second)] == [third] * 2  # which knows one more
+        assert [says("other", first), says("one", first)] == [third, first]  # nobody lists the others any more
+        two.failing.add("other")
+        assert says("one", second) == second
+    finally:
+        core.leaders.close()
+
+
 @pytest.mark.rule("YZ-5")
 def test_what_a_leader_refuses_late_goes_to_the_new_one_before_what_comes_next(known: Known) -> None:
     moved = Endpoint("c", 1, 1)
@@ -345,6 +375,12 @@ def test_known_leaders_are_used_where_no_nsqlookupd_lists_the_topic_any_more(kno
     assert known.leaders.in_thread(known.publication(0)) is LEADERS[0]
     known.learn(*LEADERS)
     assert sorted(known.sent[1:], key=lambda sent: sent[1].number) == [(LEADERS[1], each) for each in (refused, lost)]
+
+
+def test_plain_nsqlookupds_that_list_different_nsqds_all_count(known: Known) -> None:
+    plain = [Lookup((Endpoint(name, 1),)) for name in ("a", "b")]
+    known.topic.lookup = known.topic.listed = plain[0]
+    assert known.topic.weigh(plain[1], plain) is plain[1]
 
 
 @pytest.mark.rule("YZ-14")
