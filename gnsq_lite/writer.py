@@ -211,8 +211,12 @@ class Writer(Generic[Outcome]):
         if getpid() != self._pid:
             look_for_fork()
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
-        core.outcomes.backlog.reserve(publication, len(publication.bodies[0]))
-        core.carry(publication)
+        try:
+            core.outcomes.backlog.reserve(publication, len(publication.bodies[0]))
+            core.carry(publication)
+        except BaseException:
+            core.outcomes.left(publication)
+            raise
         return publication
 
     @overload
@@ -282,8 +286,7 @@ class Writer(Generic[Outcome]):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
         look_for_fork()
-        core = self._core
-        if core is None:
+        if (core := self._core) is None:
             return
         seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
         if not run_in_loop(core.loop, core.outcomes.drain, seconds, timeout=seconds + GRACE):
@@ -296,8 +299,7 @@ class Writer(Generic[Outcome]):
         """
         look_for_fork()
         self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
-        core = self._core
-        if core is not None and not (core.ended or core.loop.stopped):
+        if (core := self._core) is not None and not (core.ended or core.loop.stopped):
             run_or_leave(core.loop, core.close, timeout)
 
     @property
@@ -312,8 +314,7 @@ class Writer(Generic[Outcome]):
         when some greenlet holds up all others.
         """
         look_for_fork()
-        core = self._core
-        if core is None:
+        if (core := self._core) is None:
             state = "closed" if self._closed else "idle"
             return WriterStats(state=state, connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
         return look_in_loop(core.loop, writer_stats, core, timeout)  # type: ignore[no-any-return]

@@ -45,7 +45,7 @@ class BatchFeeder:
         due = self._batcher.next_tick
         if due is None:
             self._stop_timer()
-        elif self._timer is None:
+        elif self._timer is None or not self._timer.active:
             self._timer = self._loop.hub.loop.timer(max(0.0, due - self._clock.now()))
             self._timer.start(self._on_time, update=True)
 

@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from gevent.event import Event
 
@@ -13,7 +14,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, lasting
 from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.waiting import Completion, run_in_loop, wait_or_set
 
@@ -57,6 +58,7 @@ class Closing:
         self._refuse, self._stop_discovery, self._end = refuse, stop_discovery, end
         #: Whether it has begun: what still comes goes back.
         self.begun = False
+        self._task: Any = None
         #: Handlers that still ran when the time was over.
         self.abandoned = 0
         self._close_by = self._asked_at = float("inf")
@@ -81,10 +83,11 @@ class Closing:
         """
         self._close_by = min(self._close_by, self._clock.now() + timeout)
         self._news.set()
-        if not self.begun:
-            self.begun = True
+        is_dead = self._task is not None and self._task.ready() and not self.ended.done()
+        if is_dead or not self.begun:
             self._refuse()
-            self.loop.spawn("closing", self._close)
+            self._task = self.loop.spawn("closing", lasting, self._close)
+            self.begun = True  # last: should a signal handler raise in here, the next call begins anew
 
     def _close(self) -> None:
         """CLS to all; what no handler has begun goes back with REQ 0; those that run finish and answer.
@@ -108,7 +111,7 @@ class Closing:
             self._wait_until(lambda: not self.loop.has_queued_calls(), lambda: lingers)
             self._wait_until(lambda: all(self._is_gone(c) for c in connections), lambda: lingers)
         finally:
-            self._end()
+            lasting(self._end)
 
     def leave(self) -> Callable[[], tuple[int, str] | None]:
         """Give back what is here, as the interpreter exits; return a function that tells how much is still here."""

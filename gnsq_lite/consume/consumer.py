@@ -167,13 +167,13 @@ class Consumer:
     def on_disconnected(self, connection: Subscribed) -> None:
         """A connection is gone."""
         if self.connections.get(connection.endpoint) is connection:
-            del self.connections[connection.endpoint]
+            self.flow.parted(connection.endpoint)
+            self._drop_queued(connection)
             self.received_before += connection.received
             self.finished_before += connection.finished
             self.requeued_before += connection.requeued
             self.expired_before += connection.expired
-            self.flow.parted(connection.endpoint)
-            self._drop_queued(connection)
+            del self.connections[connection.endpoint]
         self.end.look()
 
     def _send_ready(self, endpoint: Endpoint, count: int) -> None:

@@ -51,7 +51,6 @@ class GreenletPool(_LoopPool):
         self._idle: list[Any] = []
         #: Workers whose turn was over before the queue was empty.
         self._gave_way: deque[Any] = deque()
-        self._workers = 0
         self._pump_due = False
         #: The turn of the loop in which handlers ran last, by the loop's own clock.
         self._turn, self._now = 0.0, loop.hub.loop.now
@@ -97,12 +96,16 @@ class GreenletPool(_LoopPool):
     def _run_workers(self) -> None:
         ends = time.monotonic() + SLICE
         while self._queue or self._gave_way:
+            # Who is taken out is resumed with no call in between, in which a signal handler could raise.
             if self._gave_way:
-                self._gave_way.popleft().switch()
+                worker = self._gave_way[0]
+                del self._gave_way[0]
+                worker.switch()
             elif self._idle:
-                self._idle.pop().switch()
-            elif self._workers < self._concurrency and not self._closed:
-                self._workers += 1
+                worker = self._idle[-1]
+                del self._idle[-1]
+                worker.switch()
+            elif len(self.seats) < self._concurrency and not self._closed:
                 greenlet(self._work, self._loop.hub).switch()
             else:
                 return  # whoever is done first takes the next
@@ -114,15 +117,15 @@ class GreenletPool(_LoopPool):
         queue, runner = self._queue, self._runner
         me, hub = getcurrent(), self._loop.hub
         seat = [me, None]
-        self.seats.append(seat)
         try:
+            self.seats += (seat,)
             while True:
                 if runner.drain(queue, seat) == TURN_OVER:
                     while not self._pump_due:
                         self._pump_later()
                     self._gave_way += (me,)  # no call: a signal handler in between, which waits, would be resumed
                     hub.switch()
-                elif self._closed or self._workers > self._concurrency:
+                elif self._closed or len(self.seats) > self._concurrency:
                     return
                 else:
                     self._idle += (me,)  # likewise
@@ -131,17 +134,21 @@ class GreenletPool(_LoopPool):
             self._on_exit(error)
         finally:
             self.seats.remove(seat)
-            self._workers -= 1
             self._count()
             if queue:
                 self._pump_soon()
 
+    def look(self, now: float) -> None:
+        """Pump, where that may have been ended by a signal handler's exception."""
+        if self._queue or self._gave_way:
+            self._loop.soon(self._pump)
+
     def _count(self) -> None:
-        self._runner.surplus = self._workers - self._concurrency
+        self._runner.surplus = len(self.seats) - self._concurrency
 
     def busy(self) -> int:
         """Handlers running."""
-        return self._workers - len(self._idle) - len(self._gave_way)
+        return len(self.seats) - len(self._idle) - len(self._gave_way)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the limit; surplus workers end with their job."""

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 from gnsq_lite.consume.sends_directly import SendsDirectly
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError
 from gnsq_lite.message import Message
+from gnsq_lite.net.lost import lost
 from gnsq_lite.net.os_threads import native_rlock
-from gnsq_lite.net.stream import READ_SIZE, Stream, lost
+from gnsq_lite.net.stream import READ_SIZE, Stream
 from gnsq_lite.wire import commands
 
 #: Seconds that a thread waits for the next message, about.

@@ -22,7 +22,7 @@ from gnsq_lite.message import (
     is_open,
     unless_answered,
 )
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, pass_on
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
 from gnsq_lite.speed import Runner, all_new
@@ -177,10 +177,14 @@ class HandlerOutcomes:
         self._stop_partition, self._on_exit = stop_partition, on_exit
         #: Messages that are being given up, by their id(): a time limit may end the handler, or on_give_up itself.
         self._giving_up: dict[int, object] = {}
+        #: What ends the Reader, as handlers raised it.
+        self._ends: list[BaseException] = []
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the unanswered messages of a handler that raised; then log, and call the hooks."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            self._ends.append(error)
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
@@ -244,7 +248,8 @@ class HandlerOutcomes:
             unless_answered(message.requeue)
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
-        except BaseException:
+        except BaseException as error:
+            self._ends.append(error)
             unless_answered(message.requeue)
             raise
         else:
@@ -264,11 +269,17 @@ class HandlerOutcomes:
         connection.skipped(message)
 
     def on_exit(self, error: BaseException) -> None:
-        """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only."""
+        """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only.
+
+        What a signal handler raises beside all handlers, in the loop's thread, is the main greenlet's.
+        """
         if isinstance(error, TimeLimitExceeded):
             return  # it was logged, as any failure is
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        ends = isinstance(error, (KeyboardInterrupt, SystemExit))
+        if ends and (not self._loop.is_here() or any(each is error for each in self._ends)):
             self._loop.call_soon(lambda: self._on_exit(error))
+        elif ends or isinstance(error, Exception):
+            pass_on(error)
         else:
             said = "a handler raised %s; its message was requeued"
             log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

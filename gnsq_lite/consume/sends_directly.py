@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.net.stream import Stream, lost
+from gnsq_lite.net.lost import lost
+from gnsq_lite.net.stream import Stream
 
 
 class SendsDirectly(Subscribed):

@@ -18,6 +18,7 @@ from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
@@ -55,6 +56,7 @@ class Subscribed(Connection):
         #: Messages that were received and not answered (MSG-5).
         self.in_flight = InFlight()
         self.finished = self.requeued = self.expired = self.answers_lost = 0
+        self._seen = (0, 0)  # what these and the messages received came to at the last look, and what was missing
         self._fins = Fins(partial(loop.call_soon, self._flush))
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
         self.fins: Fins | None = self._fins
@@ -174,7 +176,7 @@ class Subscribed(Connection):
         """Have a tick in so many seconds, or before."""
         due = self.clock.now() + after
         if self._delivery_timer is not None:
-            if due > self._look_at - TICK / 2:
+            if due > self._look_at - TICK / 2 and self._delivery_timer.active:
                 return
             self._stop_delivery()
         self._look_at = due
@@ -268,48 +270,52 @@ class Subscribed(Connection):
     def _flush(self) -> None:
         # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
-        delivery = self._delivery
-        if delivery is not None and not delivery.is_full:
-            answers = 0 if self._out or self._reqs else len(self._fins)
-            # None may be so late that its message may be nsqd's again meanwhile.
-            young = self.clock.now() - self.msg_timeout / 2
-            if delivery.keeps(self.in_flight.count, answers) and self.in_flight.is_young(young):
-                self._watch_delivery(delivery)
+        try:
+            delivery = self._delivery
+            if delivery is not None and not delivery.is_full:
+                answers = 0 if self._out or self._reqs else len(self._fins)
+                # None may be so late that its message may be nsqd's again meanwhile.
+                young = self.clock.now() - self.msg_timeout / 2
+                if delivery.keeps(self.in_flight.count, answers) and self.in_flight.is_young(young):
+                    self._watch_delivery(delivery)
+                    return
+            data = self._take(self._out) if self._out else b""
+            requeued = len(self._reqs)
+            if requeued:
+                data += b"".join(self._reqs[:requeued])
+                del self._reqs[:requeued]
+            fins, finished = self._fins.take()
+            data = data + fins if data else fins
+            if self._stream is None or self._stream.closed is not None:
+                self.answers_lost += finished + requeued
+                self._messages_to.on_answers_lost(finished + requeued)
                 return
-        data = self._take(self._out) if self._out else b""
-        requeued = len(self._reqs)
-        if requeued:
-            data += b"".join(self._reqs[:requeued])
-            del self._reqs[:requeued]
-        fins, finished = self._fins.take()
-        data = data + fins if data else fins
-        if self._stream is None or self._stream.closed is not None:
-            self.answers_lost += finished + requeued
-            self._messages_to.on_answers_lost(finished + requeued)
-            return
-        if finished or requeued:
-            self.finished += finished
-            self.requeued += requeued
-            self.in_flight.count -= finished + requeued
-        if delivery is not None:
-            is_told = self._delivery_timer is None or not delivery.is_full
-            if is_told and (finished or requeued):
-                delivery.answered(self.in_flight.count)
-            ready = delivery.take()
-            if ready is not None:
-                data = commands.ready(ready) + data
-            if is_told:
-                self._watch_delivery(delivery)
-        if not data:
-            return
-        if finished or requeued:  # the RDY that may follow goes out after these
-            self._tell_flow(finished + requeued, success=finished > 0)
-        self._emit(data)
-        if finished or requeued:
-            if self._limit.rests:
-                self._limit.look()
-            if self._on_answered is not None:
-                self._on_answered()
+            if finished or requeued:
+                self.finished += finished
+                self.requeued += requeued
+                self.in_flight.count -= finished + requeued
+            if delivery is not None:
+                is_told = self._delivery_timer is None or not delivery.is_full
+                if is_told and (finished or requeued):
+                    delivery.answered(self.in_flight.count)
+                ready = delivery.take()
+                if ready is not None:
+                    data = commands.ready(ready) + data
+                if is_told:
+                    self._watch_delivery(delivery)
+            if not data:
+                return
+            if finished or requeued:  # the RDY that may follow goes out after these
+                self._tell_flow(finished + requeued, success=finished > 0)
+            self._emit(data)
+            if finished or requeued:
+                if self._limit.rests:
+                    self._limit.look()
+                if self._on_answered is not None:
+                    self._on_answered()
+        except BaseException:  # what was taken may be lost
+            self.close(interrupted(self.address))
+            raise
 
     def _tell_flow(self, answered: int, expired: int = 0, *, success: bool = False) -> None:
         """So many are in flight no more: tell the flow control, where that may change a RDY."""
@@ -324,6 +330,8 @@ class Subscribed(Connection):
             self.read_at = now
             self.send(commands.NOP)
         super().check(now)
+        if len(self._fins):
+            self._flush_soon()
         self._limit.look()
 
     def count_out(self, now: float) -> list[Message]:
@@ -331,15 +339,29 @@ class Subscribed(Connection):
         if not self.is_open():
             return []
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
-        if late:
-            self.expired += len(late)
+        count = len(late) + self._lost_answers()
+        if count:
+            self.expired += count
             if self._delivery is not None:
                 self._delivery.expired(self.in_flight.count)
                 self._follow(self._delivery)
             text = "%s: %d messages were not answered in time; nsqd sends them again"
-            log_safely(log, logging.WARNING, text, self.address, len(late))
-            self._tell_flow(0, len(late))
+            log_safely(log, logging.WARNING, text, self.address, count)
+            self._tell_flow(0, count)
         return late
+
+    def _lost_answers(self) -> int:
+        """Count out messages that were claimed, and no answer followed: a signal handler has raised in between.
+
+        They are missing at two looks with nothing else in between, as an answer may be on its way to here.
+        """
+        if self.fins is None or self.loop.is_shared:
+            return 0  # no signal handler runs there; and an ordered connection keeps some answers itself
+        moved, missing = self.received + self.finished + self.requeued + self.expired, self.in_flight.missing()
+        if self._seen != (moved, missing):
+            self._seen, missing = (moved, missing), 0
+        self.in_flight.count -= missing
+        return missing
 
     # -- the end
 

@@ -27,6 +27,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import SLICE, Loop, let_io
+from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints
@@ -87,8 +88,8 @@ class Connection:
         sock = dial(self.loop, host, port, self.options.connect_timeout)
         self._stream = stream = Stream(self.loop, sock, self.address)
         limit = gevent.Timeout(self.options.handshake_timeout)
-        limit.start()
         try:
+            limit.start()
             self._adopt(self._shake_hands(stream, host))
         except gevent.Timeout as expired:
             self.close(ConnectionLost(self.address, "given up"))
@@ -256,7 +257,11 @@ class Connection:
 
     def _flush(self) -> None:
         self._due = False
-        self._emit(self._take(self._out))
+        try:
+            self._emit(self._take(self._out))
+        except BaseException:
+            self.close(interrupted(self.address))
+            raise
 
     @staticmethod
     def _take(queue: list[bytes]) -> bytes:
@@ -282,6 +287,10 @@ class Connection:
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
         self.complaints.log_due(now)
+        self.loop.look_after()
+        stream.look_after()
+        if self._due:  # else it may be due for good, where a signal handler has raised in the hub
+            self._flush()
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
             why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"

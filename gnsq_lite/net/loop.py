@@ -113,8 +113,8 @@ class Loop:
 
     def _begin_queued_calls(self) -> None:
         if not self._runs_queued_calls:
+            self.spawn("queued calls", lasting, self._run_queued_calls)
             self._runs_queued_calls = True
-            self.spawn("queued calls", self._run_queued_calls)
 
     def _run_queued_calls(self) -> None:
         try:
@@ -124,6 +124,13 @@ class Loop:
             self._runs_queued_calls = False
             if self._queued_calls:  # interrupted
                 self._begin_queued_calls()
+
+    def look_after(self) -> None:
+        """Call again what a signal handler's exception may have ended; about once a second, by whoever uses it."""
+        if self._ready:
+            self.soon(self._resume)
+        if self._inbox:
+            self._async.send()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
@@ -155,7 +162,8 @@ class Loop:
         try:
             while ready and self._turns > 0:
                 self._turns -= 1
-                greenlet = ready.popleft()
+                greenlet = ready[0]
+                del ready[0]  # not popleft(), in whose call a signal handler that raises would lose it
                 if greenlet is not None:
                     greenlet.switch(RESUMED)
         finally:  # a bare greenlet that dies of an exception raises it here
@@ -176,7 +184,8 @@ class Loop:
                 following = None
                 if self._turns and ready:
                     self._turns -= 1
-                    following = ready.popleft()
+                    following = ready[0]
+                    del ready[0]
                 if outcome is not None:
                     if body:
                         over = outcome.closed
@@ -232,6 +241,15 @@ def lasting(run: Callable[..., Any], *args: Any) -> None:
             raise
         except BaseException as error:
             raised = error
+
+
+def surely(act: Callable[[], Any]) -> None:
+    """Call *act*, and once more where a signal handler raises in it, before that is raised on."""
+    try:
+        act()
+    except BaseException:
+        act()
+        raise
 
 
 def pass_on(error: BaseException) -> None:

@@ -5,7 +5,6 @@ TLS is in :mod:`gnsq_lite.net.tls`.  What is raised is the library's own, and na
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import struct
@@ -15,12 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gevent import monkey
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, surely
+from gnsq_lite.net.lost import interrupted, lost, peer_has_closed
 from gnsq_lite.net.target import SocketSharing
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
@@ -30,23 +29,12 @@ READ_SIZE = 64 * 1024
 #: Seconds after which a read that waits for more takes what is there.
 PATIENCE = 0.01
 
-_HANGUP = getattr(select, "POLLRDHUP", 0)
-#: gevent's own would turn the loop.
-_poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
-
 _READ, _WRITE = 1, 2
 
 #: The loop never blocks, even where threads block in the same socket.
 _DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
 #: How long a thread waits in one read: so late may it be to see that its own deadline has passed.
 _WAIT_US = 20_000
-
-
-def lost(address: str, error: OSError) -> NSQConnectionError:
-    """Return the library's error for one on an open connection, which may be it already."""
-    if isinstance(error, NSQConnectionError):
-        return error
-    return ConnectionLost(address, f"connection lost: {error.strerror or error}")
 
 
 class Stream:
@@ -118,12 +106,25 @@ class Stream:
             self._readable.start(self._on_readable)
 
     def _on_readable(self) -> None:
-        waiting = self._waiting
-        if waiting is None or not (self._sharing is None or self._sharing.loop_reads()):
-            self._readable.stop()  # nobody reads now, or a thread: do not be called in a circle
-        elif self._offer is None or not self._offer():
-            self._waiting = None
-            waiting.switch()
+        try:
+            waiting = self._waiting
+            if waiting is None or not (self._sharing is None or self._sharing.loop_reads()):
+                self._readable.stop()  # nobody reads now, or a thread: do not be called in a circle
+            elif self._offer is None or not self._offer():
+                self._waiting = None
+                waiting.switch()
+        except BaseException:
+            self._loop.soon(self.look_after)
+            raise
+
+    def look_after(self) -> None:
+        """Go on where a signal handler has raised in the hub: gevent ends a watcher whose callback raises."""
+        if self.closed is None and self._sharing is None:
+            if self._waiting is not None:
+                self.watch()
+                self._loop.soon(self._take_given)
+            if self._chunks:
+                self._go_on_sending()
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
@@ -138,21 +139,21 @@ class Stream:
         if self._given:
             return False
         try:
-            data = self._sock.recv(READ_SIZE, _DONTWAIT) or self.decrypt(b"")
-        except (BlockingIOError, InterruptedError):
-            return True
-        except OSError as error:
-            self._given.append(lost(self.address, error))
-            return False
-        self.bytes_in += len(data)
-        try:
+            try:
+                data = self._sock.recv(READ_SIZE, _DONTWAIT) or self.decrypt(b"")
+            except (BlockingIOError, InterruptedError):
+                return True
+            except OSError as error:
+                self._given.append(lost(self.address, error))
+                return False
+            self.bytes_in += len(data)
             if take(data):
                 return True
             self._given.append(data)
         except Exception as error:
             self._given.append(error)
-        except BaseException:  # interrupted: how far it had come is not known
-            self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of a read"))
+        except BaseException:  # how far it had come is not known
+            self.close(interrupted(self.address))
             raise
         return False
 
@@ -182,7 +183,7 @@ class Stream:
             return True
         try:
             if self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT):
-                return self._peer_has_closed()
+                return peer_has_closed(self._sock)
             error: NSQConnectionError = ConnectionLost(self.address, "connection closed by nsqd")
         except (BlockingIOError, InterruptedError):
             return False
@@ -190,14 +191,6 @@ class Stream:
             error = lost(self.address, failed)
         self.close(error)
         return True
-
-    def _peer_has_closed(self) -> bool:
-        """Look past what is there to be read; a system without POLLRDHUP cannot."""
-        if _poll is None:
-            return False
-        poll = _poll()
-        poll.register(self._sock.fileno(), _HANGUP)
-        return bool(poll.poll(0))
 
     # -- writing
 
@@ -245,15 +238,19 @@ class Stream:
                 self._writable.start(self._on_writable)
 
     def _on_writable(self) -> None:
-        if not self._chunks:
+        try:
+            if self._chunks:
+                self._push(self._chunks.popleft())
+                return
             self._writable.stop()
             self.stuck_since = None
             if self._ending:
                 self._shut(socket.SHUT_WR)
             if self.on_drained is not None:
                 self.on_drained()
-            return
-        self._push(self._chunks.popleft())
+        except BaseException:  # how much was sent is not known
+            self.close(interrupted(self.address))
+            raise
 
     # -- beside threads, who ask *sharing* for their turn
 
@@ -354,9 +351,11 @@ class Stream:
 
     def close(self, reason: NSQConnectionError) -> None:
         """Close; who reads gets *reason*.  In the loop's thread; a second call does nothing."""
-        if self.closed is not None:
-            return
-        self.closed = reason
+        if self.closed is None:
+            self.closed = reason
+            surely(self._end)
+
+    def _end(self) -> None:
         sharing = self._sharing
         alone = sharing is None or sharing.leave()
         may_speak = not self._chunks and (sharing is None or not sharing.sends())

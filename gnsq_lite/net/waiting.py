@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
@@ -12,7 +13,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.loop import Loop, loop_here
+from gnsq_lite.net.loop import Loop, loop_here, surely
 from gnsq_lite.net.nested import WHY, holding, is_nested, must_not_wait
 from gnsq_lite.net.os_threads import interpreter_exit, native_held_lock
 
@@ -40,9 +41,12 @@ class Completion:
             return False
         self._value, self._error = value, error
         self._done = True  # before the wakers are read: who waits adds its waker first and looks again
+        surely(self._wake)
+        return True
+
+    def _wake(self) -> None:
         for wake in tuple(self._wakers):
             wake()
-        return True
 
     def done(self) -> bool:
         """Whether the result is there."""
@@ -94,7 +98,7 @@ def _is_any_done(completions: Sequence[Completion]) -> bool:
 class Parking:
     """A place for one wait: ``park()`` returns once ``wake()`` was called, in whatever thread."""
 
-    __slots__ = ("_lock", "_loop", "_waiter", "_woken")
+    __slots__ = ("_lock", "_loop", "_resume", "_waiter", "_woken")
 
     def __init__(self) -> None:
         self._woken = False
@@ -107,6 +111,7 @@ class Parking:
             # It takes its greenlet and gives way in one step.  A signal handler that came in between, and waited for
             # something of its own, would be resumed in its place.
             self._waiter: Any = Waiter(self._loop.hub)
+            self._resume = partial(self._waiter.switch, None)  # nothing of Python's, where a handler could raise
 
     def wake(self) -> None:
         """End the wait, or make the one to come return at once.  From any thread, any number of times."""
@@ -119,10 +124,11 @@ class Parking:
             except RuntimeError:  # two wakers met
                 pass
         else:
-            self._loop.call_soon(self._resume)
-
-    def _resume(self) -> None:
-        self._waiter.switch(None)
+            try:
+                self._loop.call_soon(self._resume)
+            except BaseException:
+                self._woken = False  # unless it is told again
+                raise
 
     def park(self, timeout: float | None = None) -> bool:
         """Wait until woken, at most *timeout* seconds; return whether it was woken."""

@@ -25,24 +25,25 @@ class Backlog:
 
     def reserve(self, publication: Publication, size: int) -> None:
         """Count a publish; from any thread, without waiting.  Raises BacklogFull."""
-        lock = self._lock
-        if lock.acquire(False):
-            try:
+        # "with" takes it and knows that it has in one step, in whose middle no signal handler can raise.
+        if not self._lock.locked():
+            with self._lock:
                 while self._aside:
-                    self._reserved += self._aside.pop()
+                    self._reserved += self._aside[0]
+                    del self._aside[0]
                 self._check(self._reserved - self._released - self._taken.bytes + size)
                 self._reserved += size
-            finally:
-                lock.release()
+                publication.cost = size  # at once: so it is taken off again, whatever a signal handler raises
         else:  # another thread's, or that of a call in whose middle a signal handler came
             self._check(self.size + size)
-            self._aside.append(size)
-        publication.cost = size
+            self._aside += (size,)
+            publication.cost = size
 
     def _check(self, size: int) -> None:
         if size > self._most:
             raise BacklogFull(f"{self._most} bytes are unanswered already (max_pending); nothing was sent")
 
-    def release(self, size: int) -> None:
-        """Take off *size* bytes that have their outcome, in the loop; those that a read of OKs took are off already."""
+    def release(self, publication: Publication) -> None:
+        """Take off, once, what has its outcome, in the loop; what a read of OKs took is off already."""
+        size, publication.cost = publication.cost, 0
         self._released += size

@@ -92,7 +92,9 @@ class Gathering(Publication):
         sent = [(whose, body) for whose, body in joined if type(whose) is not Publication or whose.mark_sent()]
         waiters = [None if type(whose) is Publication else whose for whose, _ in sent]
         self.members = [(place, whose) for place, (whose, _) in enumerate(sent) if type(whose) is Publication]
-        self.cost = sum([member.cost for _, member in self.members])
+        for _, member in self.members:
+            self.cost += member.cost
+            member.cost = 0
         self.bodies, self.waiters, self._mixed = [body for _, body in sent], waiters, False
 
     def _conclude(self, *, again: bool = False) -> None:

@@ -34,10 +34,10 @@ def settle_expired(
 class DeadlineTimer:
     """Calls *act* once at ``at``, in seconds of *clock*, from the loop's hub: it must not block.
 
-    Whoever has a deadline before ``at`` sets it; *act* checks all deadlines and sets the soonest that is left.
+    Whoever has a deadline before ``at`` sets it; *act* checks all deadlines and returns the soonest that is left.
     """
 
-    def __init__(self, loop: Loop, clock: Clock, act: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, clock: Clock, act: Callable[[], float]) -> None:
         self.at = NEVER
         self._loop, self._clock, self._act = loop, clock, act
         self._timer: Any = None
@@ -48,7 +48,21 @@ class DeadlineTimer:
         self.stop()
         if at < NEVER:
             self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
-            self._timer.start(self._act, update=True)
+            self._timer.start(self.act, update=True)
+
+    def act(self) -> None:
+        """Act now; soon again where a signal handler's exception ends that."""
+        soonest = self._clock.now()
+        try:
+            self.set(NEVER)
+            soonest = self._act()
+        finally:
+            self.cover(soonest)  # unless something sooner was submitted meanwhile
+
+    def look(self) -> None:
+        """Act where it is high time, as the timer's callback was ended by such an exception; called now and then."""
+        if self.at < self._clock.now():
+            self.act()
 
     def cover(self, at: float) -> None:
         """Act at the latest then."""

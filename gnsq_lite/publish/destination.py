@@ -112,14 +112,24 @@ class Destination:
     def on_response(self, connection: Connection, body: bytes) -> None:
         """An OK settles the oldest unanswered publish."""
         receipt = self.pending.receipt(body)
-        self._succeed(self._answered(connection), receipt)
+        publication = self.pending[0]
+        try:
+            self._succeed(self._answered(connection), receipt)
+        except BaseException:  # from a signal handler
+            self._succeed(publication, receipt)
+            raise
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A refusal that leaves the connection open settles the oldest unanswered publish."""
         if not self.pending:
             connection.complaints.add(log, error)
             return
-        self._owner.on_refused(self._answered(connection), error, self.endpoint)
+        publication = self.pending[0]
+        try:
+            self._owner.on_refused(self._answered(connection), error, self.endpoint)
+        except BaseException:  # from a signal handler
+            self._owner.outcomes.settle(publication, error=error)
+            raise
 
     def _answered(self, connection: Connection) -> Publication:
         """Take the oldest unanswered publish away."""
@@ -152,12 +162,13 @@ class Destination:
 
     def take_movable(self, may_move: Callable[[Publication], bool]) -> list[Publication]:
         """Remove and return, in order, what another nsqd may get instead: what was not sent or may be sent again."""
-        with self._owner.threads.lock:
-            again = self.pending.take_repeatable(may_move)
-        waiting, self.waiting = self.waiting, deque()
-        for publication in waiting:
-            if not publication.done():
-                (again if may_move(publication) else self.waiting).append(publication)
+        with self._owner.outcomes.moving(self.owes()):
+            with self._owner.threads.lock:
+                again = self.pending.take_repeatable(may_move)
+            waiting, self.waiting = self.waiting, deque()
+            for publication in waiting:
+                if not publication.done():
+                    (again if may_move(publication) else self.waiting).append(publication)
         return again
 
     def forget_done(self) -> None:
@@ -197,8 +208,8 @@ class Destination:
 
     def on_disconnected(self, connection: Connection) -> None:
         """It is gone."""
-        self.connection = None
         self._owner.on_disconnected(self)
+        self.connection = None
 
     def on_room(self) -> None:
         """It takes publishes again."""
@@ -213,18 +224,19 @@ class Destination:
         again = str(reason) == str(self.error) or self._is_told(str(reason))  # an nsqd that stays away is told of once
         self.error = reason
         log_safely(log, logging.DEBUG if again else logging.WARNING, "%s", reason, extra={"nsqd": str(self.endpoint)})
-        with self._owner.threads.lock:
-            loss = self.pending.lose(reason)
-        unsent = [*loss.again, *self._unsent(take=True), *self.waiting]
-        self.waiting = deque()
-        for publication in loss.unknown:
-            why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
-            self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
-        self._owner.on_lost(self, reason, unsent)
-        if loss.refused is None or not isinstance(reason, NsqdError):
-            return Again.LATER
-        self._owner.on_refused(loss.refused, reason, self.endpoint)
-        return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
+        with self._owner.outcomes.moving(self.owes()):  # this is called again where a signal handler raises in here
+            with self._owner.threads.lock:
+                loss = self.pending.lose(reason)
+            unsent = [*loss.again, *self._unsent(take=True), *self.waiting]
+            self.waiting = deque()
+            for publication in loss.unknown:
+                why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
+                self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
+            self._owner.on_lost(self, reason, unsent)
+            if loss.refused is None or not isinstance(reason, NsqdError):
+                return Again.LATER
+            self._owner.on_refused(loss.refused, reason, self.endpoint)
+            return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
 
     def _is_told(self, why: str) -> bool:
         """Whether that was logged within a minute: an nsqd that closes at each publish is connected in between."""

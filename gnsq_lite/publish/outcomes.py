@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gevent.event import Event
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import OutcomeUnknown
+from gnsq_lite.errors import NotSent, OutcomeUnknown
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.publish.answer_queue import Taken
@@ -34,6 +35,8 @@ class Outcomes:
         self.backlog = Backlog(max_pending, self.taken)
         self.failed = self.unknown = 0
         self._published = 0  # of other answers
+        #: Those that are to be given up.
+        self.given_up: list[Publication] = []
         self._drained: list[Event] = []
         #: Whether that is to be looked at, in a moment.
         self._due = False
@@ -45,20 +48,64 @@ class Outcomes:
 
     def succeed(self, publication: Publication, receipt: Any) -> None:
         """nsqd has the message."""
-        if publication.settle(receipt):
-            self._published += publication.count
-            if publication.cost:
-                self.backlog.release(publication.cost)
-            self._look_soon()
+        is_first = not publication.decided
+        try:
+            if publication.settle(receipt):
+                self._published += publication.count
+                if publication.cost:
+                    self.backlog.release(publication)
+                self._look_soon()
+        except BaseException:
+            self._interrupted(publication, is_first)
+            raise
 
     def settle(self, publication: Publication, *, error: BaseException) -> None:
         """Give a publish its outcome, once, and count it."""
-        if publication.settle(error=error):
-            self.count_failure(publication, error)
+        is_first = not publication.decided
+        try:
+            if publication.settle(error=error):
+                self.count_failure(publication, error)
+        except BaseException:
+            self._interrupted(publication, is_first)
+            raise
+
+    def _interrupted(self, publication: Publication, is_first: bool) -> None:
+        """A signal handler has raised while it was settled: it may be in no queue any more."""
+        if is_first:
+            self.give_up((publication,))
+            self.backlog.release(publication)
+
+    def give_up(self, publications: Iterable[Publication]) -> None:
+        """Settle those that have no outcome: a signal handler has raised while they changed queues.
+
+        Should another do so in here, the next call, which is the ticker's if no other, settles the rest.
+        """
+        why = "a signal handler raised an exception in the middle of it"
+        self.given_up += publications
+        while self.given_up:
+            publication = self.given_up[-1]
+            unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publication.sent else NotSent(why)
+            if publication.settle(error=unknown):
+                self.count_failure(publication, unknown)
+            del self.given_up[-1]
+
+    @contextmanager
+    def moving(self, publications: Iterable[Publication]) -> Iterator[None]:
+        """Give up *publications*, which change queues in here, where a signal handler raises in the middle."""
+        try:
+            yield
+        except BaseException:
+            self.give_up(publications)
+            raise
+
+    def left(self, publication: Publication) -> None:
+        """publish_nowait() has raised: nobody has this one, and it may be in no queue."""
+        if publication.cost and self._loop.is_here():
+            self.give_up((publication,))
 
     def count_failure(self, publication: Publication, error: BaseException) -> None:
         """Count a publish that was settled with *error*."""
-        self.backlog.release(publication.cost)
+        self.backlog.release(publication)
         if isinstance(error, OutcomeUnknown):
             self.unknown += publication.count
         else:
@@ -93,10 +140,12 @@ class Outcomes:
             if left <= 0:
                 return False
             woken = Event()
-            self._drained.append(woken)
-            self.taken.on_more = self._look_soon
-            wait_or_set(woken, min(left, _LOOK))
-            self._drained.remove(woken)
-            if not self._drained:
-                self.taken.on_more = None
+            try:
+                self._drained += (woken,)
+                self.taken.on_more = self._look_soon
+                wait_or_set(woken, min(left, _LOOK))
+            finally:
+                self._drained.remove(woken)
+                if not self._drained:
+                    self.taken.on_more = None
         return True

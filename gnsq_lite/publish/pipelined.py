@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import ConnectionLost, NotSent
+from gnsq_lite.errors import NotSent
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.nested import WHY, comes_from, holding, holds
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.options import ConnectionOptions
@@ -90,7 +91,9 @@ class Pipelined(Connection):
             return self._put_behind(publication)
         if self._room < 0 and not self._has_room():
             return False
-        if not pending and self.clock.now() - self.read_at > STALE and stream.has_ended():
+        if stream.closed is not None or (
+            not pending and self.clock.now() - self.read_at > STALE and stream.has_ended()
+        ):
             # Its greenlet will find out in a moment; the message need not be lost with it.
             self._destination.on_disconnected(self)
             return False
@@ -99,27 +102,28 @@ class Pipelined(Connection):
         elif not publication.mark_sent():
             return True
         try:
-            self._sends = True
-            holding.add(self.loop.ident)
-            pending.append(publication)
-            if len(pending) > 1 or self._out:  # many that wait are joined, one is not
-                if len(pending) == MANY:
-                    self.read_at_least(AT_ONCE)
-                self._room -= len(command)
-                self._out.append(command)  # what send() does, without the call
-                if not self._due:
-                    self._due = True
-                    self.loop.soon(self._flush)
-            elif self._codec is None:
-                stream.write(command)
-            else:
-                self._emit(command)
-        except BaseException:  # interrupted: an answer may be expected to what is not sent
-            self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of a write"))
+            try:
+                self._sends = True
+                holding.add(self.loop.ident)
+                pending.append(publication)
+                if len(pending) > 1 or self._out:  # many that wait are joined, one is not
+                    if len(pending) == MANY:
+                        self.read_at_least(AT_ONCE)
+                    self._room -= len(command)
+                    self._out.append(command)  # what send() does, without the call
+                    if not self._due:
+                        self._due = True
+                        self.loop.soon(self._flush)
+                elif self._codec is None:
+                    stream.write(command)
+                else:
+                    self._emit(command)
+            finally:
+                self._sends = False
+                holding.discard(self.loop.ident)
+        except BaseException:  # interrupted: an answer may be expected to what is not sent, or it may be sent again
+            self.close(interrupted(self.address))
             raise
-        finally:
-            self._sends = False
-            holding.discard(self.loop.ident)
         if self._behind:
             self._send_behind()
         return True
@@ -174,7 +178,7 @@ class Pipelined(Connection):
             if self._partial or self._destination.silent or not pending.take_oks(data, self._taken):
                 return False
         except BaseException:  # interrupted: whose the next answer is, is not known
-            self.close(ConnectionLost(self.address, "this thread was interrupted in the middle of an answer"))
+            self.close(interrupted(self.address))
             raise
         self.read_at = self.clock.now()
         if len(pending) < MANY <= before:

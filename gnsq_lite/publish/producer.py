@@ -8,7 +8,6 @@ what was sent has an unknown outcome and is sent again only if the caller asked 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,11 +19,11 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop, lasting
+from gnsq_lite.net.loop import Loop, lasting, surely
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
-from gnsq_lite.publish.deadline_timer import NEVER, DeadlineTimer, settle_expired
+from gnsq_lite.publish.deadline_timer import DeadlineTimer, settle_expired
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
@@ -129,16 +128,8 @@ class Producer:
             if not self.undecided:
                 self._connect(self.settings.endpoints)
             if self.settings.lookupds:
-                self._discovery = Discovery.of(
-                    self.settings,
-                    "",
-                    "write",
-                    self.rng,
-                    self.clock,
-                    on_found=self._connect,
-                    on_forget=self._forget,
-                    on_round=self._decide,
-                )
+                told: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget, "on_round": self._decide}
+                self._discovery = Discovery.of(self.settings, "", "write", self.rng, self.clock, **told)
                 self.keep(self.loop.spawn("discovery", lasting, self._discovery.run))
         self.keep(self.loop.spawn("writer-ticker", lasting, self._tick))
 
@@ -158,12 +149,14 @@ class Producer:
             return
         self.undecided = False
         self._set_routed(dialect.needs_route(""))
-        waiting = [*self.rotation.take_waiting(), *self.leaders.take_waiting()]
-        self._connect((*self.settings.endpoints, *discovery.endpoints))
-        for publication in waiting:
-            if publication.request is not None:
-                publication.data = b""  # it was for another dialect
-            self._dispatch(publication)
+        waiting = [*self.rotation.waiting, *self.leaders.waiting()]
+        with self.outcomes.moving(waiting):
+            waiting = [*self.rotation.take_waiting(), *self.leaders.take_waiting()]
+            self._connect((*self.settings.endpoints, *discovery.endpoints))
+            for publication in waiting:
+                if publication.request is not None:
+                    publication.data = b""  # it was for another dialect
+                self._dispatch(publication)
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:
@@ -195,10 +188,9 @@ class Producer:
 
     def flush(self, destination: Destination) -> None:
         """Send what waited for this one, or for any."""
-        waiting, destination.waiting = destination.waiting, deque()
-        for publication in waiting:
-            if not publication.done():
-                self._send_to(destination.endpoint, publication)
+        waiting = destination.waiting
+        while waiting and (waiting[0].done() or destination.send(waiting[0])):
+            waiting.popleft()  # once it has its place
         if self.routed:
             self.rotation.relieve()
         else:
@@ -215,8 +207,9 @@ class Producer:
         self._send_again(unsent, destination.endpoint)
         hopeless = self.rotation.hopeless()
         if hopeless is not None:
-            for publication in (*self.rotation.take_waiting(), *self.leaders.waiting()):
+            for publication in (*self.rotation.waiting, *self.leaders.waiting()):
                 self.outcomes.settle(publication, error=hopeless)
+            self.rotation.forget_done()
 
     def on_retry(self) -> None:
         """Count it."""
@@ -312,11 +305,12 @@ class Producer:
 
     def _send_again(self, publications: Iterable[Publication], lost: Endpoint | None = None) -> None:
         """Send, in order, what a lost connection did not take; deadlines are watched already."""
-        if self.routed:
-            self.leaders.put_back(publications, lost)
-        else:
-            for publication in publications:
-                self._send(publication)
+        with self.outcomes.moving(publications):
+            if self.routed:
+                self.leaders.put_back(publications, lost)
+            else:
+                for publication in publications:
+                    self._send(publication)
 
     # -- deadlines
 
@@ -328,11 +322,12 @@ class Producer:
         """Every publish that may have no outcome yet."""
         for queue in (self.threads.entering(), self.rotation.waiting, self.leaders.waiting(), self._gathered.batches):
             yield from queue
+        yield from self.outcomes.given_up
         for destination in self.destinations.values():
             yield from destination.owes()
 
-    def _expire(self) -> None:
-        self._deadline_timer.set(NEVER)
+    def _expire(self) -> float:
+        """Settle what is overdue; return the soonest deadline of what is left."""
         soonest = settle_expired(
             list(self._everything()),
             self.clock.now(),
@@ -343,8 +338,7 @@ class Producer:
         self.rotation.forget_done()
         self.leaders.forget(Publication.done)
         self.rotation.overdue()
-        if soonest < self._deadline_timer.at:  # unless something sooner was submitted meanwhile
-            self._deadline_timer.set(soonest)
+        return soonest
 
     def _reasons(self) -> list[NSQError | str]:
         """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
@@ -360,6 +354,10 @@ class Producer:
                 destination.check(self.clock.now())
             self.loop.call_soon(self.threads.enter_some)
             self.rotation.look_again()
+            # What follows was under way, unless a signal handler's exception has ended it.
+            self.outcomes.give_up(())
+            self._gathered.send()
+            self._deadline_timer.look()
 
     # -- the end
 
@@ -368,9 +366,11 @@ class Producer:
         self.threads.enter()  # what was published before
         self.closing = True  # before the wait: callers that go on publishing would make it last
         self.outcomes.drain(timeout)
-        if self.ended:
-            return  # closed by somebody else meanwhile
-        self.ended = True
+        if not self.ended:  # closed by somebody else meanwhile
+            self.ended = True
+            surely(self._end)
+
+    def _end(self) -> None:
         for destination in self.destinations.values():
             destination.close()
         for publication in list(self._everything()):

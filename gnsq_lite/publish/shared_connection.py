@@ -18,9 +18,10 @@ from collections.abc import Callable
 from functools import partial
 
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError
+from gnsq_lite.net.lost import lost
 from gnsq_lite.net.nested import holding, holds
 from gnsq_lite.net.os_threads import native_ident
-from gnsq_lite.net.stream import READ_SIZE, lost
+from gnsq_lite.net.stream import READ_SIZE
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.carrying import DONE, NOT_BEGUN, held_lock, know
 from gnsq_lite.publish.coalescing import Gathering

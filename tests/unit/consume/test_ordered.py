@@ -41,6 +41,7 @@ class Bench:
         loop: Any = SimpleNamespace(
             hub=self.hub, call_soon=self.due.append, ident=native_ident(), spawn=lambda *call: self.spawned.append(call)
         )
+        loop.look_after = lambda: None
         target = Target(endpoint=Endpoint("nsqd", 4150, 3), topic="t", channel="ch")
         owner: Any = self
         partition = OrderedPartition(self.clock)

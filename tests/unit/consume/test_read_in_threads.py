@@ -112,6 +112,8 @@ class ThreadBench(Bench):
     def offer(self, take: Any) -> None:
         raise StopIteration  # nor does it read on
 
+    def look_after(self) -> None: ...
+
     def decrypt(self, data: bytes) -> bytes:
         return Stream.decrypt(cast("Any", self), data)
 

@@ -25,6 +25,10 @@ class Timer:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.runs = seconds, False
 
+    @property
+    def active(self) -> bool:
+        return self.runs
+
     def start(self, act: Callable[[], None]) -> None:
         self.act, self.runs = act, True
 
@@ -49,7 +53,7 @@ class Bench:
         self.told: list[int] = []
         self.flow = self
         self.hub = SimpleNamespace(loop=SimpleNamespace(timer=self.timer))
-        loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append)
+        loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append, is_shared=False)
         target = Target(endpoint=Endpoint("nsqd", 4150), topic="t", channel="ch")
         owner: Any = self
         self.connection = Subscribed(loop, target, ConnectionOptions(), owner, self.clock, is_prompt=True)
@@ -82,6 +86,9 @@ class Bench:
         return message
 
     # -- the stream, the flow control and the owner
+
+    def requeue_delay(self, message: Message, asked: float) -> float:
+        return asked
 
     def write(self, data: bytes) -> None:
         self.sent.append(data)
@@ -239,3 +246,28 @@ def test_in_the_hub_nothing_is_taken_at_full_speed_nor_while_too_much_is_in_flig
         assert bench.connection._take_messages(message_frame(bench, id))
     assert not bench.connection._take_messages(message_frame(bench, most + 1))
     assert len(bench.held) == most + 1
+
+
+@pytest.mark.rule("MSG-5")
+def test_a_message_whose_answer_a_signal_handlers_exception_cut_off_is_counted_out_at_the_second_look() -> None:
+    bench = Bench()
+    message = bench.message()
+    message._claim("finish")
+    assert bench.connection.count_out(bench.clock.now()) == []
+    assert (bench.connection.in_flight.count, bench.connection.expired) == (1, 0)  # it may be on its way
+    assert bench.connection.count_out(bench.clock.now()) == []
+    assert (bench.connection.in_flight.count, bench.connection.expired) == (0, 1)
+
+
+@pytest.mark.rule("MSG-5")
+def test_an_answer_on_its_way_and_a_message_in_work_are_counted_out_at_no_look() -> None:
+    bench = Bench()
+    first, _ = bench.message(), bench.message()
+    bench.connection.count_out(bench.clock.now())
+    first.requeue(0.0)  # its backoff comes first
+    bench.connection.count_out(bench.clock.now())
+    bench.connection.slow_down = lambda: None  # type: ignore[method-assign]
+    bench.turn()
+    for _ in range(3):
+        bench.connection.count_out(bench.clock.now())
+    assert (bench.connection.in_flight.count, bench.connection.expired) == (1, 0)

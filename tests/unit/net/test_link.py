@@ -15,6 +15,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ConnectError, NSQError
 from gnsq_lite.net import link, loop
 from gnsq_lite.net.link import Again, Link
+from gnsq_lite.net.lost import interrupted
 from gnsq_lite.options import ReconnectOptions
 
 
@@ -56,6 +57,41 @@ def test_pauses_grow_unless_there_is_none_and_begin_again_where_it_is_to_be_soon
     later, soon = Again.LATER, Again.SOON
     run(later, later, Again.AT_ONCE, later, soon, soon, later, Again.NEVER, later)
     assert pauses == [8.0, 16.0, 32.0, 8.0, 8.0, 16.0]
+
+
+class Torn(Owner):
+    """Its connections end by a signal handler's exception."""
+
+    def make_connection(self) -> Any:
+        raise interrupted("nsqd:4150")
+
+
+@pytest.mark.rule("CONN-3")
+def test_what_was_none_of_nsqds_doing_is_made_anew_soon_but_ever_later_where_it_comes_again(
+    pauses: list[float],
+) -> None:
+    options, log = ReconnectOptions(reconnect_jitter=0.0), logging.getLogger("test")
+    owner = Torn(Again.LATER, Again.LATER, Again.LATER, Again.NEVER)
+    Link[Any](Endpoint("nsqd", 4150), owner, options, random.Random(5), log).run()
+    assert pauses == [0.05, 0.1, 0.2]
+
+
+class Failing(Owner):
+    """What follows from a loss fails by itself, each time."""
+
+    def on_lost(self, reason: NSQError) -> Again:
+        self.follows.pop()
+        raise ValueError("a dialect's own")
+
+
+@pytest.mark.rule("CONN-3")
+def test_an_owner_that_fails_at_each_loss_is_asked_once_more_and_then_waited_for(
+    pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_PAUSE", 0.0)
+    options, log = ReconnectOptions(reconnect_jitter=0.0), logging.getLogger("test")
+    Link[Any](Endpoint("nsqd", 4150), Failing(*[Again.LATER] * 6), options, random.Random(5), log).run()
+    assert pauses == [8.0, 16.0, 32.0]
 
 
 class Interrupted(Owner):

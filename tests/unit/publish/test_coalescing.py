@@ -199,7 +199,7 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     bench.producer.rotation.connected.clear()
     bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"), NOWHERE)
     bench.clock.advance(5.0)
-    bench.producer._expire()
+    bench.producer._deadline_timer.act()
     end_turn()
     assert [type(each) for each in outcomes(greenlets[:1])] == [errors.PublishTimeout]
     with pytest.raises(errors.PublishTimeout):
@@ -240,7 +240,7 @@ def test_each_timeout_has_a_batch_of_its_own() -> None:
     held = bench.submit(b"4", timeout=2.0)
     end_turn()
     bench.clock.advance(3.0)
-    bench.producer._expire()
+    bench.producer._deadline_timer.act()
     assert [type(each) for each in outcomes(hasty)] == [errors.PublishTimeout]
     with pytest.raises(errors.PublishTimeout, match="within 2 s"):
         held.result(1)
@@ -441,7 +441,7 @@ def test_a_deadline_set_while_others_expire_is_kept() -> None:
 
     bench.producer.outcomes.settle = settle_and_submit
     bench.clock.advance(6)
-    bench.producer._expire()
+    bench.producer._deadline_timer.act()
     with pytest.raises(errors.PublishTimeout):
         first.result(0)
     assert not last.done()

@@ -70,7 +70,7 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
             clock.advance(2.0)
         assert not publication.done()
         clock.advance(86_400.0)
-        core._expire()
+        core._deadline_timer.act()
         with pytest.raises(errors.NotLeaderError):
             publication.result(0)
     finally:
@@ -86,7 +86,7 @@ def test_a_publish_whose_topic_nobody_knows_says_why_nobody_could_be_asked() -> 
     core.submit(publication)
     try:
         clock.advance(5.0)
-        core._expire()
+        core._deadline_timer.act()
         with pytest.raises(errors.NotSent, match=r"within 5 s: refused"):
             publication.result(0)
     finally:

@@ -93,7 +93,7 @@ class Bench:
 
     def later(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.core._expire()
+        self.core._deadline_timer.act()
 
     def answer(self, destination: Destination) -> None:
         destination.on_response(destination.connection, b"OK")

@@ -1,0 +1,43 @@
+"""How an open connection is lost, in the library's own errors."""
+
+from __future__ import annotations
+
+import select
+from typing import Any
+
+from gevent import monkey
+
+from gnsq_lite.errors import ConnectionLost, NSQConnectionError
+
+_HANGUP = getattr(select, "POLLRDHUP", 0)
+#: gevent's own would turn the loop.
+_poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
+
+
+class Interrupted(ConnectionLost):
+    """A signal handler raised an exception in the middle of something that cannot be left half done.
+
+    In a monkey-patched process it comes in wherever the main thread is, in the hub's callbacks too.  The connection
+    ends, as its bytes may be torn; nsqd has done nothing, so it is made anew soon.
+    """
+
+
+def interrupted(address: str) -> Interrupted:
+    """Return the error for a connection in whose middle that happened."""
+    return Interrupted(address, "this thread was interrupted in the middle of a read or a write")
+
+
+def lost(address: str, error: OSError) -> NSQConnectionError:
+    """Return the library's error for one on an open connection, which may be it already."""
+    if isinstance(error, NSQConnectionError):
+        return error
+    return ConnectionLost(address, f"connection lost: {error.strerror or error}")
+
+
+def peer_has_closed(sock: Any) -> bool:
+    """Look past what is there to be read; a system without POLLRDHUP cannot."""
+    if _poll is None:
+        return False
+    poll = _poll()
+    poll.register(sock.fileno(), _HANGUP)
+    return bool(poll.poll(0))
