@@ -77,3 +77,12 @@ class EachPlace:
         self.struck = f"{code.co_filename}:{frame.f_lineno} {code.co_name} {name}"
         self.__exit__()
         raise self._error
+
+
+def surviving(errors: type[BaseException] | tuple[type[BaseException], ...], act: Callable[[], Any]) -> Any:
+    """Return what *act* does, called again where it raises *errors*: from the hub they come a moment later."""
+    while True:
+        try:
+            return act()
+        except errors:
+            pass

@@ -21,9 +21,6 @@ class OneAtATime(ReadInThreads):
         """Also where it is the only thread, if nothing can come elsewhere."""
         return self._threads.can_spare_one() or self._flow.max_in_flight == 1
 
-    def _finish_soon(self, message: Message) -> None:
-        self.finish(message)
-
     def _ends(self, message: Message) -> bool:
         is_alone = self._share == self.in_flight.count == 1 and not (len(self._fins) or self._reqs)
         return is_alone and (self._delivery is None or self._delivery.is_full)

@@ -18,9 +18,6 @@ class OrderedInThreads(ReadInThreads, OrderedConnection):
         """Have the loop send FIN; from any thread."""
         self._finish_soon(message)
 
-    def _finish_soon(self, message: Message) -> None:
-        OrderedConnection._finish_soon(self, message)
-
     def _ends(self, message: Message) -> bool:
         return self._sequence.ends(message)
 

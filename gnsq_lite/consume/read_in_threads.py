@@ -63,7 +63,7 @@ class ReadInThreads(SendsDirectly):
         try:
             if not (self._is_brisk and self._may_wait() and self._end_here(message)):
                 self._ended_at = self.clock.now()
-                self._finish_soon(message)
+                self.finish(message)
                 return
             data: bytes | NSQConnectionError | None = None
             try:
@@ -81,10 +81,6 @@ class ReadInThreads(SendsDirectly):
     def _may_wait(self) -> bool:
         """Whether the calling thread is not needed elsewhere for a moment."""
         return self._threads.can_spare_one()
-
-    def _finish_soon(self, message: Message) -> None:
-        """Have the loop send FIN; from any thread."""
-        raise NotImplementedError
 
     def _ends(self, message: Message) -> bool:
         """Under the lock: whether nothing is to be done for its end but to send FIN, and then for the next message."""

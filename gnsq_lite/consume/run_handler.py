@@ -183,8 +183,7 @@ class HandlerOutcomes:
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the unanswered messages of a handler that raised; then log, and call the hooks."""
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            self._ends.append(error)
+        self._note_end(error)
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
@@ -249,12 +248,17 @@ class HandlerOutcomes:
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
         except BaseException as error:
-            self._ends.append(error)
+            self._note_end(error)
             unless_answered(message.requeue)
             raise
         else:
             self.given_up += not message.has_responded
             unless_answered(message.finish)
+
+    def _note_end(self, error: BaseException) -> None:
+        """Where it ends the Reader: it is a handler's, or on_give_up's, not a signal handler's beside them."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            self._ends.append(error)
 
     def on_left_open(self, message: Message) -> None:
         """The handler returned and answers later."""

@@ -113,7 +113,7 @@ class Loop:
 
     def _begin_queued_calls(self) -> None:
         if not self._runs_queued_calls:
-            self.spawn("queued calls", lasting, self._run_queued_calls)
+            self.spawn("queued calls", self._run_queued_calls)
             self._runs_queued_calls = True
 
     def _run_queued_calls(self) -> None:
@@ -122,7 +122,7 @@ class Loop:
                 self._queued_calls.popleft()()
         finally:
             self._runs_queued_calls = False
-            if self._queued_calls:  # interrupted
+            if self._queued_calls:  # interrupted: another goes on, and there is never more than one
                 self._begin_queued_calls()
 
     def look_after(self) -> None:

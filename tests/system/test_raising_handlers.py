@@ -15,9 +15,10 @@ from tests.system.test_process_faults import python
 STRUCK = """
 from gevent import monkey; monkey.patch_all()
 import faulthandler, logging, sys, time
+from functools import partial
 import gevent
 from gnsq_lite import Reader, Writer, errors
-from tests.struck import EachPlace
+from tests.struck import EachPlace, surviving
 faulthandler.dump_traceback_later(60, exit=True)
 logging.disable()
 address, topic, kind, what, every, share = sys.argv[1:]
@@ -59,12 +60,7 @@ def use():
     queue()
     writer.flush(5)
     gevent.sleep(0.005)
-def survived(act):
-    while True:
-        try:
-            return act()
-        except (error, errors.OutcomeUnknown):  # from the hub it comes a moment later
-            pass
+survived = partial(surviving, (error, errors.OutcomeUnknown))
 def until(condition):
     ends = time.monotonic() + 8
     while not condition():
@@ -128,9 +124,10 @@ def test_a_signal_handler_may_raise_anywhere(
 CLOSED = """
 from gevent import monkey; monkey.patch_all()
 import faulthandler, logging, sys, time
+from functools import partial
 import gevent
 from gnsq_lite import Reader, Writer
-from tests.struck import EachPlace
+from tests.struck import EachPlace, surviving
 faulthandler.dump_traceback_later(60, exit=True)
 logging.disable()
 address, topic = sys.argv[1:]
@@ -140,12 +137,7 @@ def handle(message):
 def close():
     reader.close(5)
     writer.close(5)
-def survived(act):
-    while True:
-        try:
-            return act()
-        except KeyboardInterrupt:  # from the hub it comes a moment later
-            pass
+survived = partial(surviving, KeyboardInterrupt)
 places, strikes, unstruck = EachPlace(KeyboardInterrupt, handle.__code__, every=2), 0, 0
 while unstruck < 3:
     reader = Reader(f"{topic}_{strikes}", "ch", handle, nsqd_tcp_addresses=address, max_in_flight=5)
