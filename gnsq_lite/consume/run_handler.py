@@ -70,16 +70,17 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
     """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
     An exception of any kind is the message's failure; what is no Exception (KeyboardInterrupt, SystemExit,
-    GreenletExit, gevent.Timeout) is raised on after that.
+    GreenletExit, gevent.Timeout) is raised on after that.  What a signal handler raises before it is the handler's turn
+    is raised on at once.
     """
     most = max_attempts or 65536
 
     def run(message: Message) -> None:
+        if not is_open(message):  # nsqd has taken it back while it was queued here, or the Reader sent it back
+            if is_expired(message):
+                outcomes.on_expired(message)
+            return
         try:
-            if not is_open(message):  # nsqd has taken it back while it was queued here, or the Reader sent it back
-                if is_expired(message):
-                    outcomes.on_expired(message)
-                return
             if message.attempts > most and outcomes.gives_up(message):
                 outcomes.on_too_many_attempts(message)
                 return

@@ -1,0 +1,34 @@
+"""A signal handler that raises beside a handler, in the greenlet that runs it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from gnsq_lite.consume import run_handler
+from gnsq_lite.message import EXPIRED, Message
+from gnsq_lite.speed import Fins
+from tests.unit.test_runner import FakeConnection, FakeOutcomes
+
+
+@pytest.mark.rule("MSG-1")
+def test_what_is_raised_in_the_look_at_a_message_is_not_its_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_once(message: Message) -> bool:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    outcomes, connection = FakeOutcomes(), FakeConnection(Fins)
+    handled: list[Any] = []
+    runner = run_handler.make_runner(handled.append, outcomes, 5)
+    message = Message(connection, 1, 1, b"i" * 16, b"x")
+    message._token = EXPIRED
+    queue = deque([message, message])
+    monkeypatch.setattr(run_handler, "is_open", raise_once)
+    with pytest.raises(KeyboardInterrupt):
+        runner.drain(queue)
+    assert outcomes.told == []
+    runner.drain(queue)
+    assert outcomes.told == [("expired", message.id)]
+    assert (handled, connection.told) == ([], [])
