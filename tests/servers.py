@@ -6,7 +6,6 @@ They listen on ports of the system's choice, read back from their log.  Only pro
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
 import os
@@ -356,14 +355,7 @@ class EmbeddedNsqd(ServerHandle):
         self.node.kill()
 
     def restart(self) -> None:
-        limit = time.monotonic() + START_TIMEOUT
-        while True:
-            try:
-                return self.node.restart()
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > limit:
-                    raise
-            time.sleep(0.1)  # a connection of somebody else's has had that port given meanwhile
+        self.node.restart()
 
 
 class Cluster:

@@ -238,6 +238,8 @@ class Broker:
             nsqd.stop()
         for lookupd in self._lookupds:
             lookupd.stop()
+        for held in [part.held for part in self._nsqds] + [part.held for part in self._lookupds]:
+            held.free()
 
     def __enter__(self) -> Broker:
         return self.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -18,11 +19,8 @@ _PAUSE = 0.1
 
 def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
     """Return a listening, non-blocking socket.  Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = RealSocket(family, socket.SOCK_STREAM)
+    listener = _bind(host, port)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
         listener.listen(backlog)
         listener.setblocking(False)
     except OSError as error:
@@ -32,6 +30,43 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    bound = RealSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+class HeldPorts:
+    """The ports of a server that is down: connections are refused, and no other process is given the port meanwhile."""
+
+    def __init__(self) -> None:
+        self._bound: list[socket.socket] = []
+
+    def hold(self, host: str, ports: list[int]) -> None:
+        """Take *ports* but do not listen; one that is taken already stays its owner's."""
+        for port in ports:
+            with contextlib.suppress(OSError):
+                self._bound.append(_bind(host, port))
+
+    def free(self) -> None:
+        """Give them back, just before the server listens again, or for good."""
+        for bound in self._bound:
+            bound.close()
+        self._bound = []
+
+    def sockets(self) -> list[socket.socket]:
+        """Return the bound sockets, for a forked child to close."""
+        return list(self._bound)
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:

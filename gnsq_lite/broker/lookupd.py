@@ -8,7 +8,7 @@ from typing import Any
 
 from gnsq_lite.broker.debug import add_pprof
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request, topic_and_channel
-from gnsq_lite.broker.listener import TCPListener
+from gnsq_lite.broker.listener import HeldPorts, TCPListener
 from gnsq_lite.broker.lookupd_tcp import LookupdClient
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
@@ -27,6 +27,7 @@ class Lookupd:
         self._host = host
         self._http: HTTPListener | None = None
         self._tcp: TCPListener | None = None
+        self.held = HeldPorts()
         self.app = lookupd_app(self.db)
 
     @property
@@ -36,6 +37,7 @@ class Lookupd:
 
     def start(self) -> None:
         """Listen.  Raises OSError, and then nothing listens."""
+        self.held.free()
         self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
         self.tcp_port = self._tcp.port
         try:
@@ -61,14 +63,18 @@ class Lookupd:
 
     def stop(self) -> None:
         """Stop listening.  What the broker's own nsqds registered stays: they would register again."""
+        if self._tcp is None:
+            return
         for listener in (self._tcp, self._http):
             if listener is not None:
                 listener.close()
         self._tcp = self._http = None
+        self.held.hold(self._host, [port for port in (self.tcp_port, self.http_port) if port])
 
     def sockets(self) -> list[Any]:
         """Return every open socket, for a forked child to close."""
-        return [sock for listener in (self._tcp, self._http) if listener is not None for sock in listener.sockets()]
+        owners = [self.held, *[listener for listener in (self._tcp, self._http) if listener is not None]]
+        return [sock for owner in owners for sock in owner.sockets()]
 
 
 class DirectPeer:

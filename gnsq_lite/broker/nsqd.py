@@ -11,7 +11,7 @@ import gevent
 from gnsq_lite.broker.auth import Authorizer
 from gnsq_lite.broker.fault_script import Script
 from gnsq_lite.broker.http import App, HTTPListener
-from gnsq_lite.broker.listener import TCPListener
+from gnsq_lite.broker.listener import HeldPorts, TCPListener
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
 from gnsq_lite.broker.lookupd_tcp import RemotePeer
 from gnsq_lite.broker.options import BrokerOptions
@@ -63,6 +63,7 @@ class Nsqd:
         self._tcp: TCPListener | None = None
         self._http: HTTPListener | None = None
         self._https: HTTPListener | None = None
+        self.held = HeldPorts()
         self._timers: list[LoopTimer] = []
         self._loop: Any = None
 
@@ -96,6 +97,7 @@ class Nsqd:
                 listener.start()
 
     def _listen(self) -> None:
+        self.held.free()
         self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
         self._tcp.context = self._context
         self._tcp.refuses = lambda: self.script.refuse_connections
@@ -140,6 +142,7 @@ class Nsqd:
         for session in list(self._sessions.values()):
             session.close()
         self._close_listeners()
+        self.held.hold(self._host, [self.tcp_port, self.http_port, *([self.https_port] if self._context else [])])
         if not stay_registered:
             self._unregister()
 
@@ -172,7 +175,8 @@ class Nsqd:
     def sockets(self) -> list[Any]:
         """Return every open socket, for a forked child to close."""
         listeners = (self._tcp, self._http, self._https)
-        return [sock for listener in listeners if listener is not None for sock in listener.sockets()]
+        owners = [self.held, *[listener for listener in listeners if listener is not None]]
+        return [sock for owner in owners for sock in owner.sockets()]
 
     def _ping(self) -> None:
         for peer in self._peers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -259,6 +260,38 @@ def test_a_node_comes_back_on_its_ports_with_what_was_not_finished(manner: str) 
         with RawClient(before) as client:
             client.subscribe("t", "c", ready=5)
             assert sorted((client.message().body, client.message().body)) == [b"2", b"3"]
+
+
+def taken(address: str) -> bool:
+    """Whether another process that wants the port of *address* for itself is refused it."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as rival:
+        return rival.connect_ex((host, int(port))) == errno.ECONNREFUSED and bind_fails(host, int(port))
+
+
+def bind_fails(host: str, port: int) -> bool:
+    with socket.socket() as rival:
+        try:
+            rival.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def test_nobody_takes_the_ports_of_a_server_that_is_down_until_the_broker_stops() -> None:
+    with Broker() as broker:
+        (lookupd,) = broker.lookupds
+        addresses = [broker.nsqd_tcp_address, broker.http_address, lookupd.tcp_address, lookupd.http_address]
+        for _ in range(2):
+            broker.node.kill()
+            lookupd.stop()
+            assert [address for address in addresses if not taken(address)] == []
+            lookupd.restart()
+            broker.node.restart()
+            RawClient(broker.nsqd_tcp_address).close()
+        broker.node.kill()
+        lookupd.stop()
+    assert broker.sockets() == []
 
 
 def test_a_killed_node_resets_its_connections_and_a_stopped_one_closes_them() -> None:
