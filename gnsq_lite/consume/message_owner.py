@@ -21,6 +21,10 @@ class Flow(Protocol):
         """How many may be in flight over all connections."""
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is one connection."""
+
+    @property
     def watches(self) -> bool:
         """Whether a RDY may follow, which goes out before the answers to what a read brought."""
 

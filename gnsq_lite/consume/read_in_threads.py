@@ -3,7 +3,8 @@
 To hand a message to a thread, and its answer back to the loop, costs more than all else that is done for it.  So where
 one message is in flight at a time, the thread whose handler has returned sends FIN itself, and waits a moment for the
 next message, which it then handles.  It leaves to the loop whatever is no single message, and the reading when nothing
-comes for a moment, or when all other threads of the pool are at work.
+comes for a moment, or when all other threads of the pool are at work.  Where more are in flight is in
+:mod:`gnsq_lite.consume.unordered_in_threads`.
 
 While a thread handles a message that it has read, nobody reads: the server sends none before its FIN.  About once a
 second, and when that message gets any other answer, the loop watches again: a heartbeat is answered while a handler
@@ -20,14 +21,14 @@ from gnsq_lite.consume.sends_directly import SendsDirectly
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.lost import lost
-from gnsq_lite.net.os_threads import native_rlock
+from gnsq_lite.net.os_threads import native_ident, native_rlock
 from gnsq_lite.net.stream import READ_SIZE, Stream
 from gnsq_lite.wire import commands
 
 #: Seconds that a thread waits for the next message, about.
-_MOMENT = 0.005
-#: Who is about to take bytes from the socket.
-_NOBODY, _LOOP, _THREAD = range(3)
+MOMENT = 0.005
+#: Who is about to take bytes from the socket, if it is not the thread of that number.
+NOBODY, LOOP = 0, -1
 
 
 class Threads(Protocol):
@@ -40,6 +41,12 @@ class Threads(Protocol):
     def take_next(self) -> Callable[[Any], object]:
         """Queues what the calling thread is to do next."""
 
+    def take_on(self, jobs: list[Any]) -> None:
+        """Queue what the calling thread, and others, are to do next."""
+
+    #: Called in each of the threads that finds nothing queued; True: it has queued something.
+    read_on: Callable[[], bool]
+
 
 class ReadInThreads(SendsDirectly):
     """The loop and one thread take turns; the lock guards whose turn it is, the counts and the writes."""
@@ -48,7 +55,7 @@ class ReadInThreads(SendsDirectly):
         super().__init__(*connection, reads_in_hub=True, **options)
         self._threads = threads
         self._lock = native_rlock()
-        self._reader = _NOBODY
+        self._reader = NOBODY
         #: Whether threads may use the socket; whether its end waits for the one that still does.
         self._is_lent = self._is_ending = False
         #: Whether a thread is to wait: messages have come at once.
@@ -65,18 +72,25 @@ class ReadInThreads(SendsDirectly):
                 self._ended_at = self.clock.now()
                 self.finish(message)
                 return
-            data: bytes | NSQConnectionError | None = None
-            try:
-                data = self._receive(READ_SIZE)
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                data = lost(self.address, error)
-            self._take_read(data)
-        except BaseException:  # this thread is ended, maybe with a FIN or a message in its hands
-            self.loop.call_soon(partial(self.close, ConnectionLost(self.address, "a handler's thread was ended")))
-            self._take_read(None)
+            self._take_read(self._receive_here())
+        except BaseException:
+            self._close_for_ended_thread()
             raise
+
+    def _receive_here(self) -> bytes | NSQConnectionError | None:
+        """Return what comes, or the end of the connection; None: nothing, for a moment."""
+        try:
+            return self._receive(READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            return lost(self.address, error)
+
+    def _close_for_ended_thread(self) -> None:
+        """The calling thread is ended, maybe with a FIN or a message in its hands."""
+        self.loop.call_soon(partial(self.close, ConnectionLost(self.address, "a handler's thread was ended")))
+        if self._reader == native_ident():
+            self._take_read(None)
 
     def _may_wait(self) -> bool:
         """Whether the calling thread is not needed elsewhere for a moment."""
@@ -99,26 +113,22 @@ class ReadInThreads(SendsDirectly):
                 return False
             if not self._ends(message):
                 return False
-            self._reader = _THREAD
+            self._reader = native_ident()
             self.finished += 1
             self.in_flight.count -= 1
             self._send_here(commands.finish(message.id))
         return True
 
-    def _take_read(self, data: bytes | NSQConnectionError | None) -> None:
-        """Begin the message that a read has brought; else the loop goes on."""
+    def _take_read(self, data: bytes | NSQConnectionError | None) -> bool:
+        """Have threads go on with what a read has brought, and return True; else the loop goes on."""
         with self._lock:
-            self._reader = _NOBODY
+            self._reader = NOBODY
             stream: Any = self._stream
             is_more = self._flow.watches or not self._share or self.in_flight.count
-            if self._is_lent and data.__class__ is bytes and not is_more:
-                self.read_at = self.clock.now()
-                messages = self._decoder.feed_messages(data)
-                if messages and len(messages) == 1 and self._begins(messages[0]):
-                    stream.bytes_in += len(data)
-                    self.in_flight.add_first(messages, self.read_at)
-                    self._threads.take_next(messages[0])
-                    return
+            if self._is_lent and isinstance(data, bytes) and not is_more:
+                goes_on = self._takes_read(data)
+                if goes_on is not None:
+                    return goes_on
             if stream.closed is not None:
                 if self._is_ending:
                     self._is_ending = False
@@ -126,8 +136,20 @@ class ReadInThreads(SendsDirectly):
             elif data is None:
                 self.loop.call_soon(self._go_on_reading)
             else:
-                self._reader = _LOOP
+                self._reader = LOOP
                 stream.give(self._checked(data))
+        return False
+
+    def _takes_read(self, data: bytes) -> bool | None:
+        """Under the lock: begin the message that is all of *data*; None: it is anything else, and was not taken."""
+        self.read_at = self.clock.now()
+        messages = self._decoder.feed_messages(data)
+        if not (messages and len(messages) == 1 and self._begins(messages[0])):
+            return None
+        self._stream.bytes_in += len(data)  # type: ignore[union-attr]
+        self.in_flight.add_first(messages, self.read_at)
+        self._threads.take_next(messages[0])
+        return True
 
     def _checked(self, data: bytes | NSQConnectionError) -> bytes | NSQConnectionError:
         """Return what a read has brought, or what its emptiness means."""
@@ -141,7 +163,7 @@ class ReadInThreads(SendsDirectly):
     def _use_socket(self, stream: Stream) -> None:
         """Also: have threads read beside the loop."""
         super()._use_socket(stream)
-        if stream.share(self, int(_MOMENT * 1e6)):
+        if stream.share(self, int(MOMENT * 1e6)):
             self._receive = stream.calls()[0]
             self._is_lent = self._is_brisk = True
 
@@ -149,13 +171,13 @@ class ReadInThreads(SendsDirectly):
         with self._lock:
             if not super()._take_messages(data):
                 return False
-            self._is_brisk = self.read_at - self._ended_at < _MOMENT
+            self._is_brisk = self.read_at - self._ended_at < MOMENT
             return self.loop_waits()
 
     def _go_on_reading(self) -> None:
         """Watch the socket again, unless a thread reads."""
         with self._lock:
-            if self._reader is _NOBODY and self.is_open():
+            if self._reader == NOBODY and self.is_open():
                 self._stream.watch()  # type: ignore[union-attr]
 
     def _flush(self) -> None:
@@ -199,22 +221,22 @@ class ReadInThreads(SendsDirectly):
     def loop_waits(self) -> bool:
         """The loop has read what it had."""
         with self._lock:
-            if self._reader is _LOOP:
-                self._reader = _NOBODY
-            return self._reader is _NOBODY
+            if self._reader == LOOP:
+                self._reader = NOBODY
+            return self._reader == NOBODY
 
     def loop_reads(self) -> bool:
         """Something has come: the loop reads it unless a thread does."""
         with self._lock:
-            if self._reader is _NOBODY:
-                self._reader = _LOOP
-            return self._reader is _LOOP
+            if self._reader == NOBODY:
+                self._reader = LOOP
+            return self._reader == LOOP
 
     def leave(self) -> bool:
         """The stream ends: no thread reads from it again."""
         with self._lock:
             self._is_lent = False
-            self._is_ending = self._reader is _THREAD
+            self._is_ending = self._reader not in (NOBODY, LOOP)
             return not self._is_ending
 
     def sends(self) -> bool:

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.message_owner import MessageOwner
-from gnsq_lite.consume.one_at_a_time import OneAtATime
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
 from gnsq_lite.consume.pools import Pool
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.consume.thread_pool import ThreadPool
+from gnsq_lite.consume.unordered_in_threads import UnorderedInThreads
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
@@ -122,7 +122,7 @@ class Subscription:
         if sequence is None:
             prompt = settings.is_prompt
             if prompt and threads is not None:
-                return OneAtATime(threads, *given, is_prompt=True)
+                return UnorderedInThreads(threads, *given, is_prompt=True)
             return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool != "inline")
         if threads is not None:
             return OrderedInThreads(threads, sequence, *given)

@@ -43,6 +43,8 @@ class ThreadPool:
         self._queue: deque[Any] = deque()
         #: Queues what the calling thread, one of these, takes itself when it is done with its job.
         self.take_next: Callable[[Any], object] = self._queue.append
+        #: Called in each thread that finds the queue empty; True: it has queued something.
+        self.read_on: Callable[[], bool] = lambda: False
         self._lock = native_lock()
         #: Locks of the threads that wait; the one that ran last is the last.
         self._idle: list[Any] = []
@@ -67,6 +69,12 @@ class ThreadPool:
             wake = None if self._waking or not self._queue else self._next()
         if wake is not None:
             wake()
+
+    def take_on(self, jobs: list[Any]) -> None:
+        """Queue *jobs*, which one of these threads has brought, who takes the first itself."""
+        self._queue.extend(jobs)
+        if len(jobs) > 1:
+            self.submit([])
 
     def _next(self) -> Callable[[], object] | None:
         """Choose the thread to wake; return what does it, to be called without the lock; None where all are at work."""
@@ -128,7 +136,7 @@ class ThreadPool:
             while True:
                 self._wake_next()
                 runner.drain(queue, seat)
-                while not self._park(parked):
+                while self.read_on() or not self._park(parked):
                     if self._closed or self._workers() > self._concurrency:
                         return
                     runner.drain(queue, seat)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from gnsq_lite import BackoffOptions, Message, Reader, errors
+from gnsq_lite import BackoffOptions, Message, Reader, Requeue, errors
+from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.net.os_threads import is_patched, start_native_thread
 from tests.conftest import MakeBroker
 from tests.servers import ServerHandle
@@ -204,3 +206,59 @@ def test_backoff_can_be_turned_off(broker: ServerHandle, topic: str) -> None:
     with reader_on(broker, topic, handler, backoff=False, max_in_flight=1) as reader:
         wait_for(lambda: reader.stats().failures == 3)
         assert reader.stats().state == "connected"
+
+
+# -- who reads
+
+
+@pytest.mark.rule("MSG-1")
+@pytest.mark.rule("CONN-2")
+def test_threads_that_keep_up_read_by_themselves_and_nothing_is_lost_where_some_do_not(
+    broker: ServerHandle, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = range(1, 12001)
+    handled, later, reads = Counter[bytes](), list[Message](), list[int]()
+    take_on = ThreadPool.take_on
+
+    def counted(pool: ThreadPool, jobs: list[Any]) -> None:
+        reads.append(len(jobs))
+        take_on(pool, jobs)
+
+    monkeypatch.setattr(ThreadPool, "take_on", counted)
+
+    def handler(message: Message) -> None:
+        number = int(message.body)
+        if number % 1000 == 0:
+            time.sleep(0.03)
+        elif number % 1001 == 0 and message.attempts == 1:
+            raise Requeue(delay=0.0, backoff=False)
+        elif number % 1002 == 0:
+            message.enable_async()
+            later.append(message)
+        elif later:
+            later.pop().finish()
+        elif number % 1003 == 0:
+            message.touch()
+        handled[message.body] += 1
+
+    bodies = b"\n".join(b"%d" % number for number in numbers)
+    reader = reader_on(broker, topic, handler, handler_pool="thread", max_in_flight=200)
+
+    def go_round(number: int) -> None:
+        assert broker.http("POST", f"/mpub?topic={topic}", bodies).body == b"OK"
+        wait_for(lambda: sum(handled.values()) == number * len(numbers))
+        while later:
+            later.pop().finish()
+        wait_for(lambda: reader.stats().finished == number * len(numbers))
+        assert set(handled.values()) == {number}
+        assert reader.stats().in_flight == 0
+        assert reader.stats().requeued == number * 11
+
+    with reader:
+        rounds = 0
+        while not reads:  # who reads is decided by how quick they are, and so by the machine too
+            rounds += 1
+            assert rounds < 20
+            go_round(rounds)
+        broker.publish(topic, b"1")  # and what comes when nobody is in a hurry
+        wait_for(lambda: reader.stats().finished == rounds * len(numbers) + 1)

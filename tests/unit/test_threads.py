@@ -131,6 +131,29 @@ def test_a_woken_thread_wakes_no_other_for_the_job_it_takes_itself(make: Made, m
     assert len(system.asked) <= 2  # the second where the first was not idle again in time
 
 
+def test_a_thread_that_finds_nothing_queued_may_queue_more_itself_and_wakes_others_for_it(make: Made) -> None:
+    done, met = Tally(), Tally()
+
+    def run(job: str) -> None:
+        if job == "meets another":
+            met.add()
+            met.wait_for(2)
+        done.add()
+
+    pool = make(run, 4)
+    more = [["meets another", "meets another"], ["alone"], []]
+
+    def read_on() -> bool:
+        jobs = more.pop(0) if more else []
+        pool.take_on(jobs)
+        return bool(jobs)
+
+    pool.read_on = read_on
+    pool.submit(["alone"])
+    done.wait_for(4)
+    until(lambda: more == [] and len(pool._idle) == len(pool.seats))
+
+
 def test_a_thread_that_ends_leaves_no_hub_behind(make: Made) -> None:
     """A handler that waits as gevent does, patched sockets and sleeps among it, makes one: two descriptors each."""
     hubs, done = [], Tally()

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from gnsq_lite.consume import read_in_threads
-from gnsq_lite.consume.one_at_a_time import OneAtATime
 from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
 from gnsq_lite.consume.thread_pool import ThreadPool
+from gnsq_lite.consume.unordered_in_threads import UnorderedInThreads
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message, finish_new
 from gnsq_lite.net.os_threads import native_held_lock, start_native_thread
@@ -60,7 +60,9 @@ class ThreadBench(Bench):
     watches, tls, bytes_in, bytes_out, stuck_since = False, None, 0, 0, None
     address = "nsqd:4150"
 
-    max_in_flight = 2
+    max_in_flight, is_alone = 2, True
+
+    read_on: Any = None
 
     def __init__(self, is_ordered: bool) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class ThreadBench(Bench):
         target = Target(endpoint=self.connection.endpoint, topic="t", channel="ch")
         me: Any = self
         given = (self.connection.loop, target, ConnectionOptions(), me, self.clock)
-        adopted, connection = self.connection, OneAtATime(me, *given)
+        adopted, connection = self.connection, UnorderedInThreads(me, *given)
         if is_ordered:
             connection = OrderedInThreads(me, OrderedPartition(self.clock), *given)
         self.connection: Any = connection
@@ -84,7 +86,7 @@ class ThreadBench(Bench):
         self.watched = 0
         with pytest.raises(StopIteration):
             self.connection.run()
-        assert self.wait_us == read_in_threads._MOMENT * 1e6
+        assert self.wait_us == read_in_threads.MOMENT * 1e6
 
     def come(self, number: int) -> Message:
         """The loop reads a message and hands it to a thread."""
@@ -139,6 +141,8 @@ class ThreadBench(Bench):
     def failed(self) -> None:
         pass
 
+    def on_answers_lost(self, count: int) -> None: ...
+
     # -- the pool
 
     def can_spare_one(self) -> bool:
@@ -146,6 +150,9 @@ class ThreadBench(Bench):
 
     def take_next(self, message: Message) -> None:
         self.next.append(message)
+
+    def take_on(self, messages: list[Message]) -> None:
+        self.next.extend(messages)
 
 
 @pytest.fixture(params=["ordered", "plain"])

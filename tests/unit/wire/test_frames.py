@@ -55,6 +55,26 @@ def run(reads: list[bytes], limit: int = LIMIT) -> Outcome:
     return messages, frames, None
 
 
+def run_by_threads(reads: list[bytes]) -> Outcome:
+    """The same with what only messages begin fed to one, and the rest to the other, as a Reader's threads do."""
+    under_test = decoder()
+    messages: list[Fields] = []
+    frames: list[Frame] = []
+    try:
+        for data in reads:
+            found, has_other = under_test.feed_leading(data)
+            messages += found
+            if has_other:
+                found, others = under_test.feed(b"")
+                messages += found
+                frames += others
+                under_test.feed(b"")
+            assert under_test.pending_bytes < LIMIT + 4
+    except FrameError as error:
+        return messages, frames, str(error)
+    return messages, frames, None
+
+
 def by_hand(stream: bytes, limit: int = LIMIT) -> tuple[list[Fields], list[Frame], bool]:
     """The rules again, as slowly and plainly as can be; returns whether there was an error."""
     messages: list[Fields] = []
@@ -247,6 +267,13 @@ def test_what_the_message_maker_refuses_ends_the_stream() -> None:
     assert under_test.feed(message(b"good") + message(b"bad") + message(b"good")) == ([b"good"], [])
     with pytest.raises(ProtocolError, match="no header"):
         under_test.feed(b"")
+    assert under_test.feed_leading(message(b"good")) == ([], True)
+
+    under_test = FrameDecoder(LIMIT, picky)
+    assert under_test.feed_leading(message(b"good") + message(b"bad")) == ([], True)
+    assert under_test.feed(b"") == ([b"good"], [])
+    with pytest.raises(ProtocolError, match="no header"):
+        under_test.feed(b"")
 
 
 # -- splits
@@ -305,7 +332,7 @@ def test_any_bytes_in_any_split_give_what_the_rules_say(pieces: list[bytes], poi
     got = run(cut(stream, *points))
     assert got[:2] == (messages, frames)
     assert (got[2] is not None) == failed
-    assert got == run([stream])
+    assert got == run([stream]) == run_by_threads(cut(stream, *points))
 
 
 @pytest.mark.rule("WIRE-5")
