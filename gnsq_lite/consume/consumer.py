@@ -188,10 +188,17 @@ class Consumer:
             late = connection.count_out(now)
             if late:
                 self._on_late(connection, late)
+            connection.look_for_abandoned(self._is_attended)
         self._drop_cut()
         self.pool.look(now)
         self.limits.look()
         return not self.queued() and self.limits.busy() < self._concurrency
+
+    def _is_attended(self, message: Message) -> bool:
+        """Whether it waits for a handler, or one is at it."""
+        if self.batches is not None and self.batches.waiting():
+            return True
+        return any(message is job or (isinstance(job, list) and message in job) for job in self.pool.jobs())
 
     def _drop_cut(self) -> None:
         """Take what waits of connections that are gone, though their greenlet has not noticed: it runs a handler."""

@@ -38,6 +38,10 @@ class _LoopPool:
         """Jobs not begun."""
         return len(self._queue)
 
+    def jobs(self) -> list[Any]:
+        """Return those, and what the workers are at."""
+        return [*self._queue, *(seat[1] for seat in self.seats)]
+
     def look(self, now: float) -> None:
         """Do nothing: a greenlet that is to end says so."""
 

@@ -15,6 +15,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.consume.sends_directly import SendsDirectly
 from gnsq_lite.message import Message, claim
+from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
 from gnsq_lite.wire import commands
@@ -29,6 +30,8 @@ class OrderedConnection(SendsDirectly):
         self._sequence = sequence
         #: Those whose FIN is queued and of which the sequence does not know yet.
         self._ended: deque[Message] = deque()
+        #: A message that no handler had at the last look, though it is to be at one.
+        self._abandoned: Message | None = None
 
     def _take_messages(self, data: bytes) -> bool:
         """In the hub: as ever, but at the cost of what one message needs that comes when no other is in flight."""
@@ -61,19 +64,23 @@ class OrderedConnection(SendsDirectly):
             self._finish_soon(message)
             return
         # The server sends nothing before it has this one: a turn later it would not be a write less.
-        self.finished += 1
-        in_flight = self.in_flight
-        in_flight.count -= 1
-        if stream.unsent or self._write is None:
-            self._emit(commands.finish(message.id))
-        else:
-            self._send_here(commands.finish(message.id))
-        if self._flow.watches or in_flight.count >= self._share:
-            self._tell_flow(1, success=True)
-        if self._limit.rests:
-            self._limit.look()
-        if not self._sequence.ends(message):
-            self._ask(self._sequence.finished, message)
+        try:
+            self.finished += 1
+            in_flight = self.in_flight
+            in_flight.count -= 1
+            if stream.unsent or self._write is None:
+                self._emit(commands.finish(message.id))
+            else:
+                self._send_here(commands.finish(message.id))
+            if self._flow.watches or in_flight.count >= self._share:
+                self._tell_flow(1, success=True)
+            if self._limit.rests:
+                self._limit.look()
+            if not self._sequence.ends(message):
+                self._ask(self._sequence.finished, message)
+        except BaseException:  # the sequence may not know what the server was sent
+            self.close(interrupted(self.address))
+            raise
 
     handled = finish
 
@@ -119,32 +126,53 @@ class OrderedConnection(SendsDirectly):
         self.loop.call_soon(partial(self._ask, decide, *about))
 
     def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        """Carry decisions out: those that hold a time wait for it, those of a handler go to the pool."""
-        for decision in decide(*about):
-            if isinstance(decision, Handle):
-                if self._reads_in_hub or getcurrent() is not self.loop.hub:
-                    self._messages_to.handle([decision.message])
-                else:
-                    self.loop.spawn("inline handler", self._messages_to.handle, [decision.message])
-            elif isinstance(decision, Hold):
-                self._hold(decision.message, decision.seconds)
-            elif isinstance(decision, SendBack):
-                if claim(decision.message):
-                    super().requeue(decision.message, 0.0, False)
-                else:
-                    super().answer_late(decision.message, finished=False)
-            elif claim(decision.message):
-                self.in_flight.count -= 1
-                self._tell_flow(0, 1)
+        try:
+            for decision in decide(*about):
+                self._carry_out(decision)
+        except BaseException:  # what was decided is not done, and is decided only once
+            self.close(interrupted(self.address))
+            raise
+
+    def _carry_out(self, decision: Decision) -> None:
+        """A message to be held waits for its time, one for a handler goes to the pool."""
+        if isinstance(decision, Handle):
+            if self._reads_in_hub or getcurrent() is not self.loop.hub:
+                self._messages_to.handle([decision.message])
+            else:
+                self.loop.spawn("inline handler", self._messages_to.handle, [decision.message])
+        elif isinstance(decision, Hold):
+            self._hold(decision.message, decision.seconds)
+        elif isinstance(decision, SendBack):
+            if claim(decision.message):
+                super().requeue(decision.message, 0.0, False)
+            else:
+                super().answer_late(decision.message, finished=False)
+        elif claim(decision.message):
+            self.in_flight.count -= 1
+            self._tell_flow(0, 1)
+
+    def look_for_abandoned(self, is_attended: Callable[[Message], bool]) -> None:
+        """Close where no handler has had the message at two looks: its answer was interrupted, and none follows."""
+        message = self._sequence.at_handler
+        if message is None or is_attended(message):
+            self._abandoned = None
+        elif self._abandoned is message:
+            self.close(interrupted(self.address))
+        else:
+            self._abandoned = message
 
     def _hold(self, message: Message, seconds: float) -> None:
         timer = self.loop.hub.loop.timer(max(0.0, seconds))
         self._flow.rest(self.endpoint, True)
 
         def release() -> None:
-            timer.close()
-            self._ask(self._sequence.release, message)
-            if self.is_open():
-                self._flow.rest(self.endpoint, False)
+            try:
+                timer.close()
+                self._ask(self._sequence.release, message)
+                if self.is_open():
+                    self._flow.rest(self.endpoint, False)
+            except BaseException:  # it would be held for ever
+                self.close(interrupted(self.address))
+                raise
 
         timer.start(release, update=True)

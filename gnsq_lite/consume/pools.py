@@ -31,6 +31,9 @@ class Pool(Protocol):
     def queued(self) -> int:
         """How many jobs no handler has begun."""
 
+    def jobs(self) -> list[Any]:
+        """Return the jobs that no handler has begun, and those that handlers are at."""
+
     def busy(self) -> int:
         """How many handlers run now."""
 

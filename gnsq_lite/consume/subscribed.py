@@ -253,6 +253,9 @@ class Subscribed(Connection):
     def skipped(self, message: Message) -> None:
         """Its time had passed before a handler began."""
 
+    def look_for_abandoned(self, is_attended: Callable[[Message], bool]) -> None:
+        """See whether a message waits for a handler that is none; about once a second."""
+
     def give_back(self) -> None:
         """The Reader closes: what is held goes back now."""
 

@@ -215,6 +215,11 @@ class ThreadPool:
         """Jobs not begun."""
         return len(self._queue)
 
+    def jobs(self) -> list[Any]:
+        """Return those, and what the threads are at."""
+        # In this order, and each at once as far as other threads go: a job that is taken meanwhile is seen twice.
+        return [*self._queue, *(seat[1] for seat in tuple(self.seats))]
+
     def busy(self) -> int:
         """Handlers running."""
         with self._lock:

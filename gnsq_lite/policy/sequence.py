@@ -42,6 +42,10 @@ Decision = Handle | Hold | SendBack | CountOut
 class Sequence(Protocol):
     """The policy of one connection.  Each method takes what happened and returns what to do now, in order."""
 
+    @property
+    def at_handler(self) -> Any | None:
+        """The message that waits for a handler, or for what its handler does; None: there is none."""
+
     def begins(self, message: Any) -> bool:
         """A message came: handle it.  False: ask :meth:`arrived`, nothing is known of it yet."""
 

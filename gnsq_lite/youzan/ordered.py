@@ -54,6 +54,11 @@ class OrderedPartition:
         """Whether no message is here."""
         return self._current is None and not self._queue
 
+    @property
+    def at_handler(self) -> OrderedMessage | None:
+        """The message whose handler is to return or to answer."""
+        return None if self._held or self._returned else self._current
+
     def begins(self, message: OrderedMessage) -> bool:
         """Take a message from the server where no other is here: handle it.  False: :meth:`arrived` decides."""
         if self._current is not None or self._queue:

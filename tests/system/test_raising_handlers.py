@@ -18,10 +18,17 @@ import faulthandler, logging, sys, time
 from functools import partial
 import gevent
 from gnsq_lite import Reader, Writer, errors
+from gnsq_lite.broker import Broker
 from tests.struck import EachPlace, surviving
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(90, exit=True)
 logging.disable()
 address, topic, kind, what, every, share = sys.argv[1:]
+where, by_key = {"nsqd_tcp_addresses": address}, {}
+if kind in ("led", "ordered"):
+    broker = Broker(youzan=True, nsqds=2, msg_timeout=0.3).start()
+    broker.youzan.create_topic(topic, partitions=2, ordered=kind == "ordered")
+    where = {"lookupd_http_addresses": broker.lookupd_http_address, "dialect": "youzan", "lookupd_poll_interval": 0.1}
+    by_key = {"key": b"a key"}
 class Alarm(Exception):
     pass
 error = KeyboardInterrupt if what == "interrupt" else Alarm
@@ -35,9 +42,9 @@ def handle(message):
         raise ValueError
 soon = {"reconnect_delay": 0.01, "max_reconnect_delay": 0.02}
 quick = {"backoff": False, "requeue_delay": 0.0, **soon}
-reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, max_in_flight=5, **quick)
+reader = Reader(topic, "ch", handle, max_in_flight=5, ordered=kind == "ordered", **where, **quick)
 reader.start(block=False)
-writer = Writer(address, publish_timeout=10, coalesce=kind == "coalesced", **soon)
+writer = Writer(publish_timeout=10, coalesce=kind == "coalesced", **where, **soon)
 count, ok = 0, set()
 def body(end=b""):
     global count
@@ -45,18 +52,20 @@ def body(end=b""):
     return b"%d" % count + end
 def publish():
     try:
-        writer.publish(topic, body())
+        writer.publish(topic, body(), **by_key)
     except errors.NSQError:
         pass
+def queue():
+    for each in map(body, (b"", b"w", b"f")):
+        queued.append((each, writer.publish_nowait(topic, each, **by_key)))
 def use():
-    queue = lambda: [queued.append((end, writer.publish_nowait(topic, end))) for end in map(body, (b"", b"w", b"f"))]
     queue()
     gevent.sleep(0.002)
     queue()
     greenlets = [gevent.spawn(publish) for _ in range(2)]
-    writer.publish(topic, body())
+    writer.publish(topic, body(), **by_key)
     gevent.joinall(greenlets)
-    writer.multipublish(topic, [body(), body()])
+    writer.multipublish(topic, [body(), body()], **by_key)
     queue()
     writer.flush(5)
     gevent.sleep(0.005)
@@ -68,7 +77,7 @@ def until(condition):
         survived(lambda: gevent.sleep(0.002))
 def works():
     last, began = body(), time.monotonic()
-    survived(lambda: writer.publish(topic, last, timeout=5))
+    survived(lambda: writer.publish(topic, last, timeout=5, **by_key))
     assert time.monotonic() < began + 4.5  # else that has timed out, and was done again
     until(lambda: all(publication.done() for _, publication in queued))
     ok.update(body for body, publication in queued if publication._error is None)
@@ -77,6 +86,7 @@ def works():
     until(lambda: last in handled)
 places = EachPlace(error, handle.__code__, every=int(every), share=int(share))
 strikes, unstruck, queued = 0, 0, []
+until(lambda: len(reader.stats().connections) == (2 if by_key else 1))
 works()
 while unstruck < 3:
     try:
@@ -118,6 +128,23 @@ def test_a_signal_handler_may_raise_anywhere(
     done = python(STRUCK, broker.tcp_address, topic, kind, what, str(every), str(share), limit=100.0)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 60
+
+
+@pytest.mark.program
+@pytest.mark.rule("YZ-6")
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize(
+    ("kind", "what", "every", "share"),
+    [
+        ("ordered", "alarm", 8, 2),
+        *(pytest.param("led", "interrupt", 4, share, marks=pytest.mark.slow) for share in range(4)),
+        *(pytest.param("ordered", "alarm", 4, share, marks=pytest.mark.slow) for share in range(4)),
+    ],
+)
+def test_it_may_where_partitions_are_led(topic: str, kind: str, what: str, every: int, share: int) -> None:
+    done = python(STRUCK, "", topic, kind, what, str(every), str(share), limit=100.0)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 30
 
 
 #: One place of close() after the other is struck; called again, it closes.

@@ -154,6 +154,16 @@ def test_a_thread_that_finds_nothing_queued_may_queue_more_itself_and_wakes_othe
     until(lambda: more == [] and len(pool._idle) == len(pool.seats))
 
 
+def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made) -> None:
+    gate = native_held_lock()
+    pool = make(lambda job: gate.acquire() and gate.release(), 1)
+    pool.submit(["first", "second"])
+    until(lambda: "first" in pool.jobs() and pool.queued() == 1)
+    assert sorted(pool.jobs()) == ["first", "second"]
+    gate.release()
+    until(lambda: not any(pool.jobs()))
+
+
 def test_a_thread_that_ends_leaves_no_hub_behind(make: Made) -> None:
     """A handler that waits as gevent does, patched sockets and sleeps among it, makes one: two descriptors each."""
     hubs, done = [], Tally()

@@ -13,6 +13,7 @@ from greenlet import getcurrent
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
+from gnsq_lite.net.lost import Interrupted
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.rule("YZ-6")
 class Bench:
     """A connection in a loop that does nothing by itself; it is its own stream, flow control and owner."""
 
-    closed = error = None
+    closed: Any = None
+    error = None
     unsent = 0
     watches = True
 
@@ -59,6 +61,10 @@ class Bench:
         written, self.sent = b"".join(self.sent), []
         return written
 
+    def message(self, number: int) -> Message:
+        """Make such a message, which did not come."""
+        return Message(self.connection, 0, 1, b"%016d" % number, b"x")
+
     def read(self, *numbers: int, attempts: int = 1) -> bool:
         """Offer a read of such messages; False: it is the reader's."""
         frames = (struct.pack(">iIqH16s", 31, 2, 0, attempts, b"%016d" % number) + b"x" for number in numbers)
@@ -85,6 +91,9 @@ class Bench:
         for message in messages:
             self.handled.append(message)
             self._handle(message)
+
+    def close(self, reason: Any) -> None:
+        self.closed = reason
 
     # -- what has to be true when all is answered
 
@@ -237,3 +246,98 @@ def test_what_nsqd_does_not_take_of_a_fin_is_left_to_the_stream() -> None:
     bench.handled[0].finish()
     assert (stream.bytes_out, left) == (5, [fin(1)[5:]])
     bench.assert_nothing_is_in_flight()
+
+
+# -- where a signal handler raises in the middle
+
+
+class Struck(Exception):
+    """What it raises."""
+
+
+def strike(*about: Any, **more: Any) -> Any:
+    raise Struck
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.parametrize("where", ["_emit", "_tell_flow", "_ask"])
+def test_a_connection_ends_with_a_fin_of_which_the_sequence_may_not_know(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    bench = Bench()
+    bench.read(1, 2)
+    monkeypatch.setattr(bench.connection, where, strike)
+    with pytest.raises(Struck):
+        bench.handled[0].finish()
+    assert isinstance(bench.closed, Interrupted)
+
+
+@pytest.mark.rule("CONN-3")
+def test_a_connection_ends_with_a_decision_that_was_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr(bench, "handle", strike)
+    with pytest.raises(Struck):
+        bench.connection._ask(bench.connection._sequence.arrived, bench.message(1))
+    assert isinstance(bench.closed, Interrupted)
+
+
+@pytest.mark.rule("CONN-3")
+def test_a_connection_ends_with_a_message_that_would_be_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[Any] = []
+    bench = Bench()
+    bench.hub.loop = SimpleNamespace(timer=lambda seconds: timers.append(Timer()) or timers[-1])
+    bench.read(1)
+    bench.handled[0].requeue(1.0)
+    bench.turn()
+    monkeypatch.setattr(bench.connection, "_ask", strike)
+    with pytest.raises(Struck):
+        timers[0].due()
+    assert isinstance(bench.closed, Interrupted)
+
+
+class Timer:
+    """Of the loop; the test says when it is due."""
+
+    due: Callable[[], None]
+
+    def start(self, due: Callable[[], None], *, update: bool) -> None:
+        self.due = due
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.rule("CONN-3")
+def test_a_connection_ends_whose_message_no_handler_has_at_two_looks() -> None:
+    bench = Bench()
+
+    def look(*attended: bool) -> None:
+        for is_attended in attended:
+            bench.connection.look_for_abandoned(lambda message: is_attended)  # noqa: B023 - called at once
+
+    look(False)  # there is none
+    bench.read(1)
+    look(True, False, True, False)
+    bench.handled[0].finish()
+    bench.read(2)
+    look(False)  # another one
+    assert bench.closed is None
+    look(False)
+    assert isinstance(bench.closed, Interrupted)
+
+
+@pytest.mark.rule("CONN-3")
+@pytest.mark.rule("MSG-2")
+@pytest.mark.parametrize("what", ["answered later", "held"])
+def test_a_message_that_no_handler_is_to_have_may_take_its_time(what: str) -> None:
+    bench = Bench()
+    bench.hub.loop = SimpleNamespace(timer=lambda seconds: Timer())
+    bench.read(1)
+    if what == "held":
+        bench.handled[0].requeue(1.0)
+    else:
+        bench.handled[0].enable_async()
+        bench.connection.left_open(bench.handled[0])
+    bench.turn()
+    for _ in range(3):
+        bench.connection.look_for_abandoned(lambda message: False)
+    assert bench.closed is None
