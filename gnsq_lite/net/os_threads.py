@@ -75,9 +75,25 @@ def start_native_thread_soon(name: str, run: Callable[[], None], refused: Callab
     _start_native(start, ())
 
 
+def current_frames() -> dict[int, FrameType]:
+    """Return the frame of each thread of the interpreter, by ident.
+
+    Python 3.11 holds a lock meanwhile that each thread takes as it begins and ends.  A garbage collection in the
+    middle, one of whose finalizers lets another thread run, would hang the process for good (python/cpython#106883).
+    From 3.12 on none comes there.
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return sys._current_frames()
+    try:
+        gc.disable()
+        return sys._current_frames()
+    finally:
+        gc.enable()
+
+
 def living_threads() -> set[int]:
     """Return the idents of all threads of the interpreter."""
-    return set(sys._current_frames())
+    return set(current_frames())
 
 
 #: A lock for each thread of :func:`start_hub_thread` that has no hub yet.
@@ -149,7 +165,7 @@ def _park_hub_threads() -> None:
     """Park all other threads with a hub: the library's, and those of users and their handlers, who wait in gevent."""
     for begun in _beginning.copy():
         begun.acquire(True, IN_HUB)
-    frames = {ident: frame for ident, frame in sys._current_frames().items() if ident not in _asleep}
+    frames = {ident: frame for ident, frame in current_frames().items() if ident not in _asleep}
     del frames[native_ident()]
     if not frames:
         return

@@ -137,3 +137,34 @@ def test_a_child_of_multiprocessing_leaves_as_an_interpreter_does_and_after_the_
     assert int(broker.stats(topic)["depth"]) == count
     channel = broker.stats(f"{topic}_read")["channels"][0]
     assert (int(channel["depth"]), int(channel["in_flight_count"])) == (10, 0), channel
+
+
+#: Garbage is collected at each chance, with finalizers that let other threads run, while threads begin and end.
+COLLECTED = """
+import faulthandler, gc, threading, time
+from gnsq_lite.net.os_threads import living_threads, start_native_thread
+faulthandler.dump_traceback_later(15, exit=True)
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        time.sleep(0.0001)
+ends = time.monotonic() + 2
+def churn():
+    while time.monotonic() < ends:
+        start_native_thread("short", lambda: None)
+gc.set_threshold(2, 1, 1)
+threading.Thread(target=churn).start()
+while time.monotonic() < ends:
+    Cycle()
+    assert threading.get_ident() in living_threads()
+assert gc.isenabled()
+gc.disable()
+living_threads()
+assert not gc.isenabled()
+"""
+
+
+def test_a_look_at_the_threads_is_not_hung_by_a_garbage_collection() -> None:
+    done = python(COLLECTED)
+    assert done.returncode == 0, done.stderr
