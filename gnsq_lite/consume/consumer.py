@@ -35,6 +35,7 @@ from gnsq_lite.message import Message, is_expired, send_back
 from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting
+from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
@@ -53,7 +54,8 @@ class Consumer:
         self.ended = Completion()
         self.connections: dict[Endpoint, Subscribed] = {}
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
-        self.flow = FlowControl(settings, clock, self.rng, self._send_ready, partial(self.hooks.call, "on_backoff"))
+        on_backoff = partial(self.hooks.call, "on_backoff")
+        self.flow = FlowControl(settings, clock, self.rng, self._send_ready, on_backoff, self._connect_anew)
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
@@ -142,6 +144,10 @@ class Consumer:
         subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
 
     # -- connections come and go
+
+    def _connect_anew(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.close(interrupted(connection.address))
 
     def on_end(self, subscription: Subscription) -> None:
         """Its greenlet has ended: a poll may find the endpoint again."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 from gevent.event import Event
 
@@ -25,7 +27,7 @@ from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds between two looks at silent connections and late messages.
+#: Seconds between two looks at silent connections and late messages, at least.
 _CHECK_EVERY = 1.0
 #: RDY of an nsqd that did not say how much it takes: its default (``--max-rdy-count``).
 _DEFAULT_MAX_RDY = 2500
@@ -37,6 +39,7 @@ class FlowControl:
     Args:
         send_ready: Called with (endpoint, RDY) for a connection that is to be told.
         on_backoff: Called with the seconds of a pause that begins, and with 0.0 when backoff is over.
+        on_interrupted: Called where RDY is not as it should be any more: the connections are to be made anew.
     """
 
     def __init__(
@@ -46,9 +49,10 @@ class FlowControl:
         rng: random.Random,
         send_ready: Callable[[Endpoint, int], None],
         on_backoff: Callable[[float], None],
+        on_interrupted: Callable[[], None],
     ) -> None:
         self._settings, self._clock = settings, clock
-        self._send_ready, self._on_backoff = send_ready, on_backoff
+        self._send_ready, self._on_backoff, self._on_interrupted = send_ready, on_backoff, on_interrupted
         self.allocator = ReadyAllocator(
             settings.max_in_flight,
             clock=clock,
@@ -69,7 +73,7 @@ class FlowControl:
         #: Whether a RDY may follow from what comes and goes, so that connections tell of it.
         self.watches = self.rate is not None
         self._wake = Event()
-        self._ticks_at = 0.0
+        self._ticks_at = self._looks_at = 0.0
 
     # -- what happened
 
@@ -80,19 +84,20 @@ class FlowControl:
         own = settings.dialect.ready_limit(settings.topic, endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
         most = self._most[endpoint] = limit if own is None else min(own, limit)
-        self._apply(self.allocator.add(endpoint, most, connection.in_flight, counts_down=counts_down))
+        add = partial(self.allocator.add, counts_down=counts_down)
+        self._apply(add, endpoint, most, connection.in_flight)
         self._wake.set()
 
     def parted(self, endpoint: Endpoint) -> None:
         """A connection is gone."""
         self._pace.remove(endpoint)
-        self._apply(self.allocator.remove(endpoint))
+        self._apply(self.allocator.remove, endpoint)
         if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
             self._wake.set()
 
     def received(self, endpoint: Endpoint, count: int) -> None:
         """A read brought so many messages."""
-        self._apply(self.allocator.received(endpoint, count))
+        self._apply(self.allocator.received, endpoint, count)
         if self.rate is not None:
             self.rate.received(count)
 
@@ -100,7 +105,7 @@ class FlowControl:
         """So many messages are in flight no more; a success may end backoff (BACK-2)."""
         if self._pace.limits:
             self._pace.answered(endpoint, answered)
-        self._apply(self.allocator.answered(endpoint, answered + expired))
+        self._apply(self.allocator.answered, endpoint, answered + expired)
         if success and self.backoff.level:
             self._outcome(True)
 
@@ -112,11 +117,11 @@ class FlowControl:
         log_safely(
             log, logging.WARNING, text, connection.address, count, size, extra=self._settings.log_fields(endpoint)
         )
-        self._apply(self.allocator.set_max_rdy_count(endpoint, size))
+        self._apply(self.allocator.set_max_rdy_count, endpoint, size)
 
     def rest(self, endpoint: Endpoint, resting: bool) -> None:
         """The partition's failed message waits for its delay, or for it no more: the others go on (YZ-6)."""
-        self._apply(self.allocator.rest(endpoint, resting))
+        self._apply(self.allocator.rest, endpoint, resting)
 
     def failed(self) -> None:
         """A message failed (BACK-1)."""
@@ -131,7 +136,7 @@ class FlowControl:
         if after is before:
             return
         if after is Phase.PAUSED:
-            self._apply(self.allocator.pause())
+            self._apply(self.allocator.pause)
             resume_at = self.backoff.resume_at
             pause = max(0.0, resume_at - self._clock.now()) if resume_at is not None else 0.0
             said = "backing off for %.1f s (level %d)"
@@ -140,7 +145,7 @@ class FlowControl:
             self._wake.set()
         elif after is Phase.FLOWING:
             log_safely(log, logging.INFO, "backoff is over", extra=fields)
-            self._apply(self.allocator.resume())
+            self._apply(self.allocator.resume)
             self._on_backoff(0.0)
 
     # -- what is wanted
@@ -162,7 +167,7 @@ class FlowControl:
 
     def _resize(self) -> None:
         count = self.max_in_flight if self._allowed is None else min(self._allowed, self.max_in_flight)
-        self._apply(self.allocator.set_max_in_flight(0 if self.paused else count))
+        self._apply(self.allocator.set_max_in_flight, 0 if self.paused else count)
         self._wake.set()
 
     @property
@@ -179,12 +184,12 @@ class FlowControl:
     def run(self, look_around: Callable[[float], bool]) -> None:
         """Tick until killed: redistribution, the end of a pause.
 
-        *look_around* is called first in each tick, with the time: about once a second, to look at connections and late
-        messages; it returns whether a handler is free and nothing waits for one.
+        *look_around* is called once a second, with the time, to look at connections and late messages; it returns
+        whether a handler is free and nothing waits for one.
         """
         while True:
             now = self._clock.now()
-            due = [now + _CHECK_EVERY]
+            due = [self._looks_at]
             if self.allocator.next_tick is not None:
                 due.append(self.allocator.next_tick)
             if self.backoff.phase is Phase.PAUSED and self.backoff.resume_at is not None:
@@ -198,20 +203,31 @@ class FlowControl:
                 log_safely(log, logging.ERROR, "a tick failed", exc_info=error)
 
     def _tick(self, look_around: Callable[[float], bool]) -> None:
-        is_idle = look_around(self._clock.now())
-        for endpoint, size in self._pace.look(is_idle):
-            self._apply(self.allocator.set_max_rdy_count(endpoint, size))
-        if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is Phase.PROBING:
-            self._apply(self.allocator.probe())
-        self._apply(self.allocator.tick())
+        now = self._clock.now()
+        if now >= self._looks_at:  # never sooner: what is the same at two looks is taken to stay so
+            self._looks_at = now + _CHECK_EVERY
+            is_idle = look_around(now)
+            for endpoint, size in self._pace.look(is_idle):
+                self._apply(self.allocator.set_max_rdy_count, endpoint, size)
+        if self.backoff.phase is Phase.PAUSED:
+            self.backoff.tick()
+        if self.allocator.phase is not self.backoff.phase:  # it is time to probe, or the last change was interrupted
+            allocator = self.allocator
+            changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
+            self._apply(changes[self.backoff.phase])
+        self._apply(self.allocator.tick)
 
-    def _apply(self, decisions: Iterable[SetReady]) -> None:
-        for decision in decisions:
-            self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
-        self._watch()
-        next_tick = self.allocator.next_tick
-        if next_tick is not None and next_tick < self._ticks_at:
-            self._wake.set()
+    def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:
+        try:
+            for decision in decide(*about):
+                self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
+            self._watch()
+            next_tick = self.allocator.next_tick
+            if next_tick is not None and next_tick < self._ticks_at:
+                self._wake.set()
+        except BaseException:  # a signal handler's: which RDY was decided, and which was sent, is not known
+            self._on_interrupted()
+            raise
 
     def _watch(self) -> None:
         # In backoff the allocator watches, as nearly all wait for RDY.

@@ -360,7 +360,8 @@ class Subscribed(Connection):
         """
         if self.fins is None or self.loop.is_shared:
             return 0  # no signal handler runs there; and an ordered connection keeps some answers itself
-        moved, missing = self.received + self.finished + self.requeued + self.expired, self.in_flight.missing()
+        moved = self.received + self.finished + self.requeued + self.expired
+        missing = max(0, self.in_flight.missing() - len(self._fins) - len(self._reqs))  # what is queued is not lost
         if self._seen != (moved, missing):
             self._seen, missing = (moved, missing), 0
         self.in_flight.count -= missing

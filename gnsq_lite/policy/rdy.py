@@ -33,21 +33,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from enum import Enum
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.policy.asking import Asking
+from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.even_split import even_split
 from gnsq_lite.policy.ready_state import Counts, Key, ReadyState, SetReady
 from gnsq_lite.policy.rng import Rng, pick, shuffled
 
 __all__ = ["Counts", "Key", "ReadyAllocator", "SetReady"]
-
-
-class _Mode(Enum):
-    FLOWING = "flowing"
-    PAUSED = "paused"
-    PROBING = "probing"
 
 
 class ReadyAllocator:
@@ -82,7 +76,8 @@ class ReadyAllocator:
         self._clock, self._rng = clock, rng
         self._idle, self._low, self.settle = idle_timeout, low_ready_timeout, settle
         self._max = max(0, max_in_flight)
-        self._mode = _Mode.FLOWING
+        #: What backoff says.
+        self.phase = Phase.FLOWING
         self._connections: dict[Key, ReadyState] = {}
         self._round: list[Key] = []  # who waits in this round, the next one last
         self._asking = Asking(max(settle, idle_timeout / 20))
@@ -109,7 +104,7 @@ class ReadyAllocator:
         self._connections[key] = connection
         self.watches = self.watches or counts_down
         grown: list[SetReady] = []
-        flowing = self._mode is _Mode.FLOWING and self._max >= len(self._connections)
+        flowing = self.phase is Phase.FLOWING and self._max >= len(self._connections)
         if flowing and connection.limit and self.charged < self._max and self.settle > 0:
             self._grow(connection, 1, now, grown)
         return grown + self._reconsider(now)
@@ -199,7 +194,7 @@ class ReadyAllocator:
 
     def pause(self) -> list[SetReady]:
         """Stop the flow: RDY 0 to all, until :meth:`probe` or :meth:`resume` (BACK-1)."""
-        self._mode = _Mode.PAUSED
+        self.phase = Phase.PAUSED
         return self._evaluate(self._clock.now())
 
     def probe(self) -> list[SetReady]:
@@ -213,12 +208,12 @@ class ReadyAllocator:
         cut: list[SetReady] = []
         if ready:
             cut = self._cut(now, {pick(self._rng, [c for c in ready if not c.in_flight] or ready): 1})
-        self._mode = _Mode.PROBING
+        self.phase = Phase.PROBING
         return cut + self._evaluate(now)
 
     def resume(self) -> list[SetReady]:
         """Let all flow again (BACK-4)."""
-        self._mode = _Mode.FLOWING
+        self.phase = Phase.FLOWING
         return self._evaluate(self._clock.now())
 
     def tick(self) -> list[SetReady]:
@@ -270,7 +265,7 @@ class ReadyAllocator:
         self._release(now)
         eligible = [c for c in self._connections.values() if c.limit and not c.resting]
         self.next_tick = None
-        if self._mode is _Mode.FLOWING and self._max >= len(eligible):
+        if self.phase is Phase.FLOWING and self._max >= len(eligible):
             self._turns = False
             changes = self._share(now, eligible)
         else:
@@ -279,7 +274,7 @@ class ReadyAllocator:
                 self._asking.stop()
                 for connection in eligible:
                     connection.since = now
-            budget = {_Mode.FLOWING: self._max, _Mode.PAUSED: 0, _Mode.PROBING: min(1, self._max)}[self._mode]
+            budget = {Phase.FLOWING: self._max, Phase.PAUSED: 0, Phase.PROBING: min(1, self._max)}[self.phase]
             changes = self._take_turns(now, eligible, budget)
         if self.owed or self.charged > self._max:
             self._wake_by(c.reserved_until for c in self._connections.values() if c.reserved)
@@ -293,7 +288,8 @@ class ReadyAllocator:
         for connection in self._connections.values():
             if connection.reserved and now >= connection.reserved_until:
                 connection.reserved = 0
-            self.charged += connection.recharge()
+            connection.recharge()
+        self.charged = sum(connection.charge for connection in self._connections.values())
 
     def _watch(self) -> None:
         is_special = self._turns or self.owed or self.charged > self._max
@@ -325,7 +321,7 @@ class ReadyAllocator:
             self._asking.begin(waiting)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
-        probed = self._mode is _Mode.PROBING and any(c.reserved for c in self._connections.values())
+        probed = self.phase is Phase.PROBING and any(c.reserved for c in self._connections.values())
         while len(holders) < budget and waiting and self.charged < self._max and not probed:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
@@ -371,7 +367,7 @@ class ReadyAllocator:
 
     def _turn_ends(self, connection: ReadyState, now: float) -> float:
         idle_ends = self._idle_ends(connection, now)
-        if self._mode is _Mode.PROBING:  # the message that is out decides, however long it takes
+        if self.phase is Phase.PROBING:  # the message that is out decides, however long it takes
             return idle_ends
         return min(idle_ends, connection.since + self._low)
 
@@ -384,7 +380,7 @@ class ReadyAllocator:
         """Take whose turn it is out of *waiting*.  A probe prefers one with nothing in flight: nsqd can send to it."""
         if not self._round:
             self._round = shuffled(self._rng, waiting)
-        if self._mode is _Mode.PROBING:
+        if self.phase is Phase.PROBING:
             free = [key for key in self._round if not waiting[key].in_flight]
             free = free or [key for key in waiting if not waiting[key].in_flight] or self._round
             key = free[-1]
