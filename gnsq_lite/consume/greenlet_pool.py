@@ -185,9 +185,9 @@ class InlinePool(_LoopPool):
         queue.extend(jobs)
         if self._busy:
             return  # a handler that gave way: it takes these when it is done
-        self._busy = 1
-        self.seats = [[getcurrent(), None]]
         try:
+            self._busy = 1
+            self.seats = [[getcurrent(), None]]
             while queue:
                 try:
                     self._runner.begin_turn(SLICE)

@@ -11,7 +11,8 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite.consume.greenlet_pool import GreenletPool
+from gnsq_lite.consume import greenlet_pool
+from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
 from gnsq_lite.net.loop import let_io, loop_here
 from gnsq_lite.speed import QUEUE_EMPTY, TURN_OVER, PureRunner
 
@@ -146,3 +147,20 @@ def test_a_worker_in_which_a_signal_handler_waits_is_neither_lost_nor_resumed_in
             break
         assert (sorted(done), failed) == (["1", "2", "3", "handler"], []), step
     assert step > 2
+
+
+def test_inline_handlers_run_again_after_a_signal_handler_has_raised_before_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    pool = InlinePool(PureRunner(print, 5, done.append, print, print), print)
+
+    def strike() -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as struck, pytest.raises(KeyboardInterrupt):
+        struck.setattr(greenlet_pool, "getcurrent", strike)
+        pool.submit(["first"])
+    assert pool.busy() == 0
+    pool.submit(["second"])
+    assert done == ["first", "second"]
