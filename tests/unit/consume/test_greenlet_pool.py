@@ -158,9 +158,10 @@ def test_inline_handlers_run_again_after_a_signal_handler_has_raised_before_the_
     def strike() -> Any:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as struck, pytest.raises(KeyboardInterrupt):
-        struck.setattr(greenlet_pool, "getcurrent", strike)
+    monkeypatch.setattr(greenlet_pool, "getcurrent", strike)
+    with pytest.raises(KeyboardInterrupt):
         pool.submit(["first"])
+    monkeypatch.undo()
     assert pool.busy() == 0
     pool.submit(["second"])
     assert done == ["first", "second"]
