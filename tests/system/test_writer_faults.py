@@ -183,9 +183,9 @@ def test_a_dead_nsqd_is_skipped_and_used_again_later(make_broker: MakeBroker, to
 
         wait_for(is_used)  # threads can use a connection some time after it is there
         before = depth(second, topic)
-        for _ in range(10):
+        for _ in range(40):
             writer.publish(topic, b"x")
-        assert 4 <= depth(second, topic) - before <= 6  # the loop, where it sends one, has turns of its own
+        assert 10 <= depth(second, topic) - before <= 30  # the loop, where it sends one, has turns of its own
 
 
 @pytest.mark.rule("PUB-4")
