@@ -41,7 +41,7 @@ def handle(message):
     if message.body.endswith(b"f") and message.attempts == 1:
         raise ValueError
 soon = {"reconnect_delay": 0.01, "max_reconnect_delay": 0.02}
-quick = {"backoff": False, "requeue_delay": 0.0, **soon}
+quick = {"backoff": False, "requeue_delay": 0.0, "handler_pool": "inline" if kind == "inline" else "auto", **soon}
 reader = Reader(topic, "ch", handle, max_in_flight=5, ordered=kind == "ordered", **where, **quick)
 reader.start(block=False)
 writer = Writer(publish_timeout=10, coalesce=kind == "coalesced", **where, **soon)
@@ -67,6 +67,11 @@ def use():
     gevent.joinall(greenlets)
     writer.multipublish(topic, [body(), body()], **by_key)
     queue()
+    reader.pause()
+    reader.set_max_in_flight(6)
+    gevent.sleep(0.001)
+    reader.set_max_in_flight(5)
+    reader.resume()
     writer.flush(5)
     gevent.sleep(0.005)
 survived = partial(surviving, (error, errors.OutcomeUnknown))
@@ -76,6 +81,7 @@ def until(condition):
         assert time.monotonic() < ends
         survived(lambda: gevent.sleep(0.002))
 def works():
+    survived(reader.resume)
     last, began = body(), time.monotonic()
     survived(lambda: writer.publish(topic, last, timeout=5, **by_key))
     assert time.monotonic() < began + 4.5  # else that has timed out, and was done again
@@ -119,6 +125,7 @@ print(strikes)
         ("coalesced", "alarm", 4, 1),
         pytest.param("plain", "alarm", 1, 0, marks=pytest.mark.slow),
         pytest.param("coalesced", "interrupt", 1, 0, marks=pytest.mark.slow),
+        pytest.param("inline", "alarm", 1, 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_handler_may_raise_anywhere(
