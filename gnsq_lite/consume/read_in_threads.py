@@ -121,14 +121,14 @@ class ReadInThreads(SendsDirectly):
 
     def _take_read(self, data: bytes | NSQConnectionError | None) -> bool:
         """Have threads go on with what a read has brought, and return True; else the loop goes on."""
+        messages = self._only_messages(data) if isinstance(data, bytes) and self._is_lent else None
         with self._lock:
             self._reader = NOBODY
             stream: Any = self._stream
             is_more = self._flow.watches or not self._share or self.in_flight.count
-            if self._is_lent and isinstance(data, bytes) and not is_more:
-                goes_on = self._takes_read(data)
-                if goes_on is not None:
-                    return goes_on
+            if self._is_lent and messages and not is_more and self._takes_one(messages):
+                stream.bytes_in += len(data)  # type: ignore[arg-type]
+                return True
             if stream.closed is not None:
                 if self._is_ending:
                     self._is_ending = False
@@ -140,13 +140,19 @@ class ReadInThreads(SendsDirectly):
                 stream.give(self._checked(data))
         return False
 
-    def _takes_read(self, data: bytes) -> bool | None:
-        """Under the lock: begin the message that is all of *data*; None: it is anything else, and was not taken."""
+    def _only_messages(self, data: bytes) -> list[Message] | None:
+        """Return the messages that are all of *data*, which nobody has taken with that; None: it is anything else.
+
+        Not under the lock, for which the loop waits: new objects have garbage collected, and a finalizer may wait for
+        the loop.
+        """
         self.read_at = self.clock.now()
-        messages = self._decoder.feed_messages(data)
-        if not (messages and len(messages) == 1 and self._begins(messages[0])):
-            return None
-        self._stream.bytes_in += len(data)  # type: ignore[union-attr]
+        return self._decoder.feed_messages(data)
+
+    def _takes_one(self, messages: list[Message]) -> bool:
+        """Under the lock: begin the message that has come, if it is but one."""
+        if len(messages) > 1 or not self._begins(messages[0]):
+            return False
         self.in_flight.add_first(messages, self.read_at)
         self._threads.take_next(messages[0])
         return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gnsq_lite.consume.read_in_threads import LOOP, MOMENT, ReadInThreads, Threads
+from gnsq_lite.consume.read_in_threads import LOOP, MOMENT, NOBODY, ReadInThreads, Threads
 from gnsq_lite.errors import NSQConnectionError
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
@@ -46,7 +46,7 @@ class UnorderedInThreads(ReadInThreads):
         return is_alone and (self._delivery is None or self._delivery.is_full)
 
     def _begins(self, message: Message) -> bool:
-        return True
+        return self.fins is None  # else the delivery is to hear of it
 
     # -- where more than one is in flight, in a handler's thread
 
@@ -83,7 +83,7 @@ class UnorderedInThreads(ReadInThreads):
         return not is_more and self.in_flight.count == len(self._fins)
 
     def _is_calm(self) -> bool:
-        """Under the lock: whether no RDY follows from what comes and goes, and nothing comes elsewhere."""
+        """Whether no RDY follows from what comes and goes, and nothing comes elsewhere."""
         delivery, flow = self._delivery, self._flow
         is_full = delivery is not None and delivery.is_full and self._delivery_timer is not None
         return is_full and flow.is_alone and not flow.watches and 1 < self._share >= self.in_flight.count
@@ -99,32 +99,44 @@ class UnorderedInThreads(ReadInThreads):
             self.loop.call_soon(self._flush)
 
     def _take_read(self, data: bytes | NSQConnectionError | None) -> bool:
+        stream: Any = self._stream
+        come = None
+        if isinstance(data, bytes) and data and self.fins is not None and self._is_calm():
+            self.read_at = self.clock.now()
+            stream.bytes_in += len(data)
+            come = self._decoder.feed_leading(data)  # not under the lock, as in _only_messages()
         with self._lock:
             self._reads_on = False
-            return super()._take_read(data)
+            if come is not None and stream.closed is None:
+                return self._go_on_with(*come)
+        return super()._take_read(data)
 
-    def _takes_read(self, data: bytes) -> bool | None:
-        if self.fins is None:
-            return super()._takes_read(data)
-        if not (data and self._is_calm()):
-            return None
+    def _go_on_with(self, messages: list[Message], has_other: bool) -> bool:
+        """Under the lock: queue these, and leave to the loop what is behind them; or both, where it got more to do."""
         stream: Any = self._stream
-        stream.bytes_in += len(data)
-        self.read_at = self.clock.now()
-        messages, has_other = self._decoder.feed_leading(data)
-        if messages:
+        is_ours = self._is_calm()
+        if messages and not is_ours:
+            self.loop.call_soon(partial(self._bring, messages))
+        elif messages:
             count = self.in_flight.add(messages, self.read_at)
             self._must_wait = count > self._limit.most
             if count > self._share:
                 self.loop.call_soon(partial(self._flow.received, self.endpoint, len(messages)))
             self._reads_on = True
             self._threads.take_on(messages)
-        if has_other or self._must_wait:
+        if has_other or self._must_wait or not is_ours:
             self._reader = LOOP
             stream.give(b"")
-        elif not messages:
+            return is_ours and bool(messages)
+        self._reader = NOBODY
+        if not messages:
             self.loop.call_soon(self._go_on_reading)
         return bool(messages)
+
+    def _bring(self, messages: list[Message]) -> None:
+        """In the loop: go on with messages as if it had read them."""
+        if self.is_open():
+            self._on_messages(messages)
 
     def _on_fins(self) -> None:
         """The first of some FINs is queued; in any thread."""

@@ -176,6 +176,22 @@ def test_a_thread_sends_fin_and_goes_on_with_the_next_message_by_itself(bench: T
     bench.assert_nothing_is_in_flight()
 
 
+def test_nobody_waits_for_a_finalizer_that_runs_in_a_read(bench: ThreadBench) -> None:
+    """It may wait for the loop, which would wait for the lock."""
+    held: list[bool] = []
+
+    def make(*about: Any) -> Message:
+        held.append(bench.connection._lock._is_owned())
+        return Message(*about)
+
+    first = bench.come(1)
+    bench.connection._decoder.make_message = make
+    bench.socket.comes.append(frame(2))
+    finish_new(first)
+    assert held == [False]
+    assert len(bench.next) == 1
+
+
 def test_the_loop_reads_on_where_nothing_comes_for_a_moment(bench: ThreadBench) -> None:
     assert finish_new(bench.come(1))
     assert bench.watched == 0
