@@ -17,6 +17,7 @@ from gnsq_lite.consume.read_in_threads import LOOP, MOMENT, NOBODY, ReadInThread
 from gnsq_lite.errors import NSQConnectionError
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.policy.delivery import SLOWEST_TICK
 from gnsq_lite.speed import Fins
 
 
@@ -52,8 +53,8 @@ class UnorderedInThreads(ReadInThreads):
 
     def read_on(self) -> bool:
         """Send FINs, and queue what a read brings; False: that is the loop's."""
-        if self._reader or not self._is_lent or self.fins is None:
-            return False
+        if self._reader > NOBODY or not self._is_lent or self.fins is None:
+            return False  # another thread reads, for one
         try:
             return self._send_fins() and self._take_read(self._receive_here())
         except BaseException:
@@ -63,9 +64,10 @@ class UnorderedInThreads(ReadInThreads):
     def _send_fins(self) -> bool:
         """Answer all that came, and become the reader; False, where there is more to do than that: the loop goes on."""
         with self._lock:
-            if self._reader:
+            if self._reader > NOBODY:
                 return False
-            if not (self._is_lent and self._is_all_finished() and self._is_calm() and self._is_quick()):
+            is_mine = self._is_lent and self._reader == NOBODY
+            if not (is_mine and self._is_all_finished() and self._is_calm() and self._is_quick()):
                 self._leave_reading()
                 return False
             self._reader = native_ident()
@@ -83,9 +85,10 @@ class UnorderedInThreads(ReadInThreads):
         return not is_more and self.in_flight.count == len(self._fins)
 
     def _is_calm(self) -> bool:
-        """Whether no RDY follows from what comes and goes, and nothing comes elsewhere."""
+        """Whether no RDY follows from what comes and goes, nothing comes elsewhere, and a tick is to come soon."""
         delivery, flow = self._delivery, self._flow
-        is_full = delivery is not None and delivery.is_full and self._delivery_timer is not None
+        is_soon = self._delivery_timer is not None and self._look_at - self.clock.now() <= SLOWEST_TICK
+        is_full = is_soon and delivery is not None and delivery.is_full
         return is_full and flow.is_alone and not flow.watches and 1 < self._share >= self.in_flight.count
 
     def _is_quick(self) -> bool:
