@@ -36,7 +36,6 @@ class UnorderedInThreads(ReadInThreads):
             self._leave_reading()
             super().set_ready(count)
             self.fins = None if count == 1 else self._fins
-            self._threads.read_on = self.read_on
 
     def _may_wait(self) -> bool:
         """Also where it is the only thread, if nothing can come elsewhere."""
@@ -147,6 +146,11 @@ class UnorderedInThreads(ReadInThreads):
             self.loop.call_soon(self._flush)
 
     # -- in the loop
+
+    def _look_at_delivery(self) -> None:
+        """Also: have threads ask this connection what to do, which may be the only one by now."""
+        self._threads.read_on = self.read_on
+        super()._look_at_delivery()
 
     def _stop_delivery(self) -> None:
         """Also: FINs wait for a thread only while a tick is to come."""

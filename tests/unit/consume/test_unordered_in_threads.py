@@ -93,8 +93,7 @@ class ManyBench(ThreadBench):
     # the pool's
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "read_on":  # it keeps what it is to call; here, the test calls
-            super().__setattr__(name, value)
+        super().__setattr__("asked" if name == "read_on" else name, value)  # the pool asks; here, the test does
 
 
 @pytest.fixture
@@ -264,6 +263,13 @@ def test_all_is_the_loop_s_where_there_is_more_to_do(
     assert fin(2 if who == "a thread" else 1) in bench.turn()
     assert bench.watched or what is the_loop_reads
     assert bench.socket.comes  # and nobody has read
+
+
+def test_threads_ask_the_connection_that_has_ticks(bench: ManyBench) -> None:
+    """Not the one that was given RDY last: that may be gone, and the RDY of the other the same as before."""
+    bench.asked = None
+    bench.connection._look_at_delivery()
+    assert bench.asked == bench.connection.read_on
 
 
 @pytest.mark.rule("CLOSE-1")
