@@ -21,6 +21,7 @@ from gnsq_lite.consume.sends_directly import SendsDirectly
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.lost import lost
+from gnsq_lite.net.nested import Holding, holding, holds
 from gnsq_lite.net.os_threads import native_ident, native_rlock
 from gnsq_lite.net.stream import READ_SIZE, Stream
 from gnsq_lite.wire import commands
@@ -104,25 +105,36 @@ class ReadInThreads(SendsDirectly):
         """Under the lock: whether nothing is to be done for a message that has come but to handle it."""
         raise NotImplementedError
 
+    @holds
     def _end_here(self, message: Message) -> bool:
         """Send FIN and become the reader; False, and nothing is done, where there is more to do than that."""
-        with self._lock:
-            stream: Any = self._stream
-            is_watched = self._flow.watches or not self._share
-            if is_watched or not self._is_lent or self._reader or self._due or stream.unsent:
-                return False
-            if not self._ends(message):
-                return False
-            self._reader = native_ident()
-            self.finished += 1
-            self.in_flight.count -= 1
-            self._send_here(commands.finish(message.id))
+        me = native_ident()
+        try:
+            holding.add(me)
+            with self._lock:
+                stream: Any = self._stream
+                is_watched = self._flow.watches or not self._share
+                if is_watched or not self._is_lent or self._reader or self._due or stream.unsent:
+                    return False
+                if not self._ends(message):
+                    return False
+                self._reader = me
+                self.finished += 1
+                self.in_flight.count -= 1
+                self._send_here(commands.finish(message.id))
+        finally:
+            holding.discard(me)
         return True
 
     def _take_read(self, data: bytes | NSQConnectionError | None) -> bool:
         """Have threads go on with what a read has brought, and return True; else the loop goes on."""
         messages = self._only_messages(data) if isinstance(data, bytes) and self._is_lent else None
-        with self._lock:
+        return self._go_on_with_one(messages, data)
+
+    @holds
+    def _go_on_with_one(self, messages: list[Message] | None, data: bytes | NSQConnectionError | None) -> bool:
+        """Begin the message that has come, if *messages*, which is all of *data*, is but one."""
+        with Holding(), self._lock:
             self._reader = NOBODY
             stream: Any = self._stream
             is_more = self._flow.watches or not self._share or self.in_flight.count
@@ -144,7 +156,7 @@ class ReadInThreads(SendsDirectly):
         """Return the messages that are all of *data*, which nobody has taken with that; None: it is anything else.
 
         Not under the lock, for which the loop waits: new objects have garbage collected, and a finalizer may wait for
-        the loop.
+        the loop.  The few that are made under the lock are why it is held as :mod:`gnsq_lite.net.nested` has it.
         """
         self.read_at = self.clock.now()
         return self._decoder.feed_messages(data)

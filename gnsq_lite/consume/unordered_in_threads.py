@@ -16,6 +16,7 @@ from typing import Any
 from gnsq_lite.consume.read_in_threads import LOOP, MOMENT, NOBODY, ReadInThreads, Threads
 from gnsq_lite.errors import NSQConnectionError
 from gnsq_lite.message import Message
+from gnsq_lite.net.nested import Holding, holds
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.policy.delivery import SLOWEST_TICK
 from gnsq_lite.speed import Fins
@@ -60,9 +61,10 @@ class UnorderedInThreads(ReadInThreads):
             self._close_for_ended_thread()
             raise
 
+    @holds
     def _send_fins(self) -> bool:
         """Answer all that came, and become the reader; False, where there is more to do than that: the loop goes on."""
-        with self._lock:
+        with Holding(), self._lock:
             if self._reader > NOBODY:
                 return False
             is_mine = self._is_lent and self._reader == NOBODY
@@ -101,38 +103,41 @@ class UnorderedInThreads(ReadInThreads):
             self.loop.call_soon(self._flush)
 
     def _take_read(self, data: bytes | NSQConnectionError | None) -> bool:
-        stream: Any = self._stream
-        come = None
         if isinstance(data, bytes) and data and self.fins is not None and self._is_calm():
             self.read_at = self.clock.now()
-            stream.bytes_in += len(data)
+            self._stream.bytes_in += len(data)  # type: ignore[union-attr]
             come = self._decoder.feed_leading(data)  # not under the lock, as in _only_messages()
-        with self._lock:
-            self._reads_on = False
-            if come is not None and stream.closed is None:
-                return self._go_on_with(*come)
+            goes_on = self._go_on_with(*come)
+            if goes_on is not None:
+                return goes_on
+        self._reads_on = False
         return super()._take_read(data)
 
-    def _go_on_with(self, messages: list[Message], has_other: bool) -> bool:
-        """Under the lock: queue these, and leave to the loop what is behind them; or both, where it got more to do."""
+    @holds
+    def _go_on_with(self, messages: list[Message], has_other: bool) -> bool | None:
+        """Queue these, and leave to the loop what is behind them; or both, where it got more to do.  None: it ended."""
         stream: Any = self._stream
-        is_ours = self._is_calm()
-        if messages and not is_ours:
-            self.loop.call_soon(partial(self._bring, messages))
-        elif messages:
-            count = self.in_flight.add(messages, self.read_at)
-            self._must_wait = count > self._limit.most
-            if count > self._share:
-                self.loop.call_soon(partial(self._flow.received, self.endpoint, len(messages)))
-            self._reads_on = True
-            self._threads.take_on(messages)
-        if has_other or self._must_wait or not is_ours:
-            self._reader = LOOP
-            stream.give(b"")
-            return is_ours and bool(messages)
-        self._reader = NOBODY
-        if not messages:
-            self.loop.call_soon(self._go_on_reading)
+        with Holding(), self._lock:
+            self._reads_on = False
+            if stream.closed is not None:
+                return None
+            is_ours = self._is_calm()
+            if messages and not is_ours:
+                self.loop.call_soon(partial(self._bring, messages))
+            elif messages:
+                count = self.in_flight.add(messages, self.read_at)
+                self._must_wait = count > self._limit.most
+                if count > self._share:
+                    self.loop.call_soon(partial(self._flow.received, self.endpoint, len(messages)))
+                self._reads_on = True
+                self._threads.take_on(messages)
+            if has_other or self._must_wait or not is_ours:
+                self._reader = LOOP
+                stream.give(b"")
+                return is_ours and bool(messages)
+            self._reader = NOBODY
+            if not messages:
+                self.loop.call_soon(self._go_on_reading)
         return bool(messages)
 
     def _bring(self, messages: list[Message]) -> None:

@@ -14,6 +14,7 @@ from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.consume.unordered_in_threads import UnorderedInThreads
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message, finish_new
+from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.os_threads import native_held_lock, start_native_thread
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Target
@@ -447,3 +448,19 @@ def test_fins_go_out_together_where_there_are_or_may_be_more_answers(what: str) 
     assert bench.socket.sent == []
     assert sorted(bench.turn().splitlines()) == sorted((other + fin(1)).splitlines())
     assert bench.connection.in_flight.count == 0
+
+
+@pytest.mark.parametrize("where", ["_ends", "_begins"])
+def test_a_finalizer_that_comes_in_under_the_lock_must_not_wait_for_the_loop(
+    bench: ThreadBench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    waits: list[bool] = []
+    real = getattr(bench.connection, where)
+    monkeypatch.setattr(bench.connection, where, lambda message: (waits.append(must_not_wait()), real(message))[1])
+    message = bench.come(1)
+    waits.clear()
+    bench.socket.comes.append(frame(2))
+    assert finish_new(message)
+    assert waits == [True]
+    assert bench.next
+    assert not must_not_wait()

@@ -11,6 +11,7 @@ from gnsq_lite.consume import read_in_threads
 from gnsq_lite.consume.unordered_in_threads import UnorderedInThreads
 from gnsq_lite.errors import ConnectionLost, FrameError
 from gnsq_lite.message import Message, finish_new
+from gnsq_lite.net.nested import must_not_wait
 from tests.unit.consume.test_ordered import fin, req
 from tests.unit.consume.test_read_in_threads import HEARTBEAT, ThreadBench, frame
 
@@ -479,3 +480,30 @@ def test_a_thread_that_is_ended_beside_the_one_that_reads_leaves_it_the_socket(b
     bench.turn()
     assert isinstance(bench.closed, ConnectionLost)
     assert bench.released == 0
+
+
+@pytest.mark.parametrize(("owner", "where"), [("_fins", "take"), ("_threads", "take_on")])
+def test_a_finalizer_that_comes_in_under_the_lock_must_not_wait_for_the_loop(
+    bench: ManyBench, monkeypatch: pytest.MonkeyPatch, owner: str, where: str
+) -> None:
+    waits: list[bool] = []
+    bench.begin(1)
+    bench.socket.comes.append(frame(2))
+    real = getattr(bench.connection, owner)
+
+    def look(*about: Any) -> Any:
+        waits.append(must_not_wait())
+        return getattr(real, where)(*about)
+
+    class Looks:
+        def __getattr__(self, name: str) -> Any:
+            return look if name == where else getattr(real, name)
+
+        def __len__(self) -> int:
+            return len(real)
+
+    monkeypatch.setattr(bench.connection, owner, Looks())
+    assert bench.read_on()
+    assert waits == [True]
+    assert bench.finish() == ids(2)
+    assert not must_not_wait()
