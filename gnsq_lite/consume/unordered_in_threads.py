@@ -87,8 +87,8 @@ class UnorderedInThreads(ReadInThreads):
 
     def _is_calm(self) -> bool:
         """Whether no RDY follows from what comes and goes, nothing comes elsewhere, and a tick is to come soon."""
-        delivery, flow = self._delivery, self._flow
-        is_soon = self._delivery_timer is not None and self._look_at - self.clock.now() <= SLOWEST_TICK
+        delivery, flow, timer = self._delivery, self._flow, self._delivery_timer
+        is_soon = timer is not None and timer.active and self._look_at - self.clock.now() <= SLOWEST_TICK
         is_full = is_soon and delivery is not None and delivery.is_full
         return is_full and flow.is_alone and not flow.watches and 1 < self._share >= self.in_flight.count
 

@@ -210,6 +210,10 @@ def no_tick_is_to_come(bench: ManyBench) -> None:
     bench.connection._delivery_timer = None
 
 
+def a_signal_handler_raised_before_the_tick_was_started(bench: ManyBench) -> None:
+    bench.connection._delivery_timer.active = False
+
+
 def the_next_tick_is_far(bench: ManyBench) -> None:
     bench.connection._look_at = bench.clock.now() + 60.0  # after messages have expired
 
@@ -238,6 +242,7 @@ MORE_TO_DO = [
     another_connection,
     part_of_the_share_is_used,
     no_tick_is_to_come,
+    a_signal_handler_raised_before_the_tick_was_started,
     the_next_tick_is_far,
     the_loop_reads,
     no_choice_of_rdy,
