@@ -333,6 +333,9 @@ class Subscribed(Connection):
             self.read_at = now
             self.send(commands.NOP)
         super().check(now)
+        if self._delivery_timer is not None and not self._delivery_timer.active:  # interrupted before its start
+            self._stop_delivery()
+            self._flush_soon()
         if len(self._fins):
             self._flush_soon()
         self._limit.look()

@@ -271,3 +271,17 @@ def test_an_answer_on_its_way_and_a_message_in_work_are_counted_out_at_no_look()
     for _ in range(3):
         bench.connection.count_out(bench.clock.now())
     assert (bench.connection.in_flight.count, bench.connection.expired) == (1, 0)
+
+
+@pytest.mark.rule("RDY-1")
+def test_a_tick_whose_timer_never_began_is_made_up_for() -> None:
+    bench = Bench()
+    bench.look_after = lambda: None  # type: ignore[attr-defined]
+    bench.stuck_since = None  # type: ignore[attr-defined]
+    bench.connection.loop.look_after = lambda: None  # type: ignore[method-assign]
+    bench.message()
+    (timer,) = (timer for timer in bench.timers if timer.runs)
+    timer.stop()
+    bench.connection.check(bench.clock.now())
+    bench.turn()
+    assert len(bench.running()) == 1
