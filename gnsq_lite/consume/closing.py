@@ -24,6 +24,9 @@ log = logging.getLogger("gnsq_lite.reader")
 CLOSE_TIMEOUT = 30.0
 #: Seconds nsqd has, beyond the time limit, to answer CLS, to read what was sent last and to close.
 _LINGER = 1.0
+#: Seconds without a message after which none is under way: nsqd may be sending one as it answers CLS, and has no use
+#: for the REQ of who has said that no more will follow.  Where none came for longer before CLS, none is awaited.
+_STRAGGLER, _IDLE = 0.02, 1.0
 #: Seconds more that one waits who closes.
 _PATIENCE = 5.0
 
@@ -105,7 +108,7 @@ class Closing:
                 log.warning("%d handlers still run when the time is over; their messages go back to nsqd", left)
             self._give_back(connections)
             # An answer that a handler's thread gave just now is on its way here.
-            self._wait_until(lambda: not any(c.is_open() and c.in_flight.count for c in connections), lambda: lingers)
+            self._wait_until(lambda: all(map(self._is_settled, connections)), lambda: lingers)
             for connection in connections:
                 connection.shut_down()
             self._wait_until(lambda: not self.loop.has_queued_calls(), lambda: lingers)
@@ -125,7 +128,8 @@ class Closing:
         def left() -> tuple[int, str] | None:
             late = self._clock.now() > until
             for connection in connections:
-                if (connection.close_waited or late) and not connection.in_flight.count and connection not in shut:
+                settled = connection.close_waited and self._is_settled(connection)
+                if (settled or (late and not connection.in_flight.count)) and connection not in shut:
                     shut.add(connection)
                     connection.shut_down()  # nsqd reads all of it, and closes
             count = sum(c.in_flight.count for c in connections if c.is_open())
@@ -155,6 +159,15 @@ class Closing:
             return False
         return all(self._is_gone(c) or (c.close_waited and not c.in_flight.count) for c in connections)
 
+    def _is_settled(self, connection: Subscribed) -> bool:
+        """Whether nothing of it is unanswered, nor is a message on its way here."""
+        if not connection.is_open():
+            return True
+        if connection.in_flight.count:
+            return False
+        is_idle = connection.in_flight.received_at < self._asked_at - _IDLE
+        return is_idle or self._clock.now() - connection.read_at >= _STRAGGLER
+
     def _is_gone(self, connection: Subscribed) -> bool:
         """Whether nothing more is to be had of it: it is closed, or owed nothing and silent since it was sent CLS."""
         if not connection.is_open():
@@ -169,7 +182,7 @@ class Closing:
             if left <= 0:
                 return
             self._news.clear()
-            wait_or_set(self._news, min(left, 0.05))
+            wait_or_set(self._news, min(left, _STRAGGLER))
 
 
 #: What a signal drains, by id; a copy of the references is one step, which no other thread can come between.

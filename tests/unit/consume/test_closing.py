@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.message import Message
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.speed import Fins
+from tests.fakes import FakeClock
 from tests.unit.test_runner import FakeConnection
 
 
@@ -29,3 +31,25 @@ def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> 
     assert connection.told == [("requeue", message.id, 0.0, False) for message in messages[1:]]
     assert core.ended.wait(5.0)
     assert [message.has_responded for message in messages] == [True] * 4
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_who_has_just_had_messages_is_heard_a_moment_longer_than_close_wait() -> None:
+    core = Consumer(loop_here(), Reader("t", "c", print, nsqd_tcp_addresses="127.0.0.1:1")._settings, clock=FakeClock())
+    clock: Any = core.clock
+    core.end.close(0.0)
+    core.end._asked_at = clock.now()
+    in_flight = SimpleNamespace(count=0, received_at=clock.now() - 0.5)
+    connection: Any = SimpleNamespace(is_open=lambda: True, in_flight=in_flight, read_at=clock.now())
+    assert not core.end._is_settled(connection)
+    clock.advance(0.015)
+    in_flight.count, in_flight.received_at, connection.read_at = 1, clock.now(), clock.now()  # it was under way
+    clock.advance(0.1)
+    assert not core.end._is_settled(connection)
+    in_flight.count = 0
+    assert core.end._is_settled(connection)
+    in_flight.received_at, connection.read_at = clock.now() - 60.0, clock.now()  # nothing came for long
+    assert core.end._is_settled(connection)
+    connection.is_open, in_flight.count = lambda: False, 1
+    assert core.end._is_settled(connection)
+    core.end.ended.wait(5.0)
