@@ -17,11 +17,12 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.nested import Holding, holds
 from gnsq_lite.net.os_threads import (
     living_threads,
     native_held_lock,
     native_ident,
-    native_lock,
+    native_rlock,
     start_native_thread_soon,
 )
 from gnsq_lite.net.user_hooks import log_safely
@@ -45,7 +46,8 @@ class ThreadPool:
         self.take_next: Callable[[Any], object] = self._queue.append
         #: Called in each thread that finds the queue empty; True: it has queued something.
         self.read_on: Callable[[], bool] = lambda: False
-        self._lock = native_lock()
+        # Held as :mod:`gnsq_lite.net.nested` has it, and again by what comes in: a finalizer may ask for stats().
+        self._lock = native_rlock()
         #: Locks of the threads that wait; the one that ran last is the last.
         self._idle: list[Any] = []
         #: Each thread and what it is at.
@@ -61,14 +63,14 @@ class ThreadPool:
         self._closed = False
         self._ask_at = 0.0
 
+    @holds
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread for them, unless one is waking."""
         self._queue.extend(jobs)
         # Not without the lock: a thread may have seen an empty queue and not be among the idle yet.
-        with self._lock:
-            wake = None if self._waking or not self._queue else self._next()
-        if wake is not None:
-            wake()
+        with Holding(), self._lock:
+            thread = None if self._waking or not self._queue else self._next()
+        self._wake(thread)
 
     def take_on(self, jobs: list[Any]) -> None:
         """Queue *jobs*, which one of these threads has brought, who takes the first itself."""
@@ -76,18 +78,25 @@ class ThreadPool:
         if len(jobs) > 1:
             self.submit([])
 
-    def _next(self) -> Callable[[], object] | None:
-        """Choose the thread to wake; return what does it, to be called without the lock; None where all are at work."""
+    def _next(self) -> Any:
+        """Choose the thread to wake: the lock at which it waits, or the number of a new one; None: all are at work."""
         if self._idle:
             self._waking = True
-            return self._idle.pop().release  # type: ignore[no-any-return]
+            return self._idle.pop()
         if self._workers() < self._concurrency and not self._closed and self._may_ask():
             self._waking = True
             self._started += 1
             self._coming.add(self._started)
-            return partial(self._start, self._started)
+            return self._started
         self._waking = False
         return None
+
+    def _wake(self, thread: Any) -> None:
+        """Wake the one that was chosen; not under the lock."""
+        if isinstance(thread, int):
+            self._start(thread)
+        elif thread is not None:
+            thread.release()
 
     def _may_ask(self) -> bool:
         """Whether the system may have another thread; without any it is asked each time."""
@@ -113,13 +122,13 @@ class ThreadPool:
         said = "no more than %d of %d handler threads: %s"
         log_safely(log, logging.ERROR, said, left, self._concurrency, error)
 
+    @holds
     def _wake_next(self) -> None:
         """Just woken: where more is queued than this thread is about to take, wake the next."""
-        with self._lock:
+        with Holding(), self._lock:
             self._waking = False
-            wake = self._next() if len(self._queue) > 1 else None
-        if wake is not None:
-            wake()
+            thread = self._next() if len(self._queue) > 1 else None
+        self._wake(thread)
 
     def _work(self, number: int) -> None:
         queue, runner = self._queue, self._runner
@@ -157,9 +166,10 @@ class ThreadPool:
                 self._loop.call_soon(lambda: self.submit([]))
             leave_thread()
 
+    @holds
     def _park(self, parked: Any) -> bool:
         """Join the idle, unless there is something left to do, or no place for this thread."""
-        with self._lock:
+        with Holding(), self._lock:
             if self._queue or self._closed or self._workers() > self._concurrency:
                 return False
             self._idle.append(parked)
@@ -171,6 +181,7 @@ class ThreadPool:
     def _count(self) -> None:
         self._runner.surplus = self._workers() - self._concurrency
 
+    @holds
     def look(self, now: float) -> None:
         """Have others in place of threads that have ended without a word; in the loop.
 
@@ -179,8 +190,8 @@ class ThreadPool:
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY
-        with self._lock:
-            living = living_threads()
+        living = living_threads()
+        with Holding(), self._lock:
             seats = [seat for seat in self.seats if seat[0] in living]
             gone = self._coming & self._late
             self._late = self._coming - gone

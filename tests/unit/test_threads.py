@@ -14,6 +14,7 @@ import pytest
 
 from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
+from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.os_threads import (
     is_patched,
     native_held_lock,
@@ -162,6 +163,31 @@ def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made
     assert sorted(pool.jobs()) == ["first", "second"]
     gate.release()
     until(lambda: not any(pool.jobs()))
+
+
+@pytest.mark.parametrize("step", [("submit", []), ("look", 1.0), ("_wake_next",), ("_park", native_held_lock())])
+def test_a_finalizer_that_comes_in_under_the_lock_neither_waits_for_the_loop_nor_for_itself(
+    make: Made, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, ...]
+) -> None:
+    Threads(monkeypatch)
+    pool, seen = make(print, 1), list[tuple[bool, int]]()
+    lock = pool._lock
+
+    class Finalized:  # a lock under which garbage is collected
+        def __enter__(self) -> None:
+            lock.acquire()
+            pool._lock = lock
+            seen.append((must_not_wait(), pool.busy()))
+            pool._lock = self
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    pool._lock = Finalized()
+    getattr(pool, step[0])(*step[1:])
+    pool._lock = lock
+    assert seen == [(True, 0)]
+    assert not must_not_wait()
 
 
 def test_a_thread_that_ends_leaves_no_hub_behind(make: Made) -> None:
