@@ -190,8 +190,8 @@ class ThreadPool:
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY
-        living = living_threads()
         with Holding(), self._lock:
+            living = living_threads()  # under the lock: a thread that took its seat after this would seem to be gone
             seats = [seat for seat in self.seats if seat[0] in living]
             gone = self._coming & self._late
             self._late = self._coming - gone
