@@ -17,11 +17,15 @@ _ACCEPTS_PER_TURN = 64
 _PAUSE = 0.1
 
 
-def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
-    """Return a listening, non-blocking socket.  Raises OSError."""
-    listener = _bind(host, port)
+def listen(host: str, port: int, backlog: int | None = 1024) -> socket.socket:
+    """Return a listening, non-blocking socket; without *backlog* one that only has the port.  Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = RealSocket(family, socket.SOCK_STREAM)
     try:
-        listener.listen(backlog)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        if backlog is not None:
+            listener.listen(backlog)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
@@ -30,20 +34,6 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    bound = RealSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-    except BaseException:
-        bound.close()
-        raise
-    return bound
 
 
 class HeldPorts:
@@ -56,7 +46,7 @@ class HeldPorts:
         """Take *ports* but do not listen; one that is taken already stays its owner's."""
         for port in ports:
             with contextlib.suppress(OSError):
-                self._bound.append(_bind(host, port))
+                self._bound.append(listen(host, port, backlog=None))
 
     def free(self) -> None:
         """Give them back, just before the server listens again, or for good."""

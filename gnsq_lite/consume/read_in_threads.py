@@ -21,7 +21,7 @@ from gnsq_lite.consume.sends_directly import SendsDirectly
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.lost import lost
-from gnsq_lite.net.nested import Holding, holding, holds
+from gnsq_lite.net.nested import Holding, holds
 from gnsq_lite.net.os_threads import native_ident, native_rlock
 from gnsq_lite.net.stream import READ_SIZE, Stream
 from gnsq_lite.wire import commands
@@ -108,22 +108,17 @@ class ReadInThreads(SendsDirectly):
     @holds
     def _end_here(self, message: Message) -> bool:
         """Send FIN and become the reader; False, and nothing is done, where there is more to do than that."""
-        me = native_ident()
-        try:
-            holding.add(me)
-            with self._lock:
-                stream: Any = self._stream
-                is_watched = self._flow.watches or not self._share
-                if is_watched or not self._is_lent or self._reader or self._due or stream.unsent:
-                    return False
-                if not self._ends(message):
-                    return False
-                self._reader = me
-                self.finished += 1
-                self.in_flight.count -= 1
-                self._send_here(commands.finish(message.id))
-        finally:
-            holding.discard(me)
+        with Holding(), self._lock:
+            stream: Any = self._stream
+            is_watched = self._flow.watches or not self._share
+            if is_watched or not self._is_lent or self._reader or self._due or stream.unsent:
+                return False
+            if not self._ends(message):
+                return False
+            self._reader = native_ident()
+            self.finished += 1
+            self.in_flight.count -= 1
+            self._send_here(commands.finish(message.id))
         return True
 
     def _take_read(self, data: bytes | NSQConnectionError | None) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -38,38 +39,33 @@ def decoder(limit: int = LIMIT) -> FrameDecoder[Fields]:
 Outcome = tuple[list[Fields], list[Frame], "str | None"]
 
 
-def run(reads: list[bytes], limit: int = LIMIT) -> Outcome:
+Fed = Iterator[tuple[list[Fields], list[Frame]]]
+
+
+def whole(under_test: FrameDecoder[Fields], data: bytes) -> Fed:
+    yield under_test.feed(data)
+
+
+def in_parts(under_test: FrameDecoder[Fields], data: bytes) -> Fed:
+    """Feed what messages begin to one, and the rest to the other, as a Reader's threads do."""
+    found, has_other = under_test.feed_leading(data)
+    yield found, []
+    if has_other:
+        yield under_test.feed(b"")
+
+
+def run(reads: list[bytes], limit: int = LIMIT, feed: Callable[[FrameDecoder[Fields], bytes], Fed] = whole) -> Outcome:
     """Feed the reads one by one; return messages, other frames, and the error's text."""
     under_test = decoder(limit)
     messages: list[Fields] = []
     frames: list[Frame] = []
     try:
         for data in reads:
-            found, others = under_test.feed(data)
-            messages += found
-            frames += others
-            assert under_test.pending_bytes < limit + 4  # bounded memory
-            under_test.feed(b"")  # what ended the stream behind good frames
-    except FrameError as error:
-        return messages, frames, str(error)
-    return messages, frames, None
-
-
-def run_by_threads(reads: list[bytes]) -> Outcome:
-    """The same with what only messages begin fed to one, and the rest to the other, as a Reader's threads do."""
-    under_test = decoder()
-    messages: list[Fields] = []
-    frames: list[Frame] = []
-    try:
-        for data in reads:
-            found, has_other = under_test.feed_leading(data)
-            messages += found
-            if has_other:
-                found, others = under_test.feed(b"")
+            for found, others in feed(under_test, data):
                 messages += found
                 frames += others
-                under_test.feed(b"")
-            assert under_test.pending_bytes < LIMIT + 4
+            assert under_test.pending_bytes < limit + 4  # bounded memory
+            under_test.feed(b"")  # what ended the stream behind good frames
     except FrameError as error:
         return messages, frames, str(error)
     return messages, frames, None
@@ -332,7 +328,7 @@ def test_any_bytes_in_any_split_give_what_the_rules_say(pieces: list[bytes], poi
     got = run(cut(stream, *points))
     assert got[:2] == (messages, frames)
     assert (got[2] is not None) == failed
-    assert got == run([stream]) == run_by_threads(cut(stream, *points))
+    assert got == run([stream]) == run(cut(stream, *points), feed=in_parts)
 
 
 @pytest.mark.rule("WIRE-5")
