@@ -49,6 +49,7 @@ _BARE = frozenset({"consume", "publish", "latency", "codec"})
 IMPLEMENTATIONS = (
     Implementation("raw", "raw.py", kinds=_BARE, pace=1_000_000),
     Implementation("raw-gevent", "raw.py", kinds=_BARE - {"codec"}, pace=1_000_000, job={"gevent": True}),
+    Implementation("raw-youzan", "raw_youzan.py", kinds=frozenset({"youzan"}), pace=1_000_000),
     _ours("greenlet", "consume publish latency idle scale rules work youzan", 1_000_000, pool="greenlet", patched=True),
     _ours("thread", "consume publish latency idle scale rules work youzan", 500_000, pool="thread"),
     _ours("inline", "consume latency rules codec", 1_000_000, pool="inline", patched=True),

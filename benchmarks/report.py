@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 #: What the tables compare with: a ratio is the median of the rounds' ratios.
 REFERENCES = ("raw-gevent", "go-nsq", "gnsq")
 #: On Youzan's servers.
-YOUZAN_REFERENCES = ("youzan-go-nsq",)
+YOUZAN_REFERENCES = ("raw-youzan", "youzan-go-nsq")
 
 Result = dict[str, Any]
 """A case: title, group, unit, server, rows: {client: {values: [...], ...}}, failed: {client: why}."""
