@@ -130,7 +130,7 @@ class SnappyCodec:
         """As :meth:`Codec.compress`.  The first bytes begin with the stream identifier."""
         add = self._compressor.add_chunk
         if len(data) <= _OWN_CHUNK:
-            return bytes(add(data))
+            return bytes(add(data)) if data else b""  # python-snappy 0.7.0 begins the stream for nothing
         return b"".join(add(data[at : at + _OWN_CHUNK]) for at in range(0, len(data), _OWN_CHUNK))
 
     def decompress(self, data: bytes) -> Iterator[bytes]:
