@@ -21,6 +21,10 @@ MODULES = {
 }
 #: Brought by a dependency that is declared: gevent cannot be without greenlet, nor the pytest plugin without pytest.
 BROUGHT = {"greenlet", "pytest"}
+#: What only the benchmarks' plots and tests of Spark need, which run by themselves.
+UNTESTED = {"matplotlib", "pyspark", "pyarrow", "obstore", "hdfs-native"}
+#: Pinned along with gevent and opentelemetry-api.
+ALONG = {"greenlet", "opentelemetry-sdk"}
 #: For type checkers alone.
 TYPES = {"typing_extensions"}
 
@@ -48,6 +52,14 @@ def declared() -> set[str]:
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     assert imported() - BROUGHT - TYPES - declared() == set()
     assert declared() - imported() <= {"matplotlib"}  # the benchmarks' plots
+
+
+def test_the_oldest_versions_that_are_tested_are_those_that_are_asked_for() -> None:
+    texts = re.findall(r'"([A-Za-z][\w-]*)>=([\d.]+)', (ROOT / "setup.py").read_text(encoding="utf-8"))
+    asked = {name.lower(): lowest for name, lowest in texts if name not in UNTESTED}
+    pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "tests/oldest.txt").read_text(encoding="utf-8"), re.M))
+    tested = {name.lower(): version for name, version in pinned.items() if name not in ALONG}
+    assert {name: (version + ".0")[: len(asked[name])] for name, version in tested.items()} == asked
 
 
 def test_tox_installs_what_sphinx_imports_for_the_reference() -> None:
