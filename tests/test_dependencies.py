@@ -23,8 +23,8 @@ MODULES = {
 BROUGHT = {"greenlet", "pytest"}
 #: What only the benchmarks' plots and tests of Spark need, which run by themselves.
 UNTESTED = {"matplotlib", "pyspark", "pyarrow", "obstore", "hdfs-native"}
-#: Pinned along with gevent and opentelemetry-api.
-ALONG = {"greenlet", "opentelemetry-sdk"}
+#: Pinned along with gevent and opentelemetry-api: newer ones want newer versions of these.
+ALONG = {"greenlet", "gunicorn", "opentelemetry-sdk"}
 #: For type checkers alone.
 TYPES = {"typing_extensions"}
 
