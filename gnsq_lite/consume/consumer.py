@@ -371,7 +371,8 @@ class Consumer:
         self.end.begun = True
         for subscription in self._subscriptions.values():
             subscription.link.abandon()
-        if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets and what is queued
+        self.pool.abandon()
+        if not self.loop.gone:  # monkey-patched: the loop came along, with its greenlets and lists
             self._take_queued()
             if self.discovery is not None:
                 self.discovery.abandon()

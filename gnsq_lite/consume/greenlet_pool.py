@@ -45,6 +45,11 @@ class _LoopPool:
     def look(self, now: float) -> None:
         """Do nothing: a greenlet that is to end says so."""
 
+    def abandon(self) -> None:
+        """In a forked child: the jobs are the parent's."""
+        self._queue.clear()
+        self._closed = True
+
 
 class GreenletPool(_LoopPool):
     """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""

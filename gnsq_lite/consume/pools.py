@@ -46,6 +46,9 @@ class Pool(Protocol):
     def close(self) -> None:
         """Start no more handlers; workers end when theirs is done."""
 
+    def abandon(self) -> None:
+        """In a forked child: the jobs are the parent's; a worker that forked ends when its handler returns."""
+
 
 def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:
     """Return the pool that *asked* means in this process: "auto" is greenlets where it is monkey-patched."""

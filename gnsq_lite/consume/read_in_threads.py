@@ -227,6 +227,7 @@ class ReadInThreads(SendsDirectly):
     def abandon(self) -> None:
         """In a forked child: whoever held the lock is the parent's."""
         self._lock = native_rlock()
+        self._is_lent = False
         super().abandon()
 
     # -- for the stream, in the loop: whose turn it is

@@ -254,3 +254,9 @@ class ThreadPool:
             idle, self._idle = self._idle, []
         for parked in idle:
             parked.release()
+
+    def abandon(self) -> None:
+        """In a forked child: all jobs, and whoever held the lock, are the parent's; a thread that forked ends."""
+        self._lock = native_rlock()
+        self._queue.clear()
+        self._closed = True

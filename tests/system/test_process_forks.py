@@ -174,6 +174,47 @@ def test_a_forked_child_handles_nothing_that_its_parent_has_queued(broker: Serve
     assert done.returncode == 0, done
 
 
+FORKING_HANDLER = """
+import os, sys, time
+from gnsq_lite import Reader
+address, topic, raises = sys.argv[1:]
+parent, children = os.getpid(), []
+
+def handle(message):
+    if os.getpid() != parent:
+        os._exit(9)
+    if not children:
+        while reader.stats().queued < 4:
+            time.sleep(0.01)
+        children.append(os.fork())
+        if raises and not children[0]:
+            raise ValueError
+
+reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, max_in_flight=6, concurrency=1)
+reader.start(block=False)
+while reader.stats().finished < 6:
+    time.sleep(0.01)
+reader.close()
+for _ in range(500):
+    pid, status = os.waitpid(children[0], os.WNOHANG)
+    if pid:
+        sys.exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.01)
+os.kill(children[0], 9)
+sys.exit("the child has not ended")
+"""
+
+
+@pytest.mark.parametrize("raises", ["", "raises"])
+def test_a_child_that_a_handler_forks_in_its_thread_ends_with_it_and_handles_nothing_else(
+    broker: ServerHandle, topic: str, raises: str
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, *(b"%d" % n for n in range(6)))
+    done = python(FORKING_HANDLER, broker.tcp_address, topic, raises)
+    assert done.returncode == 0, done
+
+
 ASKS = """
 from gevent import monkey
 monkey.patch_all()
