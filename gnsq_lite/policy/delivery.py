@@ -38,8 +38,9 @@ TICK, _SLOW_TICK, SLOWEST_TICK, _LONG_FULL = 0.001, 0.004, 0.02, 0.05
 #: Seconds for which answers wait for the next message: twice as long as messages take to come, within these two; and
 #: seconds from message to message above which they do not wait.
 _SHORTEST_KEPT, LONGEST_KEPT, _SELDOM = 0.02, 0.12, 0.15
-#: Seconds a round trip is taken to last at most, and at most four times what the first one took.
-_LONGEST_TRIP = 0.5
+#: Seconds a round trip is taken to last at most, and at most four times what the first one took; but where a backlog
+#: shows so many longer ones in turn, none of them twice as long as another, for some time as long as those.
+_LONGEST_TRIP, _SLOW_TRIPS = 0.5, 5
 #: Seconds after which the least age is forgotten, at most twice that; the same for the greatest, in spans.
 _REMEMBERED, _JUST_BEFORE = 10.0, 4.0
 #: Seconds in which the whole share is used after messages expired: nsqd may count them for some time yet.
@@ -89,6 +90,7 @@ class Delivery:
         "_coarse",
         "_cut_at",
         "_every",
+        "_first_trips",
         "_full_since",
         "_full_until",
         "_in_flight",
@@ -100,6 +102,8 @@ class Delivery:
         "_received",
         "_seen",
         "_sent",
+        "_slow",
+        "_slow_until",
         "_span",
         "_trip",
         "_window",
@@ -114,7 +118,9 @@ class Delivery:
         """Start at a connection whose first answer took *trip* seconds."""
         self._clock = clock
         # The first message that nsqd could not have sent before may have been published long after it could.
-        self._longest_trip = min(_LONGEST_TRIP, 4.0 * trip)
+        self._longest_trip = self._first_trips = min(_LONGEST_TRIP, 4.0 * trip)
+        self._slow: list[float] = []  # longer trips, in turn
+        self._slow_until = float("inf")
         self.limit = 0  # the most RDY it may have
         self.ready = 0  # the RDY it is to have
         self._sent = 0  # as :meth:`take` returned it last
@@ -164,6 +170,9 @@ class Delivery:
     def _plan(self) -> None:
         """Choose when the next tick is."""
         now, after = self._clock.now(), None
+        if now >= self._slow_until:  # else a mistake might last for good
+            self._slow_until, self._longest_trip = float("inf"), self._first_trips
+            self._span = max(SPAN, min(self._trip.value, self._longest_trip))
         if self.limit > 1:
             if self._kept_since is not None:
                 after = max(TICK, self._kept_since + self._patience() - now)
@@ -215,6 +224,8 @@ class Delivery:
         opened_at, lag, longest = self._used_up(now), 0.0, 0.0
         if opened_at is not None or self._before_flush is not None:
             lag, longest = self._lags(now, age)
+        if opened_at is not None:
+            self._note_slow(now - opened_at, lag, now)
         if self._before_flush is not None:
             self._flushed(count, now, lag > gap + 2.0 * self._coarse)
         elif opened_at is not None and now - opened_at < 2.0 * self._span and self._waited(longest, now - opened_at):
@@ -225,6 +236,21 @@ class Delivery:
         if not self.is_quick:
             self._adjust()
         self._plan()
+
+    def _note_slow(self, open_for: float, lag: float, now: float) -> None:
+        """Notice a link that has become slow: what was there before room was given came a round trip after that."""
+        if open_for <= 2.0 * self._span or lag <= open_for + 0.5 * self._span:
+            self._slow.clear()
+            return
+        self._slow.append(open_for)
+        if max(self._slow) > 2.0 * min(self._slow):
+            del self._slow[:-1]
+        if len(self._slow) >= _SLOW_TRIPS:
+            trip = min(*self._slow, _LONGEST_TRIP)
+            self._slow_until, self._longest_trip, self._span = now + _REMEMBERED, trip, trip
+            self._trip.clear()
+            self._trip.add(trip, now)
+            self._slow.clear()
 
     def _lags(self, now: float, age: float) -> tuple[float, float]:
         """Return how much older than those that come at once a message is, and the oldest of those just before it."""

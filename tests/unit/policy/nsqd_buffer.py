@@ -90,6 +90,15 @@ class Wire:
             act()
         return self
 
+    def change(self, at: float, delay: float) -> Wire:
+        """From *at* on things travel for *delay*."""
+
+        def do() -> None:
+            self.delay = delay
+
+        self._at(at, do)
+        return self
+
     def _pass(self, when: float) -> None:
         self.clock.advance(when - self._now)
         self._now = when
