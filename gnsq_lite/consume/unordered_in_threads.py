@@ -142,8 +142,9 @@ class UnorderedInThreads(ReadInThreads):
 
     def _bring(self, messages: list[Message]) -> None:
         """In the loop: go on with messages as if it had read them."""
-        if self.is_open():
-            self._on_messages(messages)
+        with self._lock:
+            if self.is_open():
+                self._on_messages(messages)
 
     def _on_fins(self) -> None:
         """The first of some FINs is queued; in any thread."""

@@ -62,6 +62,24 @@ def test_the_loop_goes_on_with_what_came_while_it_got_more_to_do(bench: ManyBenc
     assert bench.connection.in_flight.count == 1
 
 
+def test_what_the_loop_goes_on_with_is_counted_while_no_thread_counts(
+    bench: ManyBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the loop's reader may have read on, and left the next read to a thread."""
+    connection, held = bench.connection, []
+    count_in = connection._count_in
+
+    def count(messages: list[Message]) -> bool:
+        held.append(connection._lock._is_owned())
+        return count_in(messages)
+
+    while_read(bench, connection._stop_delivery)
+    monkeypatch.setattr(connection, "_count_in", count)
+    assert not bench.read_on()
+    bench.turn()
+    assert held == [True]
+
+
 def test_what_came_while_the_connection_was_lost_is_dropped(bench: ManyBench) -> None:
     while_read(bench, lambda: bench.connection.close(ConnectionLost("nsqd:4150", "closed")))
     before = len(bench.handled)
