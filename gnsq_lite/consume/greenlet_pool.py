@@ -148,8 +148,8 @@ class GreenletPool(_LoopPool):
                 self._pump_soon()
 
     def look(self, now: float) -> None:
-        """Pump, where that may have been ended by a signal handler's exception."""
-        if self._queue or self._gave_way:
+        """Pump, where that may have been ended by a signal handler's exception; even before it began."""
+        if self._queue or self._gave_way or self._pump_due:  # what is queued now may expire before the next look
             self._loop.soon(self._pump)
 
     def _count(self) -> None:

@@ -90,6 +90,22 @@ def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_socke
     assert len(done) == 5
 
 
+@pytest.mark.rule("CONN-2")
+def test_what_is_queued_is_handled_though_a_signal_handler_has_raised_as_the_pump_began(
+    pool: GreenletPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    with monkeypatch.context() as struck:
+        struck.setattr(pool, "_pump", lambda: done.append("no pump"))
+        pool.submit([lambda: done.append("expires")])
+        gevent.sleep(0)
+    pool.take_queued()  # it has expired, so the next look finds nothing that waits
+    pool.look(0.0)
+    gevent.sleep(0)
+    in_hub(lambda: pool.submit([lambda: done.append("job")]))
+    assert done == ["no pump", "job"]
+
+
 class StruckRunner:
     """Handles a job at a time; a signal handler comes in at that call or return of the worker after its first one."""
 
