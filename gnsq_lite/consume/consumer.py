@@ -196,9 +196,20 @@ class Consumer:
                 self._on_late(connection, late)
             connection.look_for_abandoned(self._is_attended)
         self._drop_cut()
+        self._look_for_lost()
         self.pool.look(now)
         self.limits.look()
         return not self.queued() and self.limits.busy() < self._concurrency
+
+    def _look_for_lost(self) -> None:
+        """Have found, or connected, again what a signal handler's exception ended before it was told or had begun."""
+        for subscription in list(self._subscriptions.values()):
+            if subscription.task is None or subscription.task.dead:
+                self.on_end(subscription)
+        for endpoint in self.settings.endpoints:
+            self._connect(endpoint, direct=True)
+        if self.discovery is not None:
+            self.discovery.only(self._subscriptions)
 
     def _is_attended(self, message: Message) -> bool:
         """Whether it waits for a handler, or one is at it."""

@@ -95,10 +95,15 @@ class Lookupds:
         ``parse({"channels": [], "producers": []})`` (DISC-5).
         """
         due = self._busy if self._members is None else self._members.due()
-        asked = [address for address in due if address in self._busy and self._busy[address] is None]
+        asked = [address for address in due if address in self._busy and not self._owes(address)]
         for address in asked:
             self.ask_one(address, path, parse, done)
         return asked
+
+    def _owes(self, address: str) -> bool:
+        """Whether it is being asked; a question that a signal handler ended as it began is none."""
+        asking = self._busy[address]
+        return asking is not None and not asking.dead
 
     def ask_one(self, address: str, path: str, parse: Callable[[Any], Any], done: Done, *, counts: bool = True) -> None:
         """Ask one nsqlookupd that owes no answer.  An answer that does not count tells nothing about its health."""

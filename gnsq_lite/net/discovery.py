@@ -8,7 +8,7 @@ is logged when an nsqlookupd begins to fail, not each time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gevent.event import Event
@@ -318,6 +318,10 @@ class Discovery:
         forgotten = self._wanted.disconnected(endpoint)
         if not self._stopped:
             self._act(forgotten)
+
+    def only(self, endpoints: Container[Endpoint]) -> None:
+        """None but these are connected, or being connected to, whatever was told before."""
+        self._act(self._wanted.only(endpoints))
 
     # -- state
 

@@ -246,8 +246,14 @@ class Destination:
         self._told, self._told_until = why, now + _BETWEEN
         return False
 
+    def start(self) -> None:
+        """Begin to connect, unless its greenlet runs: a signal handler may have ended it as it began."""
+        if self.task is None or self.task.dead:
+            self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
+
     def check(self, now: float) -> None:
         """Close a silent connection, and do what no thread does; called about once a second."""
+        self.start()
         if self.connection is not None:
             self.connection.check(now)
             if self.shared:

@@ -174,7 +174,7 @@ class Producer:
         destination = self.destinations.get(endpoint)
         if destination is None:
             destination = self.destinations[endpoint] = Destination(self, endpoint)
-            destination.task = self.loop.spawn(f"writer {endpoint}", destination.link.run)
+            destination.start()
         return destination
 
     # -- what comes of the destinations
@@ -350,7 +350,7 @@ class Producer:
     def _tick(self) -> None:
         while True:
             gevent.sleep(_CHECK_EVERY)
-            for destination in list(self.rotation.connected):
+            for destination in list(self.destinations.values()):
                 destination.check(self.clock.now())
             self.loop.call_soon(self.threads.enter_some)
             self.rotation.look_again()
