@@ -34,7 +34,7 @@ class _Partition:
 
     def take(self) -> int:
         """Receive and finish; return how many messages came."""
-        buffer = self._rest + self.wire.recv(256 * 1024)
+        buffer = self._rest + self.wire.recv(16 * 1024)
         answers: list[bytes] = []
         bodies: list[bytes] = []
         self._rest = buffer[raw.parse(buffer, answers, bodies) :]
