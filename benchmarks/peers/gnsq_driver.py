@@ -92,11 +92,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
         else:
             gevent.joinall([gevent.spawn(caller, times) for _ in range(job["callers"])], raise_error=True)
 
-    all_callers(job["warmup"])
-    count.start()
-    all_callers(job["messages"])
-    count.stop()
-    return count.result
+    return count.around(all_callers)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,14 @@ class Meter:
         if self._done is not None:
             self._done()
 
+    def around(self, work: Callable[[int], object]) -> dict[str, Any]:
+        """Have *work* do the messages of the warm-up, then those that count; return the result."""
+        work(self._first)
+        self.start()
+        work(self.messages)
+        self.stop()
+        return self.result
+
     def mark(self) -> None:
         """The count has reached the end of the warm-up, or the last message; maybe in two threads."""
         with self._lock:

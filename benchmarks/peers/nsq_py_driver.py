@@ -94,11 +94,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             else:
                 check(client.mpub(topic, *bodies))
 
-    rounds(job["warmup"])
-    count.start()
-    rounds(job["messages"])
-    count.stop()
-    return count.result
+    return count.around(rounds)
 
 
 if __name__ == "__main__":

@@ -186,11 +186,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             wire.send(command() if callers == 1 else b"".join([command() for _ in range(callers)]))
             wire.await_answers(callers)
 
-    rounds(job["warmup"])
-    count.start()
-    rounds(job["messages"])
-    count.stop()
-    return count.result
+    return count.around(rounds)
 
 
 def codec(job: dict[str, Any]) -> dict[str, Any]:

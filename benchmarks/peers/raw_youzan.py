@@ -84,11 +84,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             for wire, those in commands.items():
                 wire.await_answers(len(those))
 
-    rounds(job["warmup"])
-    count.start()
-    rounds(job["messages"])
-    count.stop()
-    return count.result
+    return count.around(rounds)
 
 
 if __name__ == "__main__":

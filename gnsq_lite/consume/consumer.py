@@ -112,10 +112,13 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("time limits", lasting, self.limits.run))
         if self.flow.rate is not None:
             self._greenlets.append(self.loop.spawn("rate limit", lasting, self.flow.rate.run))
-        for endpoint in settings.endpoints:
-            self._connect(endpoint, direct=True)
+        self._connect_given()
         if settings.lookupds:
             self._greenlets.append(self.loop.spawn("discovery", lasting, self.discovery.run))
+
+    def _connect_given(self) -> None:
+        for endpoint in self.settings.endpoints:
+            self._connect(endpoint, direct=True)
 
     def _found(self, endpoints: Iterable[Endpoint]) -> None:
         """Discovery says: connect to these, which are not connected."""
@@ -206,8 +209,7 @@ class Consumer:
         for subscription in list(self._subscriptions.values()):
             if subscription.task is None or subscription.task.dead:
                 self.on_end(subscription)
-        for endpoint in self.settings.endpoints:
-            self._connect(endpoint, direct=True)
+        self._connect_given()
         if self.discovery is not None:
             self.discovery.only(self._subscriptions)
 
@@ -268,8 +270,7 @@ class Consumer:
         self.stopped.resume(name)
         if self.discovery is not None:
             self.discovery.poke()
-        for endpoint in self.settings.endpoints:
-            self._connect(endpoint, direct=True)
+        self._connect_given()
 
     def fail(self, error: BaseException) -> None:
         """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
