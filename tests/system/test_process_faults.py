@@ -322,11 +322,17 @@ reader = Reader(topic, "ch", print, nsqd_tcp_addresses=address)
 if what != "first publish":
     reader.start(block=False)
     writer.publish(topic + "_out", b"x")
-threads = [threading.Thread(target=refused, args=(call,), daemon=True) for call in (
+exits = threading.Event()
+def refused_later(call):
+    exits.wait()
+    refused(call)
+threads = [threading.Thread(target=refused_later, args=(call,), daemon=True) for call in (
     writer.stats, reader.join, lambda: writer.publish(topic + "_out", b"x"))]
-def join_others():
+if what == "others":  # before the exit: Python 3.12 starts none in it
     for thread in threads:
         thread.start()
+def join_others():
+    exits.set()
     for thread in threads:
         thread.join()
 def act():
