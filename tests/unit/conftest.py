@@ -14,7 +14,8 @@ import pytest
 
 HERE = Path(__file__).parent
 SOCKETS = tuple({socket.socket, gevent.socket.socket})
-_turn = gevent.sleep
+_opens = {kind: kind.__init__ for kind in SOCKETS}
+_sleeps, _turn = time.sleep, gevent.sleep
 
 
 def _refuse_socket(*_: Any, **__: Any) -> NoReturn:
@@ -33,8 +34,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     if HERE not in item.path.parents:  # this hook is called for every test of the run
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
-        for kind in SOCKETS:
-            patch.setattr(kind, "__init__", _refuse_socket)
-        patch.setattr(time, "sleep", _refuse_sleep)
-        patch.setattr(gevent, "sleep", _refuse_sleep)
+        _set(patch, dict.fromkeys(SOCKETS, _refuse_socket), _refuse_sleep, _refuse_sleep)
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    """Allow them as the last test of a run ends: the servers that other tests share are stopped in it."""
+    if nextitem is not None:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        _set(patch, _opens, _sleeps, _turn)
+        return (yield)
+
+
+def _set(patch: pytest.MonkeyPatch, opens: dict[Any, Any], sleep: Any, turn: Any) -> None:
+    for kind, init in opens.items():
+        patch.setattr(kind, "__init__", init)
+    patch.setattr(time, "sleep", sleep)
+    patch.setattr(gevent, "sleep", turn)
