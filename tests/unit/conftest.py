@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Generator
@@ -12,10 +13,8 @@ import gevent
 import gevent.socket
 import pytest
 
-HERE = Path(__file__).parent
-SOCKETS = tuple({socket.socket, gevent.socket.socket})
-_opens = {kind: kind.__init__ for kind in SOCKETS}
-_sleeps, _turn = time.sleep, gevent.sleep
+HERE = str(Path(__file__).parent) + os.sep
+_turn = gevent.sleep
 
 
 def _refuse_socket(*_: Any, **__: Any) -> NoReturn:
@@ -28,28 +27,35 @@ def _refuse_sleep(seconds: float = 0, ref: bool = True) -> None:
     _turn(0, ref)  # others have their turn
 
 
+#: What is refused: where it is, its name there, and what takes its place.  Set by hand: this is done for each test.
+_REFUSED: dict[tuple[Any, str], Any] = {
+    **{(kind, "__init__"): _refuse_socket for kind in (socket.socket, gevent.socket.socket)},
+    (time, "sleep"): _refuse_sleep,
+    (gevent, "sleep"): _refuse_sleep,
+}
+_ALLOWED = {(where, name): getattr(where, name) for where, name in _REFUSED}
+
+
+def _set(attributes: dict[tuple[Any, str], Any]) -> None:
+    for (where, name), value in attributes.items():
+        setattr(where, name, value)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Refuse sockets and sleeps during the test and its fixtures, in whatever thread."""
-    if HERE not in item.path.parents:  # this hook is called for every test of the run
+    if not str(item.path).startswith(HERE):  # this hook is called for every test of the run
         return (yield)
-    with pytest.MonkeyPatch.context() as patch:
-        _set(patch, dict.fromkeys(SOCKETS, _refuse_socket), _refuse_sleep, _refuse_sleep)
+    _set(_REFUSED)
+    try:
         return (yield)
+    finally:
+        _set(_ALLOWED)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Allow them as the last test of a run ends: the servers that other tests share are stopped in it."""
-    if nextitem is not None:
-        return (yield)
-    with pytest.MonkeyPatch.context() as patch:
-        _set(patch, _opens, _sleeps, _turn)
-        return (yield)
-
-
-def _set(patch: pytest.MonkeyPatch, opens: dict[Any, Any], sleep: Any, turn: Any) -> None:
-    for kind, init in opens.items():
-        patch.setattr(kind, "__init__", init)
-    patch.setattr(time, "sleep", sleep)
-    patch.setattr(gevent, "sleep", turn)
+    if nextitem is None:
+        _set(_ALLOWED)
+    return (yield)

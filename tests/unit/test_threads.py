@@ -271,7 +271,7 @@ def test_no_job_waits_behind_one_that_runs_while_a_thread_is_free(make: Made) ->
 
 
 def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_switching: None) -> None:
-    jobs = repeats(1500, 500)
+    jobs = repeats(1500, 250)
     for concurrency in (1, 2, 5):
         done = Tally()
         pool = make(done.add, concurrency)

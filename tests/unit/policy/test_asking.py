@@ -10,6 +10,7 @@ import pytest
 from gnsq_lite.policy.asking import Asking
 from gnsq_lite.policy.ready_state import ReadyState
 from tests.fakes import FakeClock
+from tests.profiles import repeats
 from tests.unit.policy.fed import Fed
 from tests.unit.policy.world import World
 
@@ -171,7 +172,7 @@ def test_messages_now_and_then_wait_for_seconds_and_not_for_turns(max_in_flight:
     for key in range(8):
         world.add(key)
     rng = random.Random(5)
-    for _ in range(100):
+    for _ in range(repeats(100, 30)):
         world.advance(rng.uniform(1.0, 10.0))
         published, before = world.clock.now(), len(world.delivered)
         world.publish(rng.randrange(8), 1)

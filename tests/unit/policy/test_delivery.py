@@ -20,7 +20,7 @@ from tests.unit.policy.nsqd_buffer import Wire, percentile
 SOON = 5 * TICK
 
 #: Of a history at a steady rate.
-MESSAGES = repeats(4000, 900)
+MESSAGES = repeats(4000, 500)
 
 #: Messages that wait at nsqd from the start.
 BACKLOG = repeats(3000, 2000)
@@ -69,7 +69,7 @@ def test_handlers_that_were_slow_once_and_answer_at_once_again_cost_next_to_no_r
 @pytest.mark.parametrize("handle", [0.0011, 0.005, 0.0203, 0.2])
 def test_handlers_that_take_long_delay_no_message_and_cost_a_ready_each_at_most(rate: float, handle: float) -> None:
     limit = 200 if rate * handle < 100 else 1000
-    seconds = max(min(4.0, MESSAGES / rate), 200 / rate)
+    seconds = max(min(4.0, MESSAGES / rate), 200 / rate, 2.0 * handle)
     wire = Wire(steady(rate, seconds), limit=limit, handle=handle, concurrency=1000).run(seconds + 4.0)
     assert percentile(wire.latencies, 0.5) <= 0.0006
     assert percentile(wire.latencies, 0.99) <= SOON

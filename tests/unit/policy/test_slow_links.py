@@ -76,6 +76,6 @@ def test_it_takes_old_messages_at_like_distances_to_show_a_slow_link(
 
 
 def test_a_link_that_is_quick_again_is_taken_for_quick_again() -> None:
-    backlog = [*published(100, 0.01, CHANGES), *[COMES] * 500, *published(3000, COMES, 14.0)]
+    backlog = [*published(100, 0.01, CHANGES), *[COMES] * 500, *published(3000, COMES, 2.0), *published(300, 2.0, 14.0)]
     wire = Wire(sorted(backlog), handle=0.02, concurrency=200).change(CHANGES, 0.02).change(2.0, 0.0001).run(20.0)
-    assert percentile(wire.latencies[-3000:], 0.5) <= 0.002
+    assert percentile(wire.latencies[-300:], 0.5) <= 0.002

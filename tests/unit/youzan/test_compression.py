@@ -34,11 +34,11 @@ GO: dict[str, bytes] = {
     ),
     "lz4": bytes.fromhex("ff06637265617465642c20706169642c2073656e742c201500ffffff14003303b06169642c2073656e742c20"),
 }
-#: A few bytes that stand for 64 MiB of zeros; their headers do not say so.
+#: A few bytes that stand for 16 MiB of zeros; their headers do not say so.
 BOMBS: dict[str, bytes] = {
-    "gzip": gzip.compress(b"\0" * (64 << 20)),
-    "snappy": bytes(cramjam.snappy.compress_raw(b"\0" * (64 << 20))),
-    "lz4": bytes(cramjam.lz4.compress_block(b"\0" * (64 << 20), store_size=False)),
+    "gzip": gzip.compress(b"\0" * (16 << 20)),
+    "snappy": bytes(cramjam.snappy.compress_raw(b"\0" * (16 << 20))),
+    "lz4": bytes(cramjam.lz4.compress_block(b"\0" * (16 << 20), store_size=False)),
 }
 
 
