@@ -118,7 +118,11 @@ class Interrupted(Owner):
 
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize("where", ["make_connection", "on_lost", "is_over"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(5), ValueError(), gevent.Timeout()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), SystemExit(5), ValueError(), gevent.Timeout()],
+    ids=lambda error: type(error).__name__,
+)
 def test_what_a_signal_handler_raises_in_a_link_ends_no_more_than_its_connection(
     monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
 ) -> None:
