@@ -28,7 +28,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield Cluster(broker.lookupd_http_address, broker)
 
 
-@pytest.mark.timeout(300)  # a real cluster refuses to move a leader until it counts as stable
 @pytest.mark.rule("YZ-8")
 @pytest.mark.rule("YZ-12")
 @pytest.mark.rule("YZ-18")
