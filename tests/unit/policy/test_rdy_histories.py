@@ -120,7 +120,7 @@ TELLING = {0: (151,)}
 @pytest.mark.rule("RDY-8")
 @pytest.mark.parametrize("part", range(4))
 def test_random_histories_keep_every_promise(part: int) -> None:
-    for seed in (*TELLING.get(part, ()), *range(part * 400, part * 400 + repeats(400, 10))):
+    for seed in (*TELLING.get(part, ()), *range(part * 400, part * 400 + repeats(400, 15))):
         rng = random.Random(seed)
         delay, settle = rng.choice([(0.04, 0.1), (0.0, 0.1), (0.0, 0.0)])
         world = World(rng.randrange(12), seed, delay=delay, settle=settle)
@@ -136,7 +136,7 @@ def test_random_histories_keep_every_promise(part: int) -> None:
 @pytest.mark.rule("RDY-4")
 def test_what_it_is_not_told_of_would_have_changed_no_rdy() -> None:
     told = 0
-    for seed in range(repeats(1000, 30)):
+    for seed in range(repeats(1000, 60)):
         delay, settle = random.Random(seed).choice([(0.04, 0.1), (0.0, 0.1), (0.0, 0.0)])
         sent = []
         for always in (False, True):
