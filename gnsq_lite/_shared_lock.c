@@ -251,9 +251,16 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
+/* On Python 3.14 it gets an __enter__ that is no C (gnsq_lite.net.os_threads.enter). */
+#if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000
+#define LOCK_FLAGS Py_TPFLAGS_DEFAULT
+#else
+#define LOCK_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE)
+#endif
+
 PyType_Spec lock_spec = {
     .name = "gnsq_lite._shared.Lock",
     .basicsize = sizeof(Lock),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = LOCK_FLAGS,
     .slots = slots,
 };

@@ -30,14 +30,48 @@ def is_patched() -> bool:
     return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
 
 
+#: Whether what a signal handler raises may leave a lock held for good.  From Python 3.14 on ``with`` looks for signals
+#: after an ``__enter__`` in C and before its block (python/cpython#148874); 3.15.2 does not any more.
+LEAVES_LOCKS_HELD = sys.version_info[:2] == (3, 14)
+
+_WAITING = (True,)
+
+
+def enter(lock: Any) -> bool:
+    """Take *lock*: its ``__enter__`` where :data:`LEAVES_LOCKS_HELD`, as after one in Python no signal is looked for.
+
+    The ``__exit__`` stays in C: one in Python might be interrupted before it has begun.
+    """
+    taken: list[bool] = []
+    try:
+        taken.extend(map(lock.acquire, _WAITING))  # so that an interruption leaves in the list that it is held
+    except BaseException:
+        if taken:
+            lock.release()
+        raise
+    return True
+
+
+class _Lock:
+    """A lock of the interpreter, for where :data:`LEAVES_LOCKS_HELD`."""
+
+    __slots__ = ("__exit__", "acquire", "locked", "release")
+
+    __enter__ = enter
+
+    def __init__(self, lock: Any) -> None:
+        self.acquire, self.release, self.locked = lock.acquire, lock.release, lock.locked
+        self.__exit__ = lock.__exit__  # "with" finds the slot, and calls what is in it
+
+
 def native_lock() -> Any:
     """Return a lock of the operating system's threads, monkey-patched or not."""
-    return _native_lock()
+    return _Lock(_native_lock()) if LEAVES_LOCKS_HELD else _native_lock()
 
 
 def native_rlock() -> Any:
     """Return such a lock that its holder may take again."""
-    return _native_rlock()
+    return _Lock(_native_rlock()) if LEAVES_LOCKS_HELD else _native_rlock()
 
 
 def native_held_lock() -> Any:

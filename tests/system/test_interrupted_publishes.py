@@ -371,3 +371,53 @@ assert refused._error is not None
 def test_who_is_interrupted_with_an_answer_in_hand_has_no_other_answer_taken_for_it() -> None:
     done = python(REFUSED, limit=60.0)
     assert done.returncode == 0, done
+
+
+LOCKS = """
+import signal, sys, threading, time
+from gnsq_lite.net.os_threads import native_lock, native_rlock
+from gnsq_lite.publish.carrying import make_lock
+lock = {"lock": native_lock, "rlock": native_rlock, "shared": make_lock}[sys.argv[1]]()
+strikes, stop, armed = 0, False, False
+def on_signal(*_):
+    global armed
+    if armed:  # once each time: who is interrupted is to catch it
+        armed = False
+        raise KeyboardInterrupt
+signal.signal(signal.SIGINT, on_signal)
+def strike():
+    while not stop:
+        time.sleep(0.0005)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+def is_free():
+    taken = lock.acquire(True, 5.0)
+    if taken:
+        lock.release()
+    others.append(taken)
+others = []
+striker = threading.Thread(target=strike)
+striker.start()
+while strikes < 300:
+    try:
+        armed = True
+        while True:
+            with lock:
+                pass
+    except KeyboardInterrupt:
+        strikes += 1
+stop = True
+striker.join()
+other = threading.Thread(target=is_free)
+other.start()
+other.join()
+print(others)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+@pytest.mark.parametrize("kind", ["lock", "rlock", "shared"])
+def test_no_lock_is_left_held_where_a_thread_is_interrupted_as_it_takes_it(kind: str) -> None:
+    """Python 3.14 looks for signals between the ``__enter__`` of a lock and the block (python/cpython#148874)."""
+    done = python(LOCKS, kind, limit=60.0)
+    assert (done.returncode, done.stdout.split()) == (0, [b"[True]"]), done.stderr
