@@ -30,8 +30,8 @@ def is_patched() -> bool:
     return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
 
 
-#: Whether what a signal handler raises may leave a lock held for good.  From Python 3.14 on ``with`` looks for signals
-#: after an ``__enter__`` in C and before its block (python/cpython#148874); 3.15.2 does not any more.
+#: Whether what a signal handler raises may leave a lock held for good: on Python 3.14 ``with`` looks for signals after
+#: an ``__enter__`` in C and before its block (python/cpython#148874).  3.13 does not, and 3.15 not any more.
 LEAVES_LOCKS_HELD = sys.version_info[:2] == (3, 14)
 
 _WAITING = (True,)
