@@ -52,8 +52,16 @@ def enter(lock: Any) -> bool:
     return True
 
 
+class _RLock(_native_rlock):  # type: ignore[misc, valid-type]
+    """The interpreter's lock that its holder may take again, for where :data:`LEAVES_LOCKS_HELD`."""
+
+    __slots__ = ()
+
+    __enter__ = enter
+
+
 class _Lock:
-    """A lock of the interpreter, for where :data:`LEAVES_LOCKS_HELD`."""
+    """The interpreter's lock, which cannot be derived from, for where :data:`LEAVES_LOCKS_HELD`."""
 
     __slots__ = ("__exit__", "acquire", "locked", "release")
 
@@ -71,7 +79,7 @@ def native_lock() -> Any:
 
 def native_rlock() -> Any:
     """Return such a lock that its holder may take again."""
-    return _Lock(_native_rlock()) if LEAVES_LOCKS_HELD else _native_rlock()
+    return _RLock() if LEAVES_LOCKS_HELD else _native_rlock()
 
 
 def native_held_lock() -> Any:
