@@ -33,8 +33,8 @@ def main() -> None:
     rows[0].depth, rows[0].in_flight, rows[3].depth = 1_250, 200, 52
     rows[1].deferred, rows[1].requeued = 7, 19
     console = Console(record=True, width=140, file=io.StringIO(), force_terminal=True)
-    for line in table(rows, history.rates, console.width):
-        console.print(line)
+    for part in table(rows, history.rates, console.width):
+        console.print(part)
     console.save_svg(str(Path(__file__).with_name("stat.svg")), title="gnsq-lite stat")
 
 

@@ -14,8 +14,10 @@ import click
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.cluster import Cluster, Step, run
 from gnsq_lite.cli.completion import channel_names, topic_names
-from gnsq_lite.cli.goflags import go_command, option
 from gnsq_lite.cli.output import echo, visible
+from gnsq_lite.cli.params import command as tool
+from gnsq_lite.cli.params import option
+from gnsq_lite.options import HTTPOptions
 from gnsq_lite.wire.names import check_channel, check_topic
 
 _TOPIC = click.argument("topic", shell_complete=topic_names)
@@ -27,12 +29,18 @@ def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -
 
     def decorate(steps: Callable[..., list[Step]]) -> click.Command:
         def command(
-            nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], yes: bool, as_json: bool, **given: Any
+            nsqd_http: tuple[str, ...],
+            lookupds: tuple[str, ...],
+            http_timeout: float,
+            yes: bool,
+            as_json: bool,
+            **given: Any,
         ) -> int:
-            http = flags.http_options(given)
             _check(given)
             asks = lookupds or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or not nsqd_http
-            cluster = Cluster(flags.lookupd_urls(lookupds) if asks else [], list(nsqd_http), http)
+            cluster = Cluster(
+                flags.lookupd_urls(lookupds) if asks else [], list(nsqd_http), HTTPOptions(http_timeout=http_timeout)
+            )
             planned = steps(cluster, **given)
             if not yes and name != "create":
                 _confirm(planned, as_json)
@@ -41,11 +49,9 @@ def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -
         made: Any = command
         made.__doc__ = text
         yes = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-        for each in reversed(
-            (*arguments, flags.lookupds, flags.nsqd_http, flags.http_timeouts(10.0), yes, flags.as_json)
-        ):
+        for each in reversed((*arguments, flags.lookupds, flags.nsqd_http, flags.http_timeout, yes, flags.as_json)):
             made = each(made)
-        result: click.Command = go_command(name, example=example)(made)
+        result: click.Command = tool(name, example=example)(made)
         return result
 
     return decorate

@@ -15,21 +15,17 @@ from gnsq_lite.version import __version__
 
 #: Command -> (module, or module:name, of a click.Command; one line of help).
 COMMANDS: dict[str, tuple[str, str]] = {
-    "bench": ("gnsq_lite.cli.bench", "Measure publishing and consuming on this machine."),
     "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
-    "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and prove that nothing was lost."),
+    "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and check that nothing was lost."),
     "topic": ("gnsq_lite.cli.admin:topic", "Create, delete, empty, pause, unpause a topic on all nodes."),
     "channel": ("gnsq_lite.cli.admin:channel", "Create, delete, empty, pause, unpause a channel on all nodes."),
     "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds that the nsqlookupds know."),
     "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
-    "relay": ("gnsq_lite.cli.relay", "Read topics here, publish them there."),
     "doctor": ("gnsq_lite.cli.doctor", "List what to change in a program of pynsq or gnsq."),
     "stat": ("gnsq_lite.cli.stat", "Show depth, rates and clients of every channel, live."),
-    "tail": ("gnsq_lite.cli.tail", "Print messages as they come."),
-    "to-file": ("gnsq_lite.cli.to_file", "Write topics to files; FIN follows fsync."),
-    "to-http": ("gnsq_lite.cli.to_http", "Call a URL for each message."),
+    "tail": ("gnsq_lite.cli.tail", "Print the messages of a topic as they arrive."),
     "topics": ("gnsq_lite.cli.lists:topics", "List the topics that the nsqlookupds know."),
     "worker": ("gnsq_lite.cli.worker", "Run the handlers of a Worker in supervised processes."),
     "spark": ("gnsq_lite.cli.spark", "Archive, replay, summarize and relay topics with Spark."),

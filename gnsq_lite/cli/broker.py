@@ -1,20 +1,18 @@
-"""``gnsq-lite broker``: the embedded nsqd and nsqlookupd on their own.
-
-Flags are nsqd's, with one dash or two; durations are Go's ("1m30s", "250ms") or seconds.
-"""
+"""``gnsq-lite broker``: the embedded nsqd and nsqlookupd on their own."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from gnsq_lite.broker import Broker, BrokerOptions
-from gnsq_lite.cli.output import echo, errors
+from gnsq_lite.cli.output import echo
+from gnsq_lite.cli.params import Duration
+from gnsq_lite.cli.params import command as tool
 from gnsq_lite.keywords import address_list
 from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.waiting import Completion
@@ -23,47 +21,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Fields whose flag is given several times; nsqd's names for them are singular.
 _REPEATED = {"auth_http_addresses": "auth-http-address", "lookupd_tcp_addresses": "lookupd-tcp-address"}
-#: What nsqd has and a broker in memory has no use for.
-_UNUSED = (
-    *("config", "data-path", "e2e-processing-latency-percentile", "e2e-processing-latency-window-time", "log-level"),
-    *("log-prefix", "max-bytes-per-file", "queue-scan-selection-count", "queue-scan-worker-pool-max", "statsd-address"),
-    *("statsd-interval", "statsd-prefix", "statsd-udp-packet-size", "sync-every", "sync-timeout"),
-)
-#: The same, where no value is needed.
-_UNUSED_SWITCHES = ("statsd-exclude-ephemeral", "statsd-mem-stats", "verbose", "worker-id")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
-    """Seconds, or a duration as Go writes it."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        text = str(value)
-        try:
-            return float(text)
-        except ValueError:
-            parts = _PART.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            self.fail(f"{text!r} is not a duration such as 1m30s, 250ms or 1.5 (seconds)", param, ctx)
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
-
-
-class NsqdCommand(click.Command):
-    """Takes long flags with one dash too, as Go's programs do, and ``--no-snappy`` for ``--snappy=false``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write the flags as the options have them."""
-        words = [f"-{word}" if re.match(r"-[a-z]{2}", word) else word for word in args]
-        return super().parse_args(ctx, [re.sub(r"^--no-(snappy|deflate)$", r"--\1=false", word) for word in words])
-
-
-def _switch(flag: str, **more: Any) -> Callable[[F], F]:
-    """Return an option that takes no value or, as Go's, one after "="."""
-    return click.option(flag, is_flag=False, flag_value="true", **more)
 
 
 def broker_flags(function: F) -> F:
@@ -75,9 +32,9 @@ def broker_flags(function: F) -> F:
             option = click.option(flag, spec.name, multiple=True, metavar="HOST:PORT", help=text)
         elif spec.name == "tls_required":
             choice = click.Choice(["false", "true", "tcp-https"])
-            option = _switch(flag, type=choice, default="false", show_default=True, help=text)
+            option = click.option(flag, type=choice, default="false", show_default=True, help=text)
         elif isinstance(default, bool):
-            option = _switch(flag, type=bool, default=default, show_default=True, help=text)
+            option = click.option(f"{flag}/--no-{flag[2:]}", default=default, show_default=True, help=text)
         else:
             kind = Duration() if isinstance(default, float) else type(default)
             option = click.option(flag, type=kind, default=default, show_default=True, help=text)
@@ -85,16 +42,7 @@ def broker_flags(function: F) -> F:
     return function
 
 
-def unused_flags(function: F) -> F:
-    """Add nsqd's flags that change nothing here: they are taken, and said to be unused."""
-    for flag in _UNUSED:
-        function = click.option(f"--{flag}", hidden=flag != "data-path", help="Unused: all is in memory.")(function)
-    for flag in _UNUSED_SWITCHES:
-        function = _switch(f"--{flag}", type=bool, hidden=True)(function)
-    return function
-
-
-@click.command("broker", cls=NsqdCommand)
+@tool("broker", example="broker --tcp-address 127.0.0.1:4150")
 @click.option("--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0: any.")
 @click.option("--http-address", default="127.0.0.1:4151", show_default=True, help="nsqd's HTTP address.")
 @click.option("--https-address", help="nsqd's HTTPS address, where it has a certificate; any port unless given.")
@@ -105,7 +53,6 @@ def unused_flags(function: F) -> F:
 @click.option("--youzan", is_flag=True, help="Speak Youzan's NSQ: make topics at nsqlookupd with /topic/create.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 @broker_flags
-@unused_flags
 def command(as_json: bool, **flags: Any) -> int:
     """Run an nsqd and an nsqlookupd in this process until Ctrl-C or SIGTERM.
 
@@ -136,10 +83,7 @@ def command(as_json: bool, **flags: Any) -> int:
 
 
 def broker_of(flags: dict[str, Any]) -> Broker:
-    """Return the broker that the command's *flags* describe, and say which of them it does not use."""
-    for flag in (*_UNUSED, *_UNUSED_SWITCHES):
-        if flags.pop(flag.replace("-", "_")) is not None:
-            errors.print(f"--{flag} is unused: all is in memory", markup=False)
+    """Return the broker that the command's *flags* describe."""
     addresses = {
         "tcp_port": flags.pop("tcp_address"),
         "http_port": flags.pop("http_address"),

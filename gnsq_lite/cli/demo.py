@@ -18,15 +18,8 @@ import click
 
 from gnsq_lite import Message, Reader, Requeue, Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.cli import demo_watch, demo_youzan
-from gnsq_lite.cli.goflags import go_command
 from gnsq_lite.cli.output import Progress, console
-
-#: Lines of ``--youzan`` where --limit is not given: one at a time in each partition takes its time.
-YOUZAN_LINES = 5_000
-
-#: Lines that go round with --watch.
-WATCHED = 20_000
+from gnsq_lite.cli.params import command as tool
 
 #: Messages of one MPUB.
 BATCH = 200
@@ -140,7 +133,7 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
     return whole
 
 
-@go_command("demo", example="demo access.log")
+@tool("demo", example="demo access.log")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
 @click.option("--lookupd", metavar="HOST:PORT", help="Find the nsqd through this nsqlookupd (HTTP address).")
@@ -148,10 +141,6 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Handlers at once.")
-@click.option(
-    "--youzan", is_flag=True, help="Youzan's NSQ: keyed records, 4 partitions, a leader that moves; order is checked."
-)
-@click.option("--watch", is_flag=True, help="Go on afterwards, with a live page to look at, until Ctrl-C.")
 def command(
     file: BinaryIO | None,
     nsqd: str | None,
@@ -160,18 +149,12 @@ def command(
     limit: int | None,
     max_in_flight: int,
     concurrency: int,
-    youzan: bool,
-    watch: bool,
 ) -> int:
     """Publish the lines of FILE ('-' is standard input), consume them, and prove that nothing was lost.
 
     Without FILE: the sources of Python's standard library.  Without --nsqd: an nsqd and an nsqlookupd embedded in this
     process, in memory.
     """
-    if youzan:
-        if nsqd or lookupd or watch:
-            raise click.UsageError("--youzan runs on an embedded cluster; it takes no --nsqd, --lookupd or --watch")
-        return demo_youzan.run(file if file is not None else standard_library(), limit or YOUZAN_LINES)
     sent, handler = Tally(), Handler()
     with ExitStack() as stack:
         where: dict[str, Any] = {}
@@ -210,7 +193,4 @@ def command(
             wait_for_all(sent, handler, progress, timeout=30.0)
             seconds = time.monotonic() - started
         is_whole = summary(sent, handler, seconds)
-        if watch and is_whole:
-            lines = [line for line in itertools.islice(standard_library(), WATCHED) if line]
-            return demo_watch.watch(writer, topic, lines, concurrency, where)
     return 0 if is_whole else 1

@@ -13,8 +13,8 @@ import click
 
 from gnsq_lite.cli import doctor_rules as rules
 from gnsq_lite.cli import flags
-from gnsq_lite.cli.goflags import go_command
 from gnsq_lite.cli.output import echo, visible
+from gnsq_lite.cli.params import command as tool
 
 _LIBRARIES = {"nsq": "pynsq", "gnsq": "gnsq"}
 _PRINT = re.compile(r"^(\s*)print +([^(\s=].*)$", re.M)
@@ -232,7 +232,7 @@ def _last(node: ast.AST, back: int) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-@go_command("doctor", example="doctor program.py")
+@tool("doctor", example="doctor program.py")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @flags.as_json
 def command(files: tuple[Path, ...], as_json: bool) -> int:

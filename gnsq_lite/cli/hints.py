@@ -14,11 +14,8 @@ _FLAGS = {
     "ca_file": "--tls-root-ca-file",
     "cert_file": "--tls-cert",
     "key_file": "--tls-key",
-    "http_timeout": "--http-client-request-timeout",
-    "http_connect_timeout": "--http-client-connect-timeout",
+    "http_timeout": "--http-timeout",
     "publish_timeout": "--timeout",
-    "work_dir": "--work-dir",
-    "filename_format": "--filename-format",
 }
 _SPOKEN_OF = re.compile(rf"(?<![\w-])({'|'.join(_FLAGS)})(?![\w-])")
 

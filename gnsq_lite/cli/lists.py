@@ -11,8 +11,8 @@ from rich.table import Table
 
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import topic_names
-from gnsq_lite.cli.goflags import go_command
 from gnsq_lite.cli.output import console, echo, errors, visible
+from gnsq_lite.cli.params import command as tool
 from gnsq_lite.errors import HTTPError
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.options import HTTPOptions
@@ -75,7 +75,7 @@ def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -
         console.print(table)
 
 
-@go_command("topics", example="topics --lookupd-http-address 127.0.0.1:4161")
+@tool("topics", example="topics --lookupd-http-address 127.0.0.1:4161")
 @flags.lookupds
 @flags.as_json
 def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
@@ -84,7 +84,7 @@ def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-@go_command("channels", example="channels clicks")
+@tool("channels", example="channels clicks")
 @click.argument("topic", shell_complete=topic_names)
 @flags.lookupds
 @flags.as_json
@@ -102,7 +102,7 @@ def channels(topic: str, lookupds: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-@go_command("nodes", example="nodes --json")
+@tool("nodes", example="nodes --json")
 @flags.lookupds
 @flags.as_json
 def nodes(lookupds: tuple[str, ...], as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""``gnsq-lite pub``: publish lines, as to_nsq does."""
+"""``gnsq-lite pub``: publish lines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import click
 from gnsq_lite import Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import topic_names
-from gnsq_lite.cli.goflags import CONNECTION, Duration, go_command, option
 from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.output import Progress, errors
+from gnsq_lite.cli.params import CONNECTION, Duration, option
+from gnsq_lite.cli.params import command as tool
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.signals import in_main_thread
 from gnsq_lite.wire.names import check_topic
@@ -122,7 +123,7 @@ def batches(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _separator(delimiter: str) -> bytes:
-    if len(delimiter.encode("utf-8", "surrogateescape")) == 1:  # to_nsq's: a byte as it is
+    if len(delimiter.encode("utf-8", "surrogateescape")) == 1:  # one byte, which may be no UTF-8
         return delimiter.encode("utf-8", "surrogateescape")
     try:
         separator = delimiter.encode().decode("unicode_escape").encode("latin-1")
@@ -159,12 +160,11 @@ class Publisher:
         return f"{self.sent} lines sent, {self.confirmed} confirmed by nsqd"
 
 
-@go_command("pub", versioned=True, example="pub --topic clicks --nsqd-tcp-address 127.0.0.1:4150 --rate 100 lines.txt")
+@tool("pub", example="pub --topic clicks --nsqd-tcp-address 127.0.0.1:4150 --rate 100 lines.txt")
 @click.argument("files", type=click.File("rb"), nargs=-1)
 @option("--topic", required=True, shell_complete=topic_names, help="Topic to publish to.")
 @flags.addresses
 @option("--any-nsqd", is_flag=True, section=CONNECTION, help="Publish to one of several nsqds, not to each of them.")
-@flags.producer_opts
 @option("--delimiter", default="\\n", show_default=True, help="What separates messages; \\n, \\t, \\0 are understood.")
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0: no limit.")
 @option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages of one MPUB.")
@@ -197,7 +197,7 @@ def command(
         raise click.UsageError("--defer needs --batch 1: nsqd has no deferred MPUB")
     if not files and sys.stdin is None:
         raise click.UsageError("standard input is closed; name FILES")
-    settings = {**flags.of_writer(options), "publish_timeout": timeout}
+    settings = {**flags.secured(options), "publish_timeout": timeout}
     each = nsqds if len(nsqds) > 1 and not any_nsqd else (nsqds,)
     sources = files or (sys.stdin.buffer,)
     count, limit = Read(sources), Rate(rate)

@@ -1,22 +1,31 @@
-"""``gnsq-lite tail``: print messages as they come, as nsq_tail does."""
+"""``gnsq-lite tail``: print the messages of topics as they arrive."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import sys
 import threading
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from gnsq_lite import Message, Reader
 from gnsq_lite.cli import flags
-from gnsq_lite.cli.goflags import OUTPUT, go_command, option
+from gnsq_lite.cli.completion import channel_names
+from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.output import visible
-from gnsq_lite.cli.serving import serve
+from gnsq_lite.cli.params import CONNECTION, OUTPUT, option
+from gnsq_lite.cli.params import command as tool
+from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.waiting import Completion
+from gnsq_lite.supervise import logs
+
+#: Seconds that closing may take.
+_DRAIN = 2.0
 
 
 def as_record(message: Message) -> bytes:
@@ -74,13 +83,23 @@ class Printer:
         return (message.topic.encode() + b" | " if self._topic else b"") + body + b"\n"
 
 
-@go_command("tail", versioned=True, example="tail --topic clicks -n 10 --lookupd-http-address 127.0.0.1:4161")
+@tool("tail", example="tail --topic clicks -n 10 --lookupd-http-address 127.0.0.1:4161")
 @flags.addresses
 @flags.topics
-@flags.channel(None, "Channel; by default an ephemeral one, so that no other consumer misses a message.")
+@option(
+    "--channel",
+    shell_complete=channel_names,
+    help="Channel; by default a new ephemeral one, so that no other consumer misses a message.",
+)
 @option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0: never.")
-@flags.max_in_flight
-@flags.consumer_opts
+@option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    section=CONNECTION,
+    help="Most messages in flight.",
+)
 @option("--print-topic", is_flag=True, section=OUTPUT, help="Print the topic before each message.")
 @option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each message as a line of JSON, losslessly.")
 @flags.security
@@ -95,7 +114,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Print the messages of a topic as they come.
+    """Print the messages of topics as they arrive.
 
     On a terminal, control characters of a body are shown as escapes; elsewhere its bytes stay as they are.
     """
@@ -106,7 +125,50 @@ def command(
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
     # No max_attempts: what is not printed goes back at once, and may come again many times before the end.
     limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
-    keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.of_reader(options), **limits}
+    keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.secured(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
-    serve(readers, drain=2.0, ended=done)
+    _run(readers, done)
     return 0
+
+
+class _Formatter(logging.Formatter):
+    """Writes log lines of the library with flags in place of its options."""
+
+    def __init__(self, inner: logging.Formatter | None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return in_flags(self._inner.format(record))
+
+
+def _run(readers: Sequence[Reader], done: Completion) -> None:
+    """Run *readers* until Ctrl-C, SIGTERM, *done*, or an error that ends a Reader, which is raised; then close them."""
+    logs.configure("brief", "warning", "main")
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Formatter(handler.formatter))
+
+    def begin() -> None:
+        for reader in readers:
+            reader.start(block=False)
+            threading.Thread(target=_join, args=(reader, done), daemon=True).start()
+
+    try:
+        until_signal(done, lambda timeout=0.0: done.settle(), begin)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        threads = [threading.Thread(target=reader.close, args=(_DRAIN,)) for reader in readers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _join(reader: Reader, done: Completion) -> None:
+    try:
+        reader.join()
+    except BaseException as error:
+        done.settle(error=error)
+    else:
+        done.settle()

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from gnsq_lite.cli.flags import addresses, where
-from gnsq_lite.cli.goflags import Duration, go_command
+from gnsq_lite.cli.params import Duration
+from gnsq_lite.cli.params import command as tool
 from gnsq_lite.contrib.launching import StatusAt, run_worker, supervise, wait_for_a_change
 from gnsq_lite.errors import NSQError
 from gnsq_lite.supervise import logs
@@ -15,7 +16,7 @@ from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.report_files import Slot, take_slot
 
 
-@go_command("worker", example="worker shop.tasks --processes 4")
+@tool("worker", example="worker shop.tasks --processes 4")
 @click.argument("target", metavar="MODULE[:WORKER]")
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option("--concurrency", type=click.IntRange(1), help="Default concurrency of a handler.")

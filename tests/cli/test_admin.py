@@ -13,8 +13,8 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import format_address
-from tests.cli.originals import until
 from tests.cli.programs import run as program
+from tests.cli.programs import until
 from tests.conftest import MakeCluster
 from tests.servers import Cluster
 

@@ -13,12 +13,28 @@ from gnsq_lite.broker import Broker, run_forever
 from gnsq_lite.broker.options import NSQD_VERSION
 from gnsq_lite.cli.broker import broker_of, command
 
+#: Flags of the Go programs that need no value.
+_SWITCHES = {"--tls-required", "--statsd-exclude-ephemeral", "--statsd-mem-stats", "--verbose", "--worker-id"}
+
 
 def arguments(name: str, given: list[str]) -> list[str]:
-    """Return what ``gnsq-lite broker`` is told, for what the program *name* was told."""
-    if name == "nsqd":
-        return [*given, "--no-lookupd"]
-    return [*(re.sub(r"^--?(tcp|http)-address", r"--nsqlookupd-\1-address", word) for word in given), "--nsqds=0"]
+    """Return the arguments of ``gnsq-lite broker`` for those of the Go program *name*; drop flags that it lacks."""
+    known = {flag: each for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+    renamed = {} if name == "nsqd" else {f"--{one}-address": f"--nsqlookupd-{one}-address" for one in ("tcp", "http")}
+    found = ["--no-lookupd" if name == "nsqd" else "--nsqds=0"]
+    words = iter(given)
+    for word in words:
+        flag, _, value = re.sub(r"^--?", "--", word).partition("=")
+        option = known.get(renamed.get(flag, flag))
+        is_switch = flag in _SWITCHES or bool(getattr(option, "is_flag", False))
+        value = value or ("true" if is_switch else next(words))
+        if option is not None:
+            flag = renamed.get(flag, flag)
+            off = flag.replace("--", "--no-", 1)
+            found.append(
+                f"{flag}={value}" if not getattr(option, "is_flag", False) else flag if value == "true" else off
+            )
+    return found
 
 
 def tell(broker: Broker) -> None:

@@ -1,0 +1,87 @@
+"""Click types and classes that several commands share: durations, headings of ``--help``, examples."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    _Seconds = click.ParamType[float]
+else:  # click before 8.3 has no such brackets
+    _Seconds = click.ParamType
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h)", re.ASCII)
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+
+#: Headings of ``--help``, in their order; an option names its heading with ``section=``.
+CONNECTION, SECURITY, OUTPUT = "Connection", "TLS, compression, AUTH", "Output"
+
+
+def seconds(text: str) -> float:
+    """Return ``1h30m``, ``250ms`` or a number of seconds as seconds.  Raises ValueError."""
+    if _WHOLE.fullmatch(text):
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text, re.ASCII):
+        raise ValueError(f"{text!r} is not a duration: write 5m, 250ms, 1h30m or a number of seconds")
+    return float(text)
+
+
+class Duration(_Seconds):
+    """Seconds as a float, from *low* to *high*."""
+
+    name = "duration"
+
+    def __init__(self, *, low: float = 0.0, high: float = float("inf")) -> None:
+        self._low, self._high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; fail as click's types do."""
+        try:
+            found = float(value) if isinstance(value, (int, float)) else seconds(value.strip())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not self._low <= found <= self._high:
+            self.fail(f"{value!r} must be {self._low:g} to {self._high:g} seconds", param, ctx)
+        return found
+
+
+class Option(click.Option):
+    """An option under a heading of ``--help``."""
+
+    def __init__(self, *arguments: Any, section: str = "Options", **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.section = section
+
+
+class Command(click.Command):
+    """A command whose ``--help`` groups the options by heading and ends with *example*, without ``gnsq-lite``."""
+
+    def __init__(self, *arguments: Any, example: str = "", **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.example = example
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by heading."""
+        found: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", CONNECTION, SECURITY, OUTPUT)}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                found[getattr(each, "section", "Options")].append(record)
+        for name, records in found.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example."""
+        with formatter.section("Example"):
+            formatter.write(" " * formatter.current_indent + f"gnsq-lite {self.example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+option = functools.partial(click.option, cls=Option)
+command = functools.partial(click.command, cls=Command)
