@@ -27,9 +27,11 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     ClosedError,
     ConnectionLost,
+    FinFailedError,
     NsqdError,
     NSQError,
     PartitionStopped,
+    ReqFailedError,
 )
 from gnsq_lite.message import Message, is_expired, send_back
 from gnsq_lite.net.at_exit import leave_at_exit
@@ -314,6 +316,8 @@ class Consumer:
     def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
         """A late answer (ERR-1): counted, logged with others of its second, told; nothing else happens."""
         self.late_answers += 1
+        if isinstance(error, (FinFailedError, ReqFailedError)):
+            connection.answer_refused()
         connection.complaints.add(log, error, self.settings.log_fields(connection.endpoint))
         self.hooks.call("on_error", error)
 

@@ -18,7 +18,7 @@ from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.lost import interrupted
+from gnsq_lite.net.lost import DeliveryStalled, interrupted
 from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
@@ -29,6 +29,8 @@ from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.net")
 
+#: Seconds without a delivery, after a failed FIN or REQ, after which the connection is replaced.
+STALLED = 30.0
 #: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
 _GRACE = 0.5
 
@@ -64,6 +66,8 @@ class Subscribed(Connection):
         self._limit = ReadingLimit()
         #: The RDY that the flow control gave it.
         self._share = 0
+        #: When nsqd refused a FIN or REQ on this connection; None: never.
+        self._refused_at: float | None = None
         #: None: RDY is what the flow control says.
         self._delivery: Delivery | None = None
         self._delivery_timer: Any = None
@@ -327,6 +331,20 @@ class Subscribed(Connection):
 
     # -- watching
 
+    def answer_refused(self) -> None:
+        """Note that nsqd refused a FIN or REQ: its in-flight count and the client's may differ from now on."""
+        self._refused_at = self.clock.now()
+
+    def _is_stalled(self, now: float) -> bool:
+        """Return whether nsqd delivers nothing because it counts more in flight here than RDY allows.
+
+        nsqd never counts down a second copy of a message whose FIN it refused, as after a crash that left the message
+        in its disk queue twice.  Only a new connection resets the count; running handlers finish first.
+        """
+        if self._refused_at is None or self.in_flight.count or not self._share:
+            return False
+        return now - max(self._refused_at, self.in_flight.received_at) > STALLED
+
     def check(self, now: float) -> None:
         """Also: what waits for handlers here is no silence of nsqd's, nor must this side seem silent to it."""
         if self._limit.rests and self.is_open():
@@ -339,6 +357,9 @@ class Subscribed(Connection):
         if len(self._fins):
             self._flush_soon()
         self._limit.look()
+        if self._is_stalled(now) and self._on_answered is None:
+            why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"
+            self.close(DeliveryStalled(self.address, why))
 
     def count_out(self, now: float) -> list[Message]:
         """Count out, and return, what nsqd has taken back (MSG-5).  About once a second, in the loop's thread."""

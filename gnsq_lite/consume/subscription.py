@@ -20,6 +20,7 @@ from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.lost import DeliveryStalled
 from gnsq_lite.net.target import Target
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -94,6 +95,8 @@ class Subscription:
             if self._way % self._ways:
                 return Again.AT_ONCE
         self._owner.on_lost(self.endpoint, reason)
+        if isinstance(reason, DeliveryStalled):
+            return Again.AT_ONCE
         return Again.LATER if self.direct else Again.NEVER
 
     def on_retry(self) -> None:

@@ -22,6 +22,10 @@ class Interrupted(ConnectionLost):
     """
 
 
+class DeliveryStalled(ConnectionLost):
+    """nsqd refused an answer and then delivered nothing, though RDY allowed it: its in-flight count must be too high."""
+
+
 def interrupted(address: str) -> Interrupted:
     """Return the error for a connection in whose middle that happened."""
     return Interrupted(address, "this thread was interrupted in the middle of a read or a write")

@@ -204,6 +204,8 @@ class Handshake:
             why = "TLS was asked for and this nsqd does not offer it (it runs without --tls-cert); nothing was sent"
             raise TLSNotGranted(self.address, why)
         self.warnings = not_granted(self._options, negotiated)
+        if self._subscribe is not None and negotiated.max_rdy_count < 1:
+            self.warnings.append("nsqd grants max_rdy_count 0 and will deliver nothing: check its --max-rdy-count")
         if negotiated.tls_v1:
             self._move(Event.TLS_GRANTED)
             return StartTLS()

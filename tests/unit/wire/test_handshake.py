@@ -225,6 +225,15 @@ def test_what_is_granted_gives_no_warning() -> None:
     assert under_test.warnings == []
 
 
+@pytest.mark.rule("NEG-3")
+@pytest.mark.parametrize(("subscribe", "count"), [(b"SUB t c\n", 1), (None, 0)], ids=["a Reader", "a Writer"])
+def test_max_rdy_count_0_is_a_warning_for_a_reader(subscribe: bytes | None, count: int) -> None:
+    under_test = started(options(), subscribe=subscribe)
+    under_test.receive(reply(max_rdy_count=0))
+    assert [line for line in under_test.warnings if "will deliver nothing" in line] == under_test.warnings
+    assert len(under_test.warnings) == count
+
+
 @pytest.mark.rule("NEG-4")
 def test_a_server_that_does_not_negotiate_is_warned_of_for_each_thing_asked() -> None:
     under_test = started(options(compression="snappy", sample_rate=5, msg_timeout=60.0))

@@ -1,0 +1,114 @@
+"""A connection on which nsqd refused an answer, and then delivers nothing, is replaced."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite import Message, errors
+from gnsq_lite.broker import Broker
+from gnsq_lite.consume import subscribed
+from tests.conftest import _need_real
+from tests.servers import EmbeddedNsqd, RealNsqd
+from tests.system.test_reader import reader_on, wait_for
+
+REFUSED = b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
+
+
+def write_records_twice(folder: Path, topic: str, channel: str) -> int:
+    """Write each record of a channel's disk queue twice, as a crash may leave it; return how many there were."""
+    meta = folder / f"{topic}:{channel}.diskqueue.meta.dat"
+    path = folder / f"{topic}:{channel}.diskqueue.000000.dat"
+    data, at, doubled, count = path.read_bytes(), 0, b"", 0
+    while at < len(data):
+        end = at + 4 + struct.unpack_from(">I", data, at)[0]
+        doubled += 2 * data[at:end]
+        at, count = end, count + 1
+    assert meta.read_text() == f"{count}\n0,0\n0,{len(data)}\n"
+    path.write_bytes(doubled)
+    meta.write_text(f"{2 * count}\n0,0\n0,{len(doubled)}\n")
+    return count
+
+
+@pytest.mark.nsqd
+@pytest.mark.rule("ERR-1", "MSG-5")
+@pytest.mark.parametrize("delivery", ["auto", "bulk"])
+@pytest.mark.parametrize("max_in_flight", [1, 50])
+def test_messages_go_on_after_nsqd_delivered_copies_of_messages_in_flight(
+    tmp_path: Path, topic: str, max_in_flight: int, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _need_real()
+    monkeypatch.setattr(subscribed, "STALLED", 1.0)
+    nsqd = RealNsqd(tmp_path)
+    try:
+        nsqd.prepare(topic, "ch")
+        nsqd.publish(topic, *[b"old %d" % n for n in range(20)])
+        nsqd.stop()
+        assert write_records_twice(tmp_path / "nsqd-data", topic, "ch") == 20
+        nsqd.restart()
+        got: list[bytes] = []
+
+        def handle(message: Message) -> None:
+            time.sleep(0.05)
+            got.append(message.body)
+
+        with reader_on(nsqd, topic, handle, max_in_flight=max_in_flight, concurrency=1, delivery=delivery):
+            wait_for(lambda: len(set(got)) == 20)
+            nsqd.publish(topic, *[b"new %d" % n for n in range(20)])
+            wait_for(lambda: len({body for body in got if body.startswith(b"new")}) == 20)
+    finally:
+        nsqd.kill()
+
+
+@pytest.fixture
+def refusing() -> Iterator[EmbeddedNsqd]:
+    """An nsqd with two messages that refuses the first FIN and goes on counting that message in flight."""
+    with Broker() as broker:
+        nsqd = EmbeddedNsqd(broker.node)
+        nsqd.prepare("t", "ch")
+        broker.faults.answer("FIN", REFUSED, close=False)
+        nsqd.publish("t", b"slow", b"refused")
+        yield nsqd
+
+
+@pytest.mark.rule("ERR-1")
+def test_a_refused_finish_and_silence_replace_the_connection_once(
+    refusing: EmbeddedNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribed, "STALLED", 1.0)
+    got: list[bytes] = []
+    reasons: list[errors.NSQError] = []
+    on = {"on_disconnected": lambda _, reason: reasons.append(reason)}
+    with reader_on(refusing, "t", lambda message: got.append(message.body), **on):
+        wait_for(lambda: got == [b"slow", b"refused"])
+        time.sleep(2.5)
+        assert len(reasons) == 1
+    assert isinstance(reasons[0], errors.ConnectionLost)
+    assert "refused FIN" in str(reasons[0])
+
+
+def test_the_connection_is_replaced_after_the_handlers_that_run(
+    refusing: EmbeddedNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribed, "STALLED", 1.0)
+    release = threading.Event()
+    got: list[bytes] = []
+    reasons: list[errors.NSQError] = []
+
+    def handle(message: Message) -> None:
+        got.append(message.body)
+        if message.body == b"slow":
+            release.wait(20)
+
+    on = {"on_disconnected": lambda _, reason: reasons.append(reason)}
+    with reader_on(refusing, "t", handle, max_in_flight=3, concurrency=2, **on):
+        wait_for(lambda: b"slow" in got)
+        time.sleep(2.5)
+        assert reasons == []
+        release.set()
+        wait_for(lambda: reasons)
