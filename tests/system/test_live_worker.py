@@ -172,14 +172,3 @@ def test_a_token_that_is_weak_or_no_header_is_refused(nsqd: Broker, tmp_path: Pa
         assert program.ends() != 0
         assert "GNSQ_LITE_CONTROL_TOKEN" in program.output
         assert token not in program.output
-
-
-def test_the_demo_goes_on_for_who_wants_to_watch(tmp_path: Path) -> None:
-    with running(["-m", "gnsq_lite", "demo", "--limit", "500", "--watch"], tmp_path) as program:
-        program.says("nothing was lost")
-        program.says("live: http://")
-        address = program.output.split("live: http://")[1].split("/")[0]
-        wait_for(lambda: status(address)["handlers"][0]["finished"] > 100)
-        wait_for(lambda: status(address)["handlers"][0]["depth"] is not None)
-        program.signal(signal.SIGINT)
-        assert program.ends() == 0
