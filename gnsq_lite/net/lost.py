@@ -23,7 +23,7 @@ class Interrupted(ConnectionLost):
 
 
 class DeliveryStalled(ConnectionLost):
-    """nsqd refused an answer and then delivered nothing, though RDY allowed it: its in-flight count must be too high."""
+    """nsqd refused a FIN or REQ, then delivered nothing although RDY allowed it: its in-flight count is too high."""
 
 
 def interrupted(address: str) -> Interrupted:
