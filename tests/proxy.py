@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gevent import monkey
 
-from gnsq_lite.net.os_threads import native_lock, start_native_thread
+from tests.native import native_lock, start_native_thread
 
 _socket: Any = monkey.get_original("socket", "socket")
 _sleep: Any = monkey.get_original("time", "sleep")

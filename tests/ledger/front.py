@@ -13,8 +13,8 @@ from typing import Any
 
 from gevent import monkey
 
-from gnsq_lite.net.os_threads import native_lock
 from tests.certs import Certificates
+from tests.native import native_lock
 from tests.proxy import Tap
 
 _sleep: Any = monkey.get_original("time", "sleep")

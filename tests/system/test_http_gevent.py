@@ -18,7 +18,7 @@ from gevent._hub_local import get_hub_if_exists
 from gnsq_lite import errors
 from gnsq_lite.blocking_calls import call_cooperatively
 from gnsq_lite.http import NsqdClient
-from gnsq_lite.net.os_threads import native_held_lock, native_ident, start_native_thread
+from tests.native import native_held_lock, native_ident, start_native_thread
 from tests.system.http_stub import answer, read_request, scripted
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ import pytest
 
 from gnsq_lite import BackoffOptions, Message, Reader, Requeue, errors
 from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.os_threads import is_patched, start_native_thread
 from tests.conftest import MakeBroker
+from tests.native import is_patched, start_native_thread
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, channel, reader_on, wait_for
 

@@ -10,8 +10,8 @@ import gevent
 import pytest
 
 from gnsq_lite import Message, Reader
-from gnsq_lite.net.os_threads import native_lock
 from tests.conftest import MakeBroker
+from tests.native import native_lock
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, reader_on, wait_for

@@ -8,10 +8,10 @@ from socketserver import BaseRequestHandler
 
 import pytest
 
-from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import _TCP, StatusServer, _Unix
+from tests.native import start_native_thread
 from tests.system.test_process_faults import python
 
 

@@ -21,7 +21,7 @@ LED = """
 import threading
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.net.os_threads import native_held_lock
+from tests.native import native_held_lock
 with Broker(youzan=True, nsqds=2) as broker:
     broker.youzan.create_topic("t", partitions=2)
     with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:

@@ -10,9 +10,9 @@ import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.broker import Broker
-from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
+from tests.native import native_lock
 from tests.proxy import Proxy
 
 QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}

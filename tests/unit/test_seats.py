@@ -13,8 +13,9 @@ from gnsq_lite import speed
 from gnsq_lite.consume import thread_pool
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.message import Message
-from gnsq_lite.net.os_threads import living_threads, native_held_lock, native_ident, start_native_thread
+from gnsq_lite.net.os_threads import living_threads
 from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, Runner
+from tests.native import native_held_lock, native_ident, start_native_thread
 from tests.unit.test_runner import BOTH, FakeConnection, a_runner, queue_of
 
 

@@ -15,16 +15,10 @@ import pytest
 from gnsq_lite.consume import thread_pool as threads
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.net.nested import must_not_wait
-from gnsq_lite.net.os_threads import (
-    is_patched,
-    native_held_lock,
-    native_ident,
-    native_lock,
-    start_native_thread,
-    start_native_thread_soon,
-)
+from gnsq_lite.net.os_threads import start_native_thread_soon
 from gnsq_lite.speed import Runner
 from tests.fakes import FakeClock
+from tests.native import is_patched, native_held_lock, native_ident, native_lock, start_native_thread
 from tests.profiles import repeats
 
 #: Seconds after which a test gives up: far more than anything here takes.

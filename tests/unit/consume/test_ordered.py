@@ -14,12 +14,12 @@ from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
 from gnsq_lite.net.lost import Interrupted
-from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.identify import Negotiated
 from gnsq_lite.youzan.ordered import OrderedPartition
 from tests.fakes import FakeClock
+from tests.native import native_ident
 
 pytestmark = pytest.mark.rule("YZ-6")
 

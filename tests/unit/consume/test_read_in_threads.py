@@ -15,11 +15,11 @@ from gnsq_lite.consume.unordered_in_threads import UnorderedInThreads
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message, finish_new
 from gnsq_lite.net.nested import must_not_wait
-from gnsq_lite.net.os_threads import native_held_lock, start_native_thread
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.youzan.ordered import OrderedPartition
+from tests.native import native_held_lock, start_native_thread
 from tests.unit.consume.test_ordered import Bench, fin, req
 
 pytestmark = [pytest.mark.rule("YZ-6"), pytest.mark.rule("CONN-2")]

@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.net import io_thread
-from gnsq_lite.net.os_threads import native_held_lock, start_native_thread
+from tests.native import native_held_lock, start_native_thread
 
 
 class Hub:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gnsq_lite.net.nested import Holding, comes_from, holding, holds, is_nested, must_not_wait
-from gnsq_lite.net.os_threads import native_ident
+from tests.native import native_ident
 
 pytestmark = pytest.mark.rule("PUB-2")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.net.os_threads import native_held_lock, native_lock, start_native_thread
 from gnsq_lite.publish import carrying
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.coalescing import Gathering
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.shared_connection import SharedConnection
+from tests.native import native_held_lock, native_lock, start_native_thread
 
 LOCKS = {
     "chosen": (carrying.make_lock, carrying.held_lock),

@@ -16,10 +16,10 @@ from greenlet import getcurrent
 from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import after_io, let_io, loop_here
-from gnsq_lite.net.os_threads import native_held_lock
 from gnsq_lite.publish.coalescing import Gathering
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
+from tests.native import native_held_lock
 
 
 def publication(bodies: Sequence[bytes], batch: bool = False) -> Publication:
