@@ -1,7 +1,4 @@
-"""Writes the pages of the reference that come from the code, so that they cannot drift.
-
-``python docs/generate.py`` writes options.rst, which is committed; the build of the documentation writes the others.
-"""
+"""Writes the pages that come from the code into docs/generated; the build of the documentation calls it."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ def option_page() -> str:
     """Return options.rst."""
     lines = [
         *title("Options", "="),
-        "Every option, generated from the code.  Durations are seconds, as floats.  A value out of range raises",
+        "Every option.  Durations are seconds, as floats.  A value out of range raises",
         "``OptionError`` when the object is made, before anything is opened.  A misspelt name raises it too, and the",
         "error names the option that was probably meant.",
         "",
@@ -143,7 +140,7 @@ def option_page() -> str:
         ]
         lines += [
             *title(name),
-            where,
+            where.replace(":doc:`", ":doc:`/"),
             "",
             *table(["name", "default", "unit", "range", "meaning"], rows, "22 12 10 16 40"),
         ]
@@ -197,9 +194,8 @@ def command_page() -> str:
     context = click.Context(main, info_name="gnsq-lite", max_content_width=100, terminal_width=100)
     lines = [*title("Command line", "=")]
     lines += [
-        "Generated from the commands.  Flags take one dash or two, as Go's programs do, and durations are Go's",
-        "(``250ms``, ``1h30m``) or seconds.  :doc:`/tools` says what each command is for and how it differs from NSQ's",
-        "own utility.  Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted; :doc:`/worker` has its own.",
+        "Durations are Go's (``250ms``, ``1h30m``) or seconds.  :doc:`/tools` says what each command is for.",
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted; :doc:`/worker` has its own.",
         "",
     ]
     return "\n".join([*lines, *_commands(main, context, "-")])
@@ -238,11 +234,11 @@ def _escaped(text: str) -> str:
 
 
 #: Page of the reference -> what makes it.
-PAGES = {"hooks.rst": hook_page, "commands.rst": command_page}
+PAGES = {"options.rst": option_page, "hooks.rst": hook_page, "commands.rst": command_page}
 
 
 def write(folder: Path) -> None:
-    """Write the pages that are not committed, where they have changed."""
+    """Write the pages that have changed."""
     folder.mkdir(exist_ok=True)
     for name, make in PAGES.items():
         path, made = folder / name, make() + "\n"
@@ -251,5 +247,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    (HERE / "options.rst").write_text(option_page(), encoding="utf-8")
     write(HERE / "generated")

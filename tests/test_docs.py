@@ -97,17 +97,6 @@ def test_the_pages_shown_on_a_package_index_render_clean(page: Path) -> None:
     assert warnings.getvalue() == ""
 
 
-def test_the_page_of_options_is_that_of_the_code() -> None:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "options.rst").read_text(encoding="utf-8") == module.option_page()
-
-
 def test_what_the_pages_install_is_a_checkout_with_extras_that_there_are() -> None:
 
     known = set(re.findall(r'^ +"(\w+)": ', (ROOT / "setup.py").read_text(encoding="utf-8"), re.M))
