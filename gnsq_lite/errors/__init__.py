@@ -89,6 +89,7 @@ from gnsq_lite.errors.nsqd import (
     TopicNotExistError,
     TouchFailedError,
     UnauthorizedError,
+    cut,
     error_for,
     printable,
 )
@@ -172,6 +173,7 @@ __all__ = [
     "UnauthorizedError",
     "UnexpectedFrame",
     "WrongPortError",
+    "cut",
     "error_for",
     "printable",
 ]

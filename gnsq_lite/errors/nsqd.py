@@ -217,13 +217,17 @@ ERROR_CODES: dict[str, type[NsqdError]] = {
 }
 
 
+#: Bytes of a server's text, or characters of any text, that errors, log lines and statistics keep (ERR-2).
+MAX_TEXT = 4096
+
+
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
     """Return the exception for an error frame's body.  Total: any bytes give one (ERR-3).
 
-    The text is kept as the server sent it, but for bytes that are no UTF-8 and control characters, which are shown
-    escaped, so that it can be logged.
+    The text is the server's, up to MAX_TEXT bytes.  Bytes that are not UTF-8 and control characters are escaped, so
+    that the text can be logged.
     """
-    text = printable(body.decode("utf-8", "backslashreplace"))
+    text = _escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + _mark(len(body), MAX_TEXT)
     code, _, rest = text.partition(" ")
     kind = ERROR_CODES.get(code, NsqdError)
     if kind is InvalidError and "TLS required" in rest:
@@ -232,7 +236,23 @@ def error_for(body: bytes, address: str | None = None) -> NsqdError:
 
 
 def printable(text: str) -> str:
-    """Return *text* with control characters escaped: what comes from the network cannot forge log lines."""
+    """Return the first MAX_TEXT characters of *text*, marked if cut, with control characters escaped.
+
+    Text from the network can then neither fill a log nor forge lines in it.
+    """
+    return _escape(text[:MAX_TEXT]) + _mark(len(text), MAX_TEXT)
+
+
+def cut(text: str, most: int = MAX_TEXT) -> str:
+    """Return the first *most* characters of *text*, marked if cut."""
+    return text[:most] + _mark(len(text), most)
+
+
+def _mark(size: int, most: int) -> str:
+    return f" [cut: {most} of {size}]" if size > most else ""
+
+
+def _escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

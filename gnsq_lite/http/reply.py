@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, printable
+from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, cut, printable
 
 _CHUNK = 65536
 _SHOWN = 300  # characters of a server's text that an error shows
@@ -68,7 +68,7 @@ def unwrap(url: str, document: Any) -> Any:
 
 def shown(text: object) -> str:
     """Return what a server said, as errors and logs show it: no control characters, not too long."""
-    return printable(text if isinstance(text, str) else "")[:_SHOWN]
+    return printable(cut(text, _SHOWN)) if isinstance(text, str) else ""
 
 
 def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:

@@ -1,4 +1,8 @@
-"""Log lines as text or JSON: one line per event, with the fields of ``extra``."""
+"""Log lines as text or JSON: one line per event, with the fields of ``extra``.
+
+A message or a field is cut after 4 KiB, a traceback after 64 KiB.  As text, control characters are escaped and the
+lines of a traceback are indented, so that the text of a message cannot forge a log line.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import logging
 import time
 from typing import Any, Literal
 
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import NSQError, cut, printable
+
+#: Characters of a traceback that are logged.
+_MAX_TRACEBACK = 65536
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -34,15 +41,15 @@ class JSONFormatter(logging.Formatter):
             "time": _stamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": cut(record.getMessage()),
             "process": self._process,
         }
         for name, value in extra_of(record).items():
-            fields.setdefault(name, value)
+            fields.setdefault(name, cut(value) if isinstance(value, str) else value)
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = cut(self.formatException(record.exc_info), _MAX_TRACEBACK)
         if record.stack_info:
-            fields["stack"] = record.stack_info
+            fields["stack"] = cut(record.stack_info, _MAX_TRACEBACK)
         return json.dumps(fields, default=str)
 
 
@@ -55,12 +62,10 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line = f"{_stamp(record)} {record.levelname} {record.name}[{self._process}] {record.getMessage()}"
-        line += "".join(f" {name}={value}" for name, value in extra_of(record).items())
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        if record.stack_info:
-            line += "\n" + record.stack_info
+        line = f"{_stamp(record)} {record.levelname} {record.name}[{self._process}] {printable(record.getMessage())}"
+        line += "".join(printable(f" {name}={value}") for name, value in extra_of(record).items())
+        for part in (self.formatException(record.exc_info) if record.exc_info else "", record.stack_info or ""):
+            line += "".join(f"\n  {printable(each)}" for each in cut(part, _MAX_TRACEBACK).splitlines())
         return line
 
 
@@ -73,7 +78,8 @@ class BriefFormatter(TextFormatter):
         if not isinstance(error, (NSQError, OSError)):
             return super().format(record)
         line = super().format(logging.makeLogRecord({**vars(record), "exc_info": None}))
-        return line if str(error) in line else f"{line}: {type(error).__name__}: {error}"
+        said = printable(str(error))
+        return line if said in line else f"{line}: {type(error).__name__}: {said}"
 
 
 _FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefFormatter}

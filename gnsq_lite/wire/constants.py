@@ -22,6 +22,8 @@ SIZE_LENGTH: Final = 4
 TYPE_LENGTH: Final = 4
 #: Bytes before a frame's data.
 FRAME_HEAD_LENGTH: Final = SIZE_LENGTH + TYPE_LENGTH
+#: Largest size of a response or an error; nsqd's own are at most some KiB (WIRE-4).
+MAX_TEXT_FRAME: Final = 64 * 1024
 
 #: Sent by nsqd every heartbeat interval; answered with NOP (HB-1).  nsqd/protocol_v2.go:27
 HEARTBEAT: Final = b"_heartbeat_"

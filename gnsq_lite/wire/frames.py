@@ -31,6 +31,7 @@ from gnsq_lite.wire.constants import (
     FRAME_MESSAGE,
     FRAME_RESPONSE,
     HEARTBEAT,
+    MAX_TEXT_FRAME,
     MESSAGE_HEAD_LENGTH,
     OK,
     SIZE_LENGTH,
@@ -61,7 +62,8 @@ class FrameDecoder(Generic[MessageT]):
     """Cuts one connection's bytes into messages and other frames.
 
     Args:
-        max_frame_size: Largest value of a frame's size field; a larger one is an error (WIRE-4).
+        max_frame_size: Largest value of a frame's size field; a larger one is an error (WIRE-4).  For frames that
+            are not messages the limit is MAX_TEXT_FRAME if that is less.
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
         owner: Its first argument.
         at_once: So many frames that are no messages, or some more, end a feed; :attr:`more` is then True.
@@ -224,6 +226,9 @@ class FrameDecoder(Generic[MessageT]):
             return _end_of_http(data, at, f"unknown frame type {kind}")
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
             raise FrameError(f"a message of {size - TYPE_LENGTH} bytes; its head alone has {MESSAGE_HEAD_LENGTH}")
+        if kind != FRAME_MESSAGE and size > MAX_TEXT_FRAME:
+            what = "an error" if kind == FRAME_ERROR else "a response"
+            raise FrameError(f"{what} whose size is {size}; at most {MAX_TEXT_FRAME} is accepted")
         return at + SIZE_LENGTH + size
 
 

@@ -139,6 +139,7 @@ FLOODS = [
     pytest.param(frame(0, b"CLOSE_WAIT") * 4000, plain, id="CLOSE_WAIT"),
     pytest.param(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1500, plain, id="errors"),
     pytest.param(frame(0, bytes(1_000_000)), plain, id="huge answers"),
+    pytest.param(frame(1, b"E_INVALID " + b"\x1b" * 60_000_000), plain, id="a huge error"),
     pytest.param(HEARTBEATS, deflated, id="heartbeats, deflated"),
     pytest.param(HEARTBEATS, snapped, id="heartbeats, snappy"),
     pytest.param(MESSAGES * 20, deflated, id="messages, deflated"),

@@ -243,6 +243,24 @@ def test_an_id_that_looks_like_a_command_goes_back_as_it_came_to_its_nsqd_alone(
     assert b"FIN x\nPUB other\n\0\0\0\1\n" in b"".join(lines)
 
 
+@pytest.mark.rule("ERR-2")
+def test_a_long_error_text_is_cut_where_it_reaches_users(caplog: pytest.LogCaptureFixture) -> None:
+    long = subscribed(frame(1, b"E_INVALID \x1b[2J" + b"x" * 60_000))
+    failures: list[errors.NSQError] = []
+    options = {**WARY, "reconnect_delay": 5.0, "max_reconnect_delay": 5.0}
+    with (
+        hostile(long) as (address, _),
+        Reader("t", "ch", print, nsqd_tcp_addresses=address, on_error=failures.append, **options) as reader,
+    ):
+        wait_for(lambda: failures)
+        stats = repr(reader.stats())
+    assert isinstance(failures[0], errors.InvalidError)
+    assert "[cut: 4096 of 60014]" in str(failures[0])
+    for text in (*map(str, failures), *caplog.messages, stats):
+        assert len(text) < 6_000
+        assert "\x1b" not in text
+
+
 @pytest.mark.rule("PUB-2")
 def test_a_message_that_comes_to_a_writer_ends_the_connection() -> None:
     def speak(connection: socket.socket) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import errors
-from gnsq_lite.errors import ERROR_CODES, NonFatalError, NsqdError, NSQError, error_for
+from gnsq_lite.errors import ERROR_CODES, NonFatalError, NsqdError, NSQError, error_for, printable
 
 CLASSES = sorted(
     (value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, BaseException)),
@@ -171,6 +171,16 @@ def test_any_error_frame_gives_an_error_that_can_be_logged(body: bytes, code: st
     error = error_for(body)
     assert (error.code, error.text) == (code, text)
     assert str(error).isprintable()
+
+
+@pytest.mark.rule("ERR-2")
+def test_a_text_is_kept_up_to_4_kib_and_marked_where_it_was_cut() -> None:
+    whole = b"E_INVALID " + b"x" * 4086
+    assert error_for(whole).text == "x" * 4086
+    assert error_for(whole + b"yy").text == "x" * 4086 + " [cut: 4096 of 4098]"
+    assert len(str(error_for(b"E_INVALID " + b"\0" * 60_000_000))) < 20_000
+    assert printable("\n" * 4096) == "\\n" * 4096
+    assert printable("x" * 5000) == "x" * 4096 + " [cut: 4096 of 5000]"
 
 
 @pytest.mark.rule("ERR-3")

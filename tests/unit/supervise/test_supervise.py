@@ -144,6 +144,36 @@ def test_a_text_line_shows_the_extra_fields_and_the_traceback() -> None:
     assert extra_of(record("x")) == {}
 
 
+def test_text_in_a_text_line_cannot_forge_another_line_or_control_the_terminal() -> None:
+    evil = "quoted\n2026-01-01T00:00:00.000Z ERROR forged\r\x1b[2J\u202e"
+    for made in (
+        record(evil),
+        record("x", field=evil),
+        record("x", error=ValueError(evil)),
+        record("x", stack_info=evil),
+    ):
+        first, *more = TextFormatter("0").format(made).split("\n")
+        assert all(line.startswith("  ") and line.isprintable() for line in more)
+        assert first.isprintable()
+    brief = BriefFormatter("0").format(record("it failed", error=OSError(evil)))
+    assert brief.isprintable()
+
+
+@pytest.mark.parametrize("kind", [TextFormatter, BriefFormatter, JSONFormatter])
+def test_a_log_line_of_a_huge_text_is_cut_and_says_so(kind: type[TextFormatter]) -> None:
+    huge = "\n" * 10_000_000
+    for made in (
+        record(huge),
+        record("x", field=huge),
+        record("x", error=ValueError(huge)),
+        record("x", stack_info=huge),
+    ):
+        line = kind("0").format(made)
+        assert "[cut: " in line
+        assert len(line) < 400_000
+    assert len(kind("0").format(record("x", error=OSError(huge)))) < 400_000
+
+
 @pytest.mark.parametrize("error", [HTTPConnectError("http://x", "gone"), OSError(28, "disk full")], ids=["nsq", "os"])
 def test_a_brief_line_names_what_others_failed_at_once_and_has_no_traceback(error: Exception) -> None:
     line = BriefFormatter("main").format(record("it failed", error=error, topic="t"))

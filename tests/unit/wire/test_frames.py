@@ -162,6 +162,19 @@ def test_a_size_outside_the_bounds_is_refused_before_more_is_read(size: int, kin
 
 
 @pytest.mark.rule("WIRE-4")
+@pytest.mark.rule("WIRE-4")
+@pytest.mark.parametrize(("kind", "what"), [(0, "a response"), (1, "an error")])
+def test_a_response_or_an_error_above_64_kib_is_refused_before_more_is_read(kind: int, what: str) -> None:
+    largest = frame(kind, bytes(65532))
+    assert run([largest], limit=1 << 20) == ([], [Frame(kind, bytes(65532))], None)
+    for feed in (FrameDecoder.feed, FrameDecoder.feed_one):
+        under_test = decoder(1 << 20)
+        with pytest.raises(FrameError, match=f"{what} whose size is 65537"):
+            feed(under_test, frame(kind, bytes(65533))[:8])
+        assert under_test.pending_bytes == 0
+    assert len(run([frame(2, bytes(100_000))], limit=1 << 20)[0]) == 1
+
+
 def test_three_bytes_of_a_size_are_not_judged() -> None:
     assert run([b"\xff\xff\xff"]) == ([], [], None)
 
