@@ -5,22 +5,22 @@
     from gnsq_lite.contrib.opentelemetry import TracedWriter, Tracing
 
     worker = Worker(middleware=[Tracing()])
-    writer = TracedWriter("127.0.0.1:4150", carry="envelope")
+    writer = TracedWriter("127.0.0.1:4150")
 
-Names and attributes are those of the semantic conventions for messaging.  NSQ's messages have no headers, so the trace
-ends at the publish unless it is carried: ``carry="headers"`` puts the context into the headers that Youzan's NSQ has,
-``carry="envelope"`` in front of the body.  An envelope is for consumers that have :class:`Tracing`, which takes it off;
-to all others it is part of the body.
+Names and attributes are those of the semantic conventions for messaging.  A handler's span is the child of
+the publisher's only if the message carries the W3C trace context: in the headers of Youzan's NSQ
+(``carry="headers"``), or in a field of a JSON body (``carry="json"``).  Messages of plain NSQ have no headers, so by
+default the handler's span begins a new trace.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnsq_lite.errors import MissingExtra
+from gnsq_lite.errors import InvalidBody, MissingExtra
 from gnsq_lite.message import Requeue
 from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.commands import check_bodies, check_body
@@ -39,44 +39,24 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("gnsq_lite.contrib.opentelemetry", "opentelemetry", "opentelemetry-api") from missing
 
-__all__ = ["TracedWriter", "Tracing", "opened", "sealed"]
+__all__ = ["TracedWriter", "Tracing"]
 
-#: First bytes of an envelope, impossible in UTF-8 and in msgpack; two bytes of length, JSON and the body follow.
-_MAGIC = b"\xc1nsq"
-_HEAD = len(_MAGIC) + 2
-_MOST = 0xFFFF
-
-
-def sealed(body: bytes, context: Mapping[str, str]) -> bytes:
-    """Return *body* in an envelope with *context*, or alone where the context is empty or too long."""
-    head = json.dumps(dict(context), separators=(",", ":")).encode()
-    if not context or len(head) > _MOST:
-        return body
-    return _MAGIC + len(head).to_bytes(2, "big") + head + body
-
-
-def opened(body: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return body and context of an envelope; anything else comes back unchanged, without context."""
-    if not body.startswith(_MAGIC) or len(body) < _HEAD:
-        return body, {}
-    end = _HEAD + int.from_bytes(body[len(_MAGIC) : _HEAD], "big")
-    try:
-        context = json.loads(body[_HEAD:end])
-    except ValueError:
-        return body, {}
-    if len(body) < end or not isinstance(context, dict):
-        return body, {}
-    return body[end:], {str(name): str(value) for name, value in context.items()}
+#: Field of a JSON body that carries the trace context, unless the user names another.
+FIELD = "trace_context"
 
 
 class Tracing(Middleware):
     """A span "process TOPIC" around each handler; put it first in a Worker's list to include other middleware.
 
-    The span that published the message is its parent; of a batch, each is linked.  *tracer_provider*: None is the
-    global one.
+    The span that published the message is its parent; the span of a batch is linked to the span of each publish.
+
+    Args:
+        tracer_provider: None: the global one.
+        json_field: Field of a JSON body to read the context from; None: only the message's headers are read.
     """
 
-    def __init__(self, tracer_provider: Any = None) -> None:
+    def __init__(self, tracer_provider: Any = None, *, json_field: str | None = None) -> None:
+        self._json_field = json_field
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
     def wrap(self, call: Any, handler: Handler) -> Any:
@@ -90,23 +70,23 @@ class Tracing(Middleware):
 
         def traced(given: Any) -> Any:
             batch = given if isinstance(given, list) else [given]
-            bodies = [message.body for message in batch]
-            contexts = [_take_off(message) for message in batch]
+            contexts = [_context_of(message, self._json_field) for message in batch]
             if given is batch:
                 links = [Link(one) for one in map(_span_context, contexts) if one.is_valid]
                 more: dict[str, Any] = {"context": None, "links": links}
                 own: dict[str, Any] = {"messaging.batch.message_count": len(batch)}
             else:
                 more, own = {"context": propagate.extract(contexts[0])}, _of_message(given)
-            more |= {"record_exception": False, "set_status_on_exception": False}  # done below, but for Requeue
+            more |= {
+                "record_exception": False,
+                "set_status_on_exception": False,
+            }  # _failed() does both, except for Requeue
             with tracer.start_as_current_span(
                 name, kind=SpanKind.CONSUMER, attributes={**fixed, **own}, **more
             ) as span:
                 try:
                     return call(given)
                 except BaseException as error:
-                    for message, body in zip(batch, bodies, strict=True):
-                        message.body = body  # as it came, should it be given up to another topic
                     _failed(span, error)
                     raise
 
@@ -117,7 +97,9 @@ class TracedWriter(Writer[Any]):
     """A Writer with a span "publish TOPIC" for each publish, the batch being one.
 
     Args:
-        carry: ``"headers"`` (Youzan's NSQ; a batch has none), ``"envelope"``, or None: the trace ends here.
+        carry: ``"headers"``: in the headers of Youzan's NSQ; a batch has no headers.  ``"json"``: in a field of the
+            body, which must be a JSON object; other consumers see that field.  None: messages carry no context.
+        json_field: Name of that field.
         tracer_provider: None: the global one.
         options: Those of a Writer.
     """
@@ -126,13 +108,14 @@ class TracedWriter(Writer[Any]):
         self,
         nsqd_tcp_addresses: Addresses | None = None,
         *,
-        carry: Literal["headers", "envelope"] | None = None,
+        carry: Literal["headers", "json"] | None = None,
+        json_field: str = FIELD,
         tracer_provider: Any = None,
         **options: Unpack[PerhapsTraced],
     ) -> None:
-        check_choice("carry", carry, "headers", "envelope", None)
+        check_choice("carry", carry, "headers", "json", None)
         super().__init__(nsqd_tcp_addresses, **options)
-        self._carry = carry
+        self._carry, self._json_field = carry, json_field
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
     if not TYPE_CHECKING:  # they are called as a Writer's, overloads included
@@ -149,9 +132,8 @@ class TracedWriter(Writer[Any]):
             """As :meth:`gnsq_lite.Writer.multipublish`."""
             batch = list(check_bodies(bodies))
             with self._span(topic, {"messaging.batch.message_count": len(batch)}):
-                if self._carry == "envelope":
-                    context = _injected()
-                    batch = [sealed(body, context) for body in batch]
+                if self._carry == "json":
+                    batch = [_with_context(body, self._json_field) for body in batch]
                 return super().multipublish(topic, batch, **options)
 
     def _one(self, publish: Any, topic: str, body: bytes, options: dict[str, Any]) -> Any:
@@ -161,8 +143,8 @@ class TracedWriter(Writer[Any]):
             return publish(topic, body, **options)
 
     def _carried(self, body: bytes, options: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        if self._carry == "envelope":
-            return sealed(body, _injected()), options
+        if self._carry == "json":
+            return _with_context(body, self._json_field), options
         if self._carry == "headers":
             return body, {**options, "headers": {**_injected(), **(options.get("headers") or {})}}
         return body, options
@@ -210,10 +192,29 @@ def _injected() -> dict[str, str]:
     return context
 
 
-def _take_off(message: Any) -> dict[str, str]:
-    """Take the context out of the body of *message* and return it."""
-    message.body, context = opened(message.body)
-    return {**{str(k): str(v) for k, v in (message.headers or {}).items()}, **context}
+def _with_context(body: bytes, field: str) -> bytes:
+    """Return a JSON object with the current context in *field*.  Raises InvalidBody for any other body."""
+    document = _json_object(body)
+    if document is None:
+        raise InvalidBody('carry="json" needs a body that is a JSON object')
+    return json.dumps({**document, field: _injected()}, separators=(",", ":")).encode()
+
+
+def _json_object(body: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _context_of(message: Any, field: str | None) -> dict[str, str]:
+    """Return the context that *message* carries in its headers or in *field* of its body."""
+    context = dict(message.headers or {})
+    carried = (_json_object(message.body) or {}).get(field) if field is not None else None
+    if isinstance(carried, dict):
+        context |= carried
+    return {str(name): str(value) for name, value in context.items()}
 
 
 def _span_context(context: dict[str, str]) -> Any:
@@ -221,7 +222,7 @@ def _span_context(context: dict[str, str]) -> Any:
 
 
 def _failed(span: Any, error: BaseException) -> None:
-    """Record an error on the span; ``Requeue`` is none."""
+    """Record an error on the span; ``Requeue`` is not an error."""
     if isinstance(error, Requeue):
         span.set_attribute("messaging.nsq.requeued", True)
         return

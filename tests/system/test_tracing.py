@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Message, Requeue, Worker
+from gnsq_lite import Message, Requeue, Worker, Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.errors import BodyTypeError, NotSent, OptionError
+from gnsq_lite.errors import BodyTypeError, InvalidBody, NotSent, OptionError
 from gnsq_lite.worker import Handler, Middleware
 from tests.programs import wait_for
 
@@ -26,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sentry_sdk.transport import Transport
 from statsd import StatsClient
 
-from gnsq_lite.contrib.opentelemetry import TracedWriter, Tracing, opened, sealed
+from gnsq_lite.contrib.opentelemetry import TracedWriter, Tracing
 from gnsq_lite.contrib.sentry import SentryMiddleware
 from gnsq_lite.contrib.statsd import StatsdMiddleware
 
@@ -64,24 +65,26 @@ def worked(nsqd: Broker, middleware: list[Middleware], handle: Any, send: Any, d
     return worker
 
 
-def test_a_span_of_the_handler_is_the_child_of_the_publishers_and_says_what_the_conventions_want(nsqd: Broker) -> None:
+def test_a_handlers_span_is_the_child_of_the_publishers_and_has_the_conventions_attributes(nsqd: Broker) -> None:
     spans, bodies = Spans(), []
 
     def handle(message: Message) -> None:
-        bodies.append(message.body)
-        if message.body == b"fails" and message.attempts == 1:
+        name = json.loads(message.body)["name"]
+        bodies.append(name)
+        if name == "fails" and message.attempts == 1:
             raise ValueError("once")
-        if message.body == b"again" and message.attempts == 1:
+        if name == "again" and message.attempts == 1:
             raise Requeue(0.0, backoff=False)
 
-    with TracedWriter(nsqd.nsqd_tcp_address, carry="envelope", tracer_provider=spans.provider) as writer:
+    with TracedWriter(nsqd.nsqd_tcp_address, carry="json", json_field="t", tracer_provider=spans.provider) as writer:
 
         def send() -> None:
-            for body in (b"fine", b"fails", b"again"):
-                writer.publish("t", body)
+            for name in ("fine", "fails", "again"):
+                writer.publish("t", b'{"name":"%s"}' % name.encode())
 
-        worked(nsqd, [Tracing(spans.provider)], handle, send, lambda: len(spans.named("process t")) == 5)
-    assert sorted(bodies) == [b"again", b"again", b"fails", b"fails", b"fine"]
+        tracing = Tracing(spans.provider, json_field="t")
+        worked(nsqd, [tracing], handle, send, lambda: len(spans.named("process t")) == 5)
+    assert sorted(bodies) == ["again", "again", "fails", "fails", "fine"]
     published, handled = spans.named("publish t"), spans.named("process t")
     assert {span.kind.name for span in published} == {"PRODUCER"}
     assert {span.kind.name for span in handled} == {"CONSUMER"}
@@ -90,7 +93,7 @@ def test_a_span_of_the_handler_is_the_child_of_the_publishers_and_says_what_the_
         "messaging.destination.name": "t",
         "messaging.operation.name": "publish",
         "messaging.operation.type": "send",
-        "messaging.message.body.size": 4,
+        "messaging.message.body.size": len(b'{"name":"fine"}'),
     }
     parents = {span.context.span_id: span for span in published}
     for span in handled:
@@ -111,12 +114,12 @@ def test_a_batch_is_one_span_linked_to_those_that_published_it(nsqd: Broker) -> 
     def handle(messages: list[Message]) -> None:
         lists.append([message.body for message in messages])
 
-    with TracedWriter(nsqd.nsqd_tcp_address, carry="envelope", tracer_provider=spans.provider) as writer:
+    with TracedWriter(nsqd.nsqd_tcp_address, carry="json", tracer_provider=spans.provider) as writer:
         worked(
             nsqd,
-            [Tracing(spans.provider)],
+            [Tracing(spans.provider, json_field="trace_context")],
             handle,
-            lambda: writer.multipublish("t", [b"1", b"2", b"3"]),
+            lambda: writer.multipublish("t", [b'{"n":1}', b'{"n":2}', b'{"n":3}']),
             lambda: sum(map(len, lists)) == 3,
             batch_size=3,
             batch_wait=5.0,
@@ -126,28 +129,24 @@ def test_a_batch_is_one_span_linked_to_those_that_published_it(nsqd: Broker) -> 
     handled = spans.named("process t")
     assert sum(span.attributes["messaging.batch.message_count"] for span in handled) == 3
     assert {link.context.span_id for span in handled for link in span.links} == {published.context.span_id}
-    assert sorted(body for each in lists for body in each) == [b"1", b"2", b"3"]
+    assert sorted(json.loads(body)["n"] for each in lists for body in each) == [1, 2, 3]
 
 
-def test_a_message_that_is_given_up_goes_on_in_its_envelope(nsqd: Broker) -> None:
-    spans, given_up = Spans(), []
-
-    def fail(message: Message) -> None:
-        raise ValueError(message.body)
-
-    with TracedWriter(nsqd.nsqd_tcp_address, carry="envelope", tracer_provider=spans.provider) as writer:
-        worked(
-            nsqd,
-            [Tracing(spans.provider)],
-            fail,
-            lambda: writer.publish("t", b"poison"),
-            lambda: given_up,
-            max_attempts=1,
-            on_give_up=lambda message: given_up.append(message.body),
-        )
-    body, context = opened(given_up[0])
-    assert body == b"poison"
-    assert set(context) >= {"traceparent"}
+@pytest.mark.parametrize("body", [b"text", b"[1]", b"\xff", b"[" * 100_000], ids=["text", "list", "bytes", "deep"])
+def test_a_body_that_is_no_json_object_is_refused_by_the_writer_and_accepted_by_the_worker(
+    nsqd: Broker, body: bytes
+) -> None:
+    spans, bodies = Spans(), []
+    with TracedWriter(nsqd.nsqd_tcp_address, carry="json", tracer_provider=spans.provider) as writer:
+        with pytest.raises(InvalidBody, match="JSON object"):
+            writer.publish("t", body)
+        with pytest.raises(InvalidBody, match="JSON object"):
+            writer.multipublish("t", [b"{}", body])
+    with Writer(nsqd.nsqd_tcp_address) as plain:
+        tracing = Tracing(spans.provider, json_field="trace_context")
+        worked(nsqd, [tracing], lambda m: bodies.append(m.body), lambda: plain.publish("t", body), lambda: bodies)
+    assert bodies == [body]
+    assert [span.parent for span in spans.named("process t")] == [None]
 
 
 def test_without_carrying_the_body_is_as_it_was_and_the_trace_ends(nsqd: Broker) -> None:
@@ -178,8 +177,6 @@ def test_a_publish_that_fails_is_an_error_in_its_span() -> None:
 
 def test_headers_carry_the_context_where_there_are_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Youzan's NSQ: what the Writer gets on its way there, and what comes of it in a handler."""
-    from gnsq_lite import Writer
-
     spans, sent = Spans(), []
     monkeypatch.setattr(Writer, "publish", lambda self, topic, body, **options: sent.append((body, options)))
     writer = TracedWriter("127.0.0.1:1", carry="headers", tracer_provider=spans.provider)
@@ -199,19 +196,6 @@ def test_headers_carry_the_context_where_there_are_headers(monkeypatch: pytest.M
     assert handled.attributes["server.address"] == "::1"
     assert handled.attributes["messaging.destination.partition.id"] == "3"
     assert seen == [b"x"]
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"x", b"\xc1nsq", b"\xc1nsq\xff\xffshort", b"\xc1nsq\x00\x02[]x", b"\xc1nsq\x00\x01xy"]
-)
-def test_what_is_no_envelope_stays_as_it_is(body: bytes) -> None:
-    assert opened(body) == (body, {})
-
-
-def test_an_envelope_opens_to_what_was_sealed() -> None:
-    assert opened(sealed(b"\xc1nsq", {"a": "\u00e9"})) == (b"\xc1nsq", {"a": "\u00e9"})
-    assert sealed(b"x", {}) == b"x"
-    assert sealed(b"x", {"too": "m" * 70_000}) == b"x"
 
 
 class Kept(Transport):
@@ -256,8 +240,6 @@ def test_sentry_gets_each_error_once_with_its_message_and_nothing_of_another(nsq
 
     def send() -> None:
         worker_writer.multipublish("t", [b"a", b"b", b"again"])
-
-    from gnsq_lite import Writer
 
     with Writer(nsqd.nsqd_tcp_address) as worker_writer:
         worked(nsqd, [SentryMiddleware()], handle, send, lambda: len(seen) == 6, concurrency=3)
@@ -311,8 +293,6 @@ def test_statsd_is_sent_counts_and_times_by_outcome(nsqd: Broker) -> None:
             seen.append(message.attempts)
             if message.attempts < 3:
                 raise Requeue(0.0, backoff=False) if message.attempts == 2 else ValueError("first")
-
-        from gnsq_lite import Writer
 
         with Writer(nsqd.nsqd_tcp_address) as writer:
             worked(nsqd, [StatsdMiddleware(client)], handle, lambda: writer.publish("t", b"x"), lambda: len(seen) == 3)
