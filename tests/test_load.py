@@ -12,7 +12,6 @@ from tests.load import Result, main
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
