@@ -22,11 +22,14 @@ from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.options import Address, LookupOptions, format_address
+from gnsq_lite.policy.polls import PollTimes
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.wanted_nodes import Connect, Forget, Health, WantedNodes
 
 log = logging.getLogger("gnsq_lite.discovery")
 
+#: Seconds between two looks whether a publish waits.
+_LOOK_EVERY = 1.0
 #: Most refused or unusable entries that are logged, each once.
 _MOST_TOLD = 1_000
 
@@ -65,6 +68,7 @@ class Discovery:
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
         on_round: Called when each nsqlookupd that was asked has answered or failed.
+        publish_waits: Says whether a publish waits for an nsqd: polls are urgent then.
         allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of an nsqlookupd that was
             named by another (YZ-1); what it refuses is in no Lookup, and a refusal is logged once.
         address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
@@ -86,6 +90,7 @@ class Discovery:
         on_lookup: Callable[[str, Lookup], Any] | None = None,
         on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_round: Callable[[], Any] | None = None,
+        publish_waits: Callable[[], bool] | None = None,
         allowed: Callable[[str, int], bool] | None = None,
         address_map: AddressMap | None = None,
         dialect: Dialect | None = None,
@@ -100,9 +105,9 @@ class Discovery:
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0
         self._direct = frozenset(direct)
-        self._wanted: WantedNodes[Endpoint] = WantedNodes(
-            self._direct, lookupds=self._lookupds.addresses, options=options, clock=clock, rng=rng
-        )
+        self._wanted: WantedNodes[Endpoint] = WantedNodes(self._direct, lookupds=self._lookupds.addresses, clock=clock)
+        self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
+        self._has_found = False  # an nsqlookupd has ever listed an nsqd
         self._path, self._parse = path, parse
         self._on_found, self._on_lookup, self._on_forget = on_found, on_lookup, on_forget
         self._on_round = on_round
@@ -141,14 +146,22 @@ class Discovery:
     # -- the loop
 
     def run(self) -> None:
-        """Ask at the start, then periodically with jitter (DISC-4), and whenever :meth:`poke` says, until stopped."""
+        """Ask at the start, then periodically with jitter (DISC-4), and whenever :meth:`poke` says, until stopped.
+
+        While no nsqd was ever found, or a publish waits for one, ask often: :mod:`gnsq_lite.policy.polls`.
+        """
         while not self._stopped:
             self._wake.clear()
+            urgent = not self._has_found or (self._publish_waits is not None and self._publish_waits())
+            left = self._polls.left(urgent)
+            if left > 0.0:
+                wait_or_set(self._wake, left if self._publish_waits is None else min(left, _LOOK_EVERY))
+                continue
+            self._polls.begin(urgent)
             try:
                 self.ask()
             except Exception as error:  # this greenlet is all that ever asks
                 log_safely(log, logging.ERROR, "a poll failed", exc_info=error)
-            wait_or_set(self._wake, self._wanted.next_poll())
 
     def ask(self) -> None:
         """Ask every nsqlookupd that owes no answer; returns at once."""
@@ -158,6 +171,7 @@ class Discovery:
 
     def poke(self) -> None:
         """Poll now instead of at the next turn, as after a partition's leader moved (YZ-8)."""
+        self._polls.hasten()
         self._wake.set()
 
     def stop(self) -> None:
@@ -184,6 +198,7 @@ class Discovery:
             self._log_changes()
         else:
             lookup = self._lookups[address] = self._narrowed(lookup)
+            self._has_found = self._has_found or bool(lookup.endpoints)
             decisions = self._wanted.answered(address, self._not_direct(lookup.endpoints))
             self._log_changes()
             self._call(self._on_lookup, address, lookup)

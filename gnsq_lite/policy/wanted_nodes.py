@@ -1,4 +1,4 @@
-"""Which nsqds to connect to, and which to forget (CONN-4, DISC-1, DISC-2, DISC-5, DISC-6, CFG-3).
+"""Which nsqds to connect to, and which to forget (CONN-4, DISC-1, DISC-2, DISC-5, DISC-6).
 
 A node is wanted because it was given directly, or because an nsqlookupd lists it; one connection serves both reasons.
 
@@ -27,8 +27,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.options import LookupOptions
-from gnsq_lite.policy.rng import Rng
 
 K = TypeVar("K", bound=Hashable)
 
@@ -103,8 +101,6 @@ class WantedNodes(Generic[K]):
         "_known",
         "_listing",
         "_lookupds",
-        "_options",
-        "_rng",
         "_tried",
         "_up",
     )
@@ -114,13 +110,11 @@ class WantedNodes(Generic[K]):
         direct: Iterable[K] = (),
         *,
         lookupds: Iterable[str] = (),
-        options: LookupOptions,
         clock: Clock,
-        rng: Rng,
     ) -> None:
         self._direct = dict.fromkeys(direct)
         self._lookupds: dict[str, _Lookupd[K]] = {name: _Lookupd() for name in lookupds}
-        self._options, self._clock, self._rng = options, clock, rng
+        self._clock = clock
         self._listing: Counter[K] = Counter()  # how many nsqlookupds list it; never 0
         self._known: dict[K, None] = {}  # found ones that were connected to, in that order
         self._up: set[K] = set()  # connected, or being connected to
@@ -181,11 +175,6 @@ class WantedNodes(Generic[K]):
         self._good = False
         self._tried.clear()
         return decisions
-
-    def next_poll(self) -> float:
-        """Return the seconds to the next poll: the interval, and a random part of it on top (CFG-3)."""
-        options = self._options
-        return options.lookupd_poll_interval * (1.0 + options.lookupd_poll_jitter * self._rng.random())
 
     # -- what is so
 

@@ -129,6 +129,7 @@ class Producer:
                 self._connect(self.settings.endpoints)
             if self.settings.lookupds:
                 told: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget, "on_round": self._decide}
+                told["publish_waits"] = lambda: bool(self.rotation.waiting)
                 self._discovery = Discovery.of(self.settings, "", "write", self.rng, self.clock, **told)
                 self.keep(self.loop.spawn("discovery", lasting, self._discovery.run))
         self.keep(self.loop.spawn("writer-ticker", lasting, self._tick))

@@ -100,8 +100,8 @@ class Request:
 
 
 @contextmanager
-def stub(tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
-    """Serve a :class:`Stub` on a port of its own, over TLS where a context is given."""
+def stub(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[Stub]:
+    """Serve a :class:`Stub` on *port*, or on one that the system chooses, over TLS where a context is given."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -135,7 +135,7 @@ def stub(tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
                 super()._handle_request_noblock()  # type: ignore[misc]
 
     owner = os.getpid()
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     served = Stub(f"127.0.0.1:{server.server_address[1]}")

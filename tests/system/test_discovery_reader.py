@@ -128,6 +128,42 @@ def test_a_writer_publishes_to_what_nsqlookupd_lists_beside_a_silent_one(broker:
         assert broker.stats(topic)["message_count"] == 2
 
 
+@pytest.mark.rule("DISC-4")
+@pytest.mark.rule("PUB-4")
+def test_an_nsqlookupd_that_is_missing_for_two_seconds_costs_three(broker: ServerHandle, topic: str) -> None:
+    """With the default poll interval of a minute."""
+    with stub() as reserved:
+        address, port = reserved.address, int(reserved.address.rpartition(":")[2])
+    seen: list[bytes] = []
+    began = time.monotonic()
+    with (
+        Reader(topic, "c", lambda message: seen.append(message.body), lookupd_http_addresses=address),
+        Writer(lookupd_http_addresses=address, publish_timeout=20.0) as writer,
+    ):
+        publication = writer.publish_nowait(topic, b"x")
+        time.sleep(2.0)
+        with stub(port=port) as server:
+            lists(server, broker.host, broker.tcp_port)
+            publication.result(10.0)
+            wait_for(lambda: seen == [b"x"])
+            assert time.monotonic() - began < 4.0  # and a second for a busy machine
+            time.sleep(0.5)
+            targets = [request.path for request in server.requests]
+    assert len(targets) <= 4, targets  # once found, at the interval
+
+
+@pytest.mark.rule("DISC-4")
+@pytest.mark.rule("PUB-4")
+def test_a_new_nsqd_is_found_soon_while_a_publish_waits_for_one(broker: ServerHandle, topic: str) -> None:
+    with stub() as server:
+        lists(server, "127.0.0.1", 1)  # nobody listens there
+        with Writer(lookupd_http_addresses=server.address, dialect="nsq") as writer:
+            publication = writer.publish_nowait(topic, b"x", timeout=20.0)
+            wait_for(lambda: len(server.requests) > 2, 4.0)
+            lists(server, broker.host, broker.tcp_port)
+            publication.result(4.0)
+
+
 @pytest.mark.rule("DISC-6")
 def test_nothing_is_remembered_of_nsqds_that_nobody_lists_any_more(broker: ServerHandle, topic: str) -> None:
     """An nsqlookupd that makes up ever new ones must not fill the memory."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -10,16 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gnsq_lite.options import LookupOptions
 from gnsq_lite.policy.wanted_nodes import Change, Connect, Forget, Health, WantedNodes
 from tests.fakes import FakeClock
 from tests.profiles import repeats
 
 
-def make(*direct: str, lookupds: tuple[str, ...] = ("L1", "L2"), **options: Any) -> WantedNodes[str]:
-    return WantedNodes(
-        direct, lookupds=lookupds, options=LookupOptions(**options), clock=FakeClock(), rng=random.Random(2)
-    )
+def make(*direct: str, lookupds: tuple[str, ...] = ("L1", "L2")) -> WantedNodes[str]:
+    return WantedNodes(direct, lookupds=lookupds, clock=FakeClock())
 
 
 @pytest.mark.rule("DISC-1")
@@ -227,7 +223,7 @@ def test_each_change_of_state_is_reported_once() -> None:
 @pytest.mark.rule("DISC-6")
 def test_health_tells_the_state_its_begin_the_failures_and_the_last_nodes() -> None:
     clock = FakeClock()
-    producers = WantedNodes[str](lookupds=["L1"], options=LookupOptions(), clock=clock, rng=random.Random(2))
+    producers = WantedNodes[str](lookupds=["L1"], clock=clock)
     assert producers.health() == {"L1": Health(None, None, None, 0, ())}
     producers.answered("L1", ["a"])
     clock.advance(10)
@@ -264,9 +260,7 @@ class Name:
 
 @pytest.mark.rule("DISC-6")
 def test_very_many_nodes_that_cannot_be_reached_cost_a_look_each() -> None:
-    producers: WantedNodes[Name] = WantedNodes(
-        lookupds=("L1", "L2"), options=LookupOptions(), clock=FakeClock(), rng=random.Random(2)
-    )
+    producers: WantedNodes[Name] = WantedNodes(lookupds=("L1", "L2"), clock=FakeClock())
     count = 2_000
     producers.answered("L1", map(Name, range(count)))
     producers.answered("L2", map(Name, range(count)))
@@ -289,16 +283,6 @@ def test_a_node_is_listed_until_the_last_nsqlookupd_leaves_it_out() -> None:
     assert producers.disconnected("a") == [Forget("a")]
     assert producers.disconnected("b") == []
     assert producers.listed == ("b", "c")
-
-
-@pytest.mark.rule("CFG-3")
-@pytest.mark.rule("DISC-4")
-def test_polls_come_at_the_interval_with_a_random_part_on_top() -> None:
-    producers = make(lookupd_poll_interval=10.0, lookupd_poll_jitter=0.5)
-    delays = [producers.next_poll() for _ in range(1000)]
-    assert 10.0 <= min(delays) < 10.1
-    assert 14.9 < max(delays) < 15.0
-    assert make(lookupd_poll_interval=10.0, lookupd_poll_jitter=0.0).next_poll() == 10.0
 
 
 NODES = st.sampled_from("abcde")
