@@ -270,18 +270,20 @@ class Reader:
         else:
             begin()
 
-    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT, *, wait: bool = True) -> None:
         """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
 
-        Waits at most *timeout* seconds for handlers; what they have not answered by then goes back to nsqd at once.
-        A second call can shorten that time, 0 to none; one before start() keeps it from starting.  In a signal handler
-        that runs in gevent's loop, as in a monkey-patched process, or in the middle of a publish, it returns at once;
-        start() or join() wait.
+        Handlers have *timeout* seconds to return; what they have not answered by then goes back to nsqd at once.  A
+        second call can shorten that time, 0 to none; a call before start() prevents the start.
+
+        ``wait=False`` starts this and returns at once; :meth:`join` and ``start(block=True)`` wait for the end.  A call
+        for whose end the Reader itself would wait also returns at once: in one of its handlers or hooks, in gevent's
+        hub, and in a signal handler that interrupted one of these or a publish.
         """
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
         if loop is not None and core is not None and not (core.ended.done() or loop.stopped):
-            core.end.close_and_wait(timeout)
+            core.end.close_from_anywhere(timeout, wait=wait)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.

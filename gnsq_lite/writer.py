@@ -292,15 +292,16 @@ class Writer(Generic[Outcome]):
         if not run_in_loop(core.loop, core.outcomes.drain, seconds, timeout=seconds + GRACE):
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
-    def close(self, timeout: float = 30.0) -> None:
+    def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
         """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect.
 
-        In a signal handler that came in the middle of a publish, it returns at once, and the rest is done afterwards.
+        ``wait=False`` starts this and returns at once.  So does a call in gevent's hub, and in a signal handler that
+        interrupted a publish.
         """
         look_for_fork()
         self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
         if (core := self._core) is not None and not (core.ended or core.loop.stopped):
-            run_or_leave(core.loop, core.close, timeout)
+            run_or_leave(core.loop, core.close, timeout, wait=wait)
 
     @property
     def is_idle(self) -> bool:

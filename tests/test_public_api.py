@@ -34,7 +34,7 @@ EXPORTED = {
 MEMBERS = {
     Reader: {
         "start": "(self, block=True)",
-        "close": "(self, timeout=30.0)",
+        "close": "(self, timeout=30.0, *, wait=True)",
         "join": "(self, timeout=None)",
         "pause": "(self)",
         "resume": "(self)",
@@ -49,7 +49,7 @@ MEMBERS = {
         "multipublish": "(self, topic, bodies, *, timeout=None, key=None, partition=None, headers=None, "
         "trace_ids=None)",
         "flush": "(self, timeout=None)",
-        "close": "(self, timeout=30.0)",
+        "close": "(self, timeout=30.0, *, wait=True)",
         "stats": "(self, timeout=None)",
     },
     Message: {

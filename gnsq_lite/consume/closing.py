@@ -14,7 +14,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.loop import Loop, lasting
+from gnsq_lite.net.loop import Loop, in_task, lasting
 from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.waiting import Completion, run_in_loop, wait_or_set
 
@@ -32,12 +32,13 @@ _PATIENCE = 5.0
 
 
 class Closing:
-    """The end of one Reader.  In the loop's thread, but for :meth:`close_and_wait`.
+    """The end of one Reader.  In the loop's thread, but for :meth:`close_from_anywhere`.
 
     Args:
         connections: Returns the connections that are there.
         take_queued: Removes and returns the messages that no handler has begun.
         busy: Returns how many handlers run.
+        in_handler: Returns whether the caller is one of this Reader's running handlers.
         refuse: Called at once when the end begins: messages that still come are to go back.
         stop_discovery: Called before CLS is sent: nothing more is to be found.
         end: Called last: it closes what is open, ends all greenlets but the caller's, and settles *ended*.
@@ -52,13 +53,14 @@ class Closing:
         connections: Callable[[], Iterable[Subscribed]],
         take_queued: Callable[[], list[Message]],
         busy: Callable[[], int],
+        in_handler: Callable[[], bool],
         refuse: Callable[[], None],
         stop_discovery: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
         self.loop, self._clock, self.ended = loop, clock, ended
         self._connections, self._take_queued, self._busy = connections, take_queued, busy
-        self._refuse, self._stop_discovery, self._end = refuse, stop_discovery, end
+        self._in_handler, self._refuse, self._stop_discovery, self._end = in_handler, refuse, stop_discovery, end
         #: Whether it has begun: what still comes goes back.
         self.begun = False
         self._task: Any = None
@@ -71,9 +73,9 @@ class Closing:
         """Something happened that the one who closes may wait for."""
         self._news.set()
 
-    def close_and_wait(self, timeout: float) -> None:
-        """Close, and wait where the caller may: not in all signal handlers; from any thread or greenlet."""
-        if must_not_wait():
+    def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
+        """Close, from any thread or greenlet; with *wait* wait for the end, unless the end waits for the caller."""
+        if not wait or must_not_wait() or in_task() or self._in_handler():
             self.loop.call_soon(lambda: self.close(timeout))
         else:
             run_in_loop(self.loop, self.close, timeout)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from greenlet import getcurrent
+
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder, drop, latest, take_queued
 from gnsq_lite.consume.closing import Closing
@@ -38,6 +40,7 @@ from gnsq_lite.net.at_exit import leave_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting
 from gnsq_lite.net.lost import interrupted
+from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
@@ -88,6 +91,7 @@ class Consumer:
             connections=self.connections.values,
             take_queued=self._take_queued,
             busy=lambda: self.limits.busy() + self.hooks.left,  # else a handler's thread calls them, and is busy
+            in_handler=self._in_handler,
             refuse=self._refuse,
             stop_discovery=self._stop_discovery,
             end=self._end,
@@ -349,6 +353,9 @@ class Consumer:
     def closing(self) -> bool:
         """Whether it is being closed, or was."""
         return self.end.begun
+
+    def _in_handler(self) -> bool:
+        return any(seat[0] in (getcurrent(), native_ident()) for seat in tuple(self.pool.seats))
 
     def _refuse(self) -> None:
         self.handle = send_back

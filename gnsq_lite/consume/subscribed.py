@@ -405,11 +405,13 @@ class Subscribed(Connection):
     def send_close(self, on_answered: Callable[[], None]) -> None:
         """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1).
 
-        From now on *on_answered* is called whenever answers have gone out.
+        From now on *on_answered* is called whenever answers have gone out.  nsqd disconnects a client that sends CLS
+        twice, so a second call, at the exit of a program whose Reader closes, sends none.
         """
         self._end_delivery()
+        if self._on_answered is None:
+            self.send(commands.CLS)
         self._on_answered = on_answered
-        self.send(commands.CLS)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]} in_flight={self.in_flight.count}>"

@@ -261,6 +261,11 @@ def pass_on(error: BaseException) -> None:
         hub.loop.run_callback(hub.handle_error, getcurrent(), type(error), error, error.__traceback__)
 
 
+def in_task() -> bool:
+    """Return whether the caller runs in a greenlet of the library, which :meth:`Loop.spawn` started."""
+    return getattr(getcurrent(), "_run", None) is _reported
+
+
 def _reported(name: str, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return run(*args)

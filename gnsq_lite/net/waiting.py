@@ -194,12 +194,14 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     return outcome.result(timeout)
 
 
-def run_or_leave(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> None:
-    """Have *run* run in a greenlet of *loop*, and wait for it; where the caller must not wait, it runs afterwards.
+def run_or_leave(
+    loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None, wait: bool = True
+) -> None:
+    """Have *run* run in a greenlet of *loop*, and wait for it unless *wait* is false or the caller must not wait.
 
     Raises as :func:`run_in_loop`.
     """
-    if not loop.stopped and must_not_wait():
+    if not wait or (not loop.stopped and must_not_wait()):
         loop.call_soon(lambda: loop.spawn("call", run, *args))
     else:
         run_in_loop(loop, run, *args, timeout=timeout)

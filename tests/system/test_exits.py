@@ -64,6 +64,40 @@ def test_an_interpreter_that_ends_leaves_nothing_to_nsqds_time_out(
     assert all(b"close(): messages published without an outcome, possibly lost: 1" in line for line in told), told
 
 
+CLOSES = """
+import sys
+mode, address, topic = sys.argv[1:]
+if mode == "patched":
+    from gevent import monkey
+    monkey.patch_all()
+import time
+from gnsq_lite import Reader
+begun = []
+def handle(message):
+    begun.append(message)
+    time.sleep(60)
+reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, max_in_flight=5, concurrency=1)
+reader.start(block=False)
+while not begun or reader.stats().in_flight < 5:
+    time.sleep(0.01)
+reader.close(wait=False)
+time.sleep(0.2)  # CLS goes out
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("mode", ["plain", "patched"])
+def test_an_exit_while_a_reader_closes_sends_back_the_messages_of_running_handlers(
+    broker: ServerHandle, topic: str, mode: str
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, *[b"x"] * 10)
+    done = python(CLOSES, mode, broker.tcp_address, topic)
+    assert done.returncode == 0, done
+    channel = broker.stats(topic)["channels"][0]
+    assert (int(channel["depth"]), int(channel["in_flight_count"])) == (10, 0), channel
+
+
 BLOCKED = """
 import sys, time
 from gnsq_lite import Reader, Writer

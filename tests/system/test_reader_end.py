@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from typing import Any
 
+import gevent
 import pytest
 
 from gnsq_lite import Message, Reader, Writer, errors
@@ -24,8 +26,6 @@ def test_close_waits_for_running_handlers_and_sends_back_the_rest(broker: Server
     def handler(message: Message) -> None:
         begun.append(message.body)
         pause(0.4)
-
-    import gevent
 
     pause = gevent.sleep if pool == "greenlet" else time.sleep
     reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=10, concurrency=2)
@@ -63,6 +63,120 @@ def test_close_gives_up_on_a_handler_that_never_ends_and_its_message_goes_back_a
     wait_for(lambda: channel(broker, topic)["depth"] == 1, timeout=2)  # by REQ 0, not by the 60 s time-out
     assert begun[0].has_responded
     release.set()
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("pool", POOLS)
+def test_close_in_a_handler_returns_at_once_and_its_message_is_finished(
+    broker: ServerHandle, topic: str, pool: str, wait: bool
+) -> None:
+    broker.publish(topic, *[b"%d" % n for n in range(3)])
+    bodies: list[bytes] = []
+    seconds: list[float] = []
+
+    def handler(message: Message) -> None:
+        bodies.append(message.body)
+        began = time.monotonic()
+        reader.close(timeout=20.0, wait=wait)
+        seconds.append(time.monotonic() - began)
+        gevent.sleep(0.3) if pool == "greenlet" else time.sleep(0.3)
+
+    reader = reader_on(broker, topic, handler, handler_pool=pool)
+    reader.start(block=False)
+    assert reader.join(10.0)
+    assert len(bodies) == 1
+    assert seconds[0] < 1.0
+    assert reader.stats().finished == 1
+    wait_for(lambda: channel(broker, topic)["depth"] == 2)
+    assert channel(broker, topic)["in_flight_count"] == 0
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("pool", POOLS)
+def test_close_in_a_handler_sends_back_what_no_handler_began(broker: ServerHandle, topic: str, pool: str) -> None:
+    broker.publish(topic, *[b"%d" % n for n in range(200)])
+    bodies: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        bodies.append(message.body)
+        reader.close()
+        gevent.sleep(0.02) if pool == "greenlet" else time.sleep(0.02)
+
+    reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=200, concurrency=1)
+    reader.start(block=False)
+    assert reader.join(10.0)
+    assert len(bodies) == len(set(bodies)) < 20
+    wait_for(lambda: channel(broker, topic)["depth"] == 200 - len(bodies))
+    assert channel(broker, topic)["in_flight_count"] == 0
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_close_in_a_batch_handler_and_in_on_give_up_returns_at_once(broker: ServerHandle, topic: str) -> None:
+    broker.publish(topic, b"given up")
+    seconds: list[float] = []
+
+    def close(*_: object) -> None:
+        began = time.monotonic()
+        reader.close(timeout=20.0)
+        seconds.append(time.monotonic() - began)
+
+    def fail(message: Message) -> None:
+        raise ValueError
+
+    retry: dict[str, Any] = {"max_attempts": 1, "requeue_delay": 0.0, "backoff": False}
+    reader = reader_on(broker, topic, fail, on_give_up=close, **retry)
+    reader.start(block=False)
+    assert reader.join(10.0)
+    broker.publish(topic, b"batch")
+    reader = reader_on(broker, topic, close, batch_size=1)
+    reader.start(block=False)
+    assert reader.join(10.0)
+    assert len(seconds) == 2
+    assert max(seconds) < 1.0
+    wait_for(lambda: (channel(broker, topic)["depth"], channel(broker, topic)["in_flight_count"]) == (0, 0))
+
+
+@pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("hook", ["on_connected", "on_failure", "on_backoff"])
+def test_close_in_a_hook_returns_at_once(broker: ServerHandle, topic: str, hook: str) -> None:
+    broker.publish(topic, b"x")
+    seconds: list[float] = []
+
+    def close(*_: object) -> None:
+        began = time.monotonic()
+        reader.close(timeout=20.0)
+        seconds.append(time.monotonic() - began)
+
+    def fail(message: Message) -> None:
+        raise ValueError
+
+    options: dict[str, Any] = {hook: close}
+    reader = reader_on(broker, topic, fail, requeue_delay=0.0, **options)
+    reader.start(block=False)
+    assert reader.join(10.0)
+    wait_for(lambda: seconds)
+    assert max(seconds) < 1.0
+    wait_for(lambda: (channel(broker, topic)["depth"], channel(broker, topic)["in_flight_count"]) == (1, 0))
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_close_without_wait_returns_while_a_handler_runs(broker: ServerHandle, topic: str) -> None:
+    broker.publish(topic, b"x")
+    begun, release = threading.Event(), threading.Event()
+
+    def handler(message: Message) -> None:
+        begun.set()
+        release.wait(20)
+
+    reader = reader_on(broker, topic, handler, handler_pool="thread")
+    reader.start(block=False)
+    wait_for(begun.is_set)
+    reader.close(wait=False)
+    assert not reader.join(0.3)
+    release.set()
+    assert reader.join(10.0)
+    assert reader.stats().finished == 1
 
 
 def test_close_is_idempotent_and_allowed_before_start(broker: ServerHandle, topic: str) -> None:

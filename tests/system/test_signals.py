@@ -109,36 +109,52 @@ def test_a_signal_that_comes_while_it_starts_drains_as_well(
         assert program.output == "closed\n"
 
 
-OWN_HANDLER = """
-import os, signal, sys, threading, time
-if sys.argv[2] == "patched":
+CLOSES_ON_SIGTERM = """
+import signal, sys, time
+address, kind, pool = sys.argv[1:]
+if kind == "patched":
     from gevent import monkey; monkey.patch_all()
+import gevent
 from gnsq_lite import Reader
 
-def stop(number, frame):
-    reader.close()
+sleep = gevent.sleep if pool == "greenlet" else time.sleep
 
-def kill():
-    while not reader.stats().connections:
-        time.sleep(0.05)
-    time.sleep(0.2)
-    os.kill(os.getpid(), signal.SIGTERM)
+def handle(message):
+    print("begun", flush=True)
+    ends = time.monotonic() + 0.3
+    while time.monotonic() < ends:  # waits, and works: the signal meets either
+        sleep(0.005)
+        sum(range(5000))
+    print("done", flush=True)
 
-reader = Reader("t", "c", print, nsqd_tcp_addresses=sys.argv[1])
-signal.signal(signal.SIGTERM, stop)
-threading.Timer(0.2, kill).start()
+options = {} if pool == "inline" else {"concurrency": 3}
+reader = Reader("t", "ch", handle, nsqd_tcp_addresses=address, handler_pool=pool, max_in_flight=5, **options)
+signal.signal(signal.SIGTERM, lambda *_: reader.close())
 reader.start()
-print(reader.stats().state, flush=True)
+print("returned", reader.stats().state, flush=True)
 """
 
 
 @pytest.mark.rule("CLOSE-1")
+@pytest.mark.parametrize("pool", ["greenlet", "thread", "inline"])
 @pytest.mark.parametrize("kind", ["plain", "patched"])
-def test_a_signal_handler_of_the_users_may_close_the_reader(broker: ServerHandle, tmp_path: Path, kind: str) -> None:
-    (tmp_path / "own.py").write_text(OWN_HANDLER)
-    with running(["own.py", broker.tcp_address, kind], tmp_path) as program:
+def test_a_program_whose_sigterm_handler_closes_the_reader_ends_in_order(
+    broker: ServerHandle, tmp_path: Path, kind: str, pool: str
+) -> None:
+    broker.prepare("t", "ch")
+    broker.publish("t", *[b"%d" % n for n in range(100)])
+    (tmp_path / "closes.py").write_text(CLOSES_ON_SIGTERM)
+    with running(["-W", "ignore", "closes.py", broker.tcp_address, kind, pool], tmp_path) as program:
+        program.says("begun", 4)
+        program.signal(signal.SIGTERM)
+        began = time.monotonic()
         assert program.ends() == 0, program.output
-        assert program.output == "closed\n"
+        assert time.monotonic() - began < 10.0
+        assert program.output.endswith("returned closed\n")
+        assert program.output.count("begun") == program.output.count("done") < 20
+        handled = program.output.count("done")
+    wait_for(lambda: broker.stats("t", "ch")["depth"] == 100 - handled, timeout=5)
+    assert broker.stats("t", "ch")["in_flight_count"] == 0
 
 
 SEVERAL = """

@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.publish.producer import Producer
-from tests.servers import ServerHandle
+from tests.servers import ServerHandle, refusing_port
 from tests.system.test_writer import QUICK, depth, wait_for
 
 
@@ -29,6 +29,28 @@ def test_close_waits_for_outcomes_and_then_refuses(broker: ServerHandle, topic: 
     assert [p.result() for p in sent] == [None] * 100
     with pytest.raises(errors.ClosedError):
         writer.publish(topic, b"late")
+
+
+def test_close_without_wait_keeps_the_outcomes_of_earlier_publishes(broker: ServerHandle, topic: str) -> None:
+    writer = Writer(broker.tcp_address)
+    sent = [writer.publish_nowait(topic, b"x") for _ in range(1000)]
+    writer.close(wait=False)
+    assert [p.result(10.0) for p in sent] == [None] * 1000
+    wait_for(lambda: writer.stats().state == "closed")
+    with pytest.raises(errors.ClosedError):
+        writer.publish(topic, b"late")
+
+
+def test_close_without_wait_returns_while_a_publish_has_no_outcome() -> None:
+    with refusing_port() as port:
+        writer = Writer(f"127.0.0.1:{port}", **QUICK)
+        sent = writer.publish_nowait("t", b"x")
+        began = time.monotonic()
+        writer.close(timeout=1.0, wait=False)
+        assert time.monotonic() - began < 0.5
+        with pytest.raises(errors.NotSent):
+            sent.result(10.0)
+        wait_for(lambda: writer.stats().state == "closed")
 
 
 @pytest.mark.parametrize("moment", ["__init__", "start"])
