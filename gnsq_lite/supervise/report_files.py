@@ -114,13 +114,17 @@ def _number(text: str | None) -> float | None:
 
 
 def take_slot(environ: MutableMapping[str, str] = os.environ) -> Slot | None:
-    """Return this process's slot, or None where it has no supervisor.
+    """Return this process's slot, or None where no supervisor started it.
 
-    The variable is removed, so that processes started from here have no slot.  One meant for another process is
-    ignored.
+    The variable is removed, so that processes started from here have no slot.  Raises SystemExit in a process that a
+    supervisor started and that is not its child any more: the supervisor has ended, and this process must not become
+    another one.
     """
-    supervisor, _, rest = environ.pop(VARIABLE, "").partition(":")
+    text = environ.pop(VARIABLE, "")
+    supervisor, _, rest = text.partition(":")
     number, _, socket = rest.partition(":")
-    if not (supervisor.isdigit() and number.isdigit() and socket) or int(supervisor) != os.getppid():
+    if not text:
         return None
+    if not (supervisor.isdigit() and number.isdigit() and socket) or int(supervisor) != os.getppid():
+        raise SystemExit(f"gnsq-lite: {VARIABLE}={text} names a supervisor that is not the parent of this process")
     return Slot(int(supervisor), int(number), socket)

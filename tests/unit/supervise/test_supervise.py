@@ -44,14 +44,15 @@ def test_a_good_run_makes_the_next_end_a_first_one() -> None:
     assert restarts.ended() == 2 * FIRST
 
 
-def test_a_place_is_taken_once_and_only_by_the_child_it_is_for() -> None:
+def test_a_slot_is_taken_once_and_a_process_of_another_supervisor_exits() -> None:
     mine = Slot(os.getppid(), 3, "/tmp/a:b/3.sock")
     environ = {VARIABLE: mine.text(), "OTHER": "x"}
     assert take_slot(environ) == mine
     assert environ == {"OTHER": "x"}
     assert take_slot(environ) is None
-    for wrong in ("", "x", "1:2", "1:x:/s", Slot(os.getppid() + 1, 3, "/s").text()):
-        assert take_slot({VARIABLE: wrong}) is None
+    for wrong in ("x", "1:2", "1:x:/s", Slot(os.getppid() + 1, 3, "/s").text()):
+        with pytest.raises(SystemExit, match=VARIABLE):
+            take_slot({VARIABLE: wrong})
     assert not mine.is_orphaned()
     assert mine.is_orphaned(lambda: 1) == (os.getppid() != 1)
 
