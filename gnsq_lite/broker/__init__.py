@@ -15,7 +15,6 @@ from __future__ import annotations
 from gnsq_lite.broker.embedded import Broker, LookupdNode, Node
 from gnsq_lite.broker.fault_script import Faults
 from gnsq_lite.broker.http import HTTPFaults
-from gnsq_lite.broker.main import run_forever
 from gnsq_lite.broker.options import BrokerOptions
 
-__all__ = ["Broker", "BrokerOptions", "Faults", "HTTPFaults", "LookupdNode", "Node", "run_forever"]
+__all__ = ["Broker", "BrokerOptions", "Faults", "HTTPFaults", "LookupdNode", "Node"]

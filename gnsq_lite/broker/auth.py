@@ -20,7 +20,6 @@ import gevent.ssl
 
 from gnsq_lite.broker.commands import CommandError, quoted
 from gnsq_lite.broker.options import BrokerOptions
-from gnsq_lite.broker.re2 import PatternRefused, compile_pattern
 from gnsq_lite.clock import Clock
 
 _LONGEST_ANSWER = 1 << 20
@@ -32,7 +31,7 @@ class AuthServerError(Exception):
 
 @dataclass(frozen=True)
 class Authorization:
-    """One line of a grant: Go's regular expressions, unanchored as in nsqd, and permissions."""
+    """One line of a grant: permissions, and Python's regular expressions, which are searched for as in nsqd."""
 
     topic: re.Pattern[str]
     channels: tuple[re.Pattern[str], ...]
@@ -96,9 +95,9 @@ def _authorization(entry: Any) -> Authorization:
         if permission not in ("subscribe", "publish"):
             raise AuthServerError(f"unknown permission {permission}")
     try:
-        topic = compile_pattern(entry.get("topic") or "")
-        channels = tuple(compile_pattern(channel) for channel in entry.get("channels") or ())
-    except PatternRefused as error:
+        topic = re.compile(entry.get("topic") or "")
+        channels = tuple(re.compile(channel) for channel in entry.get("channels") or ())
+    except re.error as error:
         raise AuthServerError(f"unable to compile a pattern: {error}") from None
     return Authorization(topic, channels, permissions)
 

@@ -63,14 +63,3 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     if not good:
         raise NotDecodable(f"{name} is no {kind}")
     return value
-
-
-def decode_strings(data: bytes) -> list[str]:
-    """Return a JSON array of strings.  Raises NotDecodable."""
-    try:
-        loaded = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise NotDecodable(str(error)) from None
-    if not isinstance(loaded, list) or not all(isinstance(item, str) for item in loaded):
-        raise NotDecodable("not a list of strings")
-    return loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import socket
 import ssl
@@ -22,8 +21,6 @@ from gnsq_lite.broker.topics import is_valid_name
 
 _REASONS = {
     200: "OK",
-    301: "Moved Permanently",
-    307: "Temporary Redirect",
     400: "Bad Request",
     403: "Forbidden",
     404: "Not Found",
@@ -52,7 +49,6 @@ class Request:
     def __init__(self, environ: dict[str, Any]) -> None:
         self.method: str = environ["REQUEST_METHOD"]
         self.path: str = environ["PATH_INFO"]
-        self.option = ""
         self.query: str = environ.get("QUERY_STRING", "")
         self.accept: str = environ.get("HTTP_ACCEPT", "")
         self._input = environ["wsgi.input"]
@@ -113,15 +109,7 @@ def _unescaped(text: str) -> str:
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
 
 
-@dataclass(frozen=True)
-class Page:
-    """An answer with headers of its own."""
-
-    body: bytes
-    headers: tuple[tuple[str, str], ...]
-
-
-Answer = object  # a Page, text as str or bytes, None for nothing, anything else as JSON
+Answer = object  # text as str or bytes, None for nothing, anything else as JSON
 Handler = Callable[[Request], Answer]
 
 
@@ -200,7 +188,7 @@ class App:
         self.faults: list[Fault] = []
 
     def add(self, method: str, path: str, handler: Handler, *, plain: bool = False) -> None:
-        """Serve *path*; one that ends in "/:opt" takes any last part.  *plain*: errors are text too."""
+        """Serve *path*.  *plain*: the answer is text without nsqd's own header."""
         self._routes.setdefault(path, {})[method] = handler
         if plain:
             self._plain.add(handler)
@@ -226,9 +214,9 @@ class App:
         return [b""] if request.method == "HEAD" else [body]
 
     def _answer(self, request: Request) -> tuple[int, bytes, list[tuple[str, str]]]:
-        methods = self._find(request)
+        methods = self._routes.get(request.path)
         if methods is None:
-            return self._missing(request)
+            return _version_1(404, "NOT_FOUND")
         handler = methods.get(request.method)
         allowed = [("Allow", ", ".join(sorted([*methods, "OPTIONS"])))]
         if handler is None and request.method == "OPTIONS":
@@ -236,39 +224,13 @@ class App:
         if handler is None:
             status, body, headers = _version_1(405, "METHOD_NOT_ALLOWED")
             return status, body, headers + allowed
-        plain = handler in self._plain
         try:
             value = handler(request)
         except HTTPFailure as failure:
-            if plain:
-                return failure.status, failure.text.encode(), [("Content-Type", _TEXT)]
             return _version_1(failure.status, failure.text)
-        if isinstance(value, Page):
-            return 200, value.body, list(value.headers)
-        if plain and value is None:
-            return _version_1(500, "INTERNAL_ERROR")  # nsqd panics here, its work done (http_api.PlainText)
-        if plain:
+        if handler in self._plain:
             return 200, str(value).encode(), [("Content-Type", _TEXT)]
         return _version_1(200, value)
-
-    def _find(self, request: Request) -> dict[str, Handler] | None:
-        methods = self._routes.get(request.path)
-        if methods is None and "/" in request.path:
-            parent, _, option = request.path.rpartition("/")
-            methods = self._routes.get(parent + "/:opt") if option else None
-            request.option = option
-        return methods
-
-    def _missing(self, request: Request) -> tuple[int, bytes, list[tuple[str, str]]]:
-        """Answer a path that is not served; httprouter sends one with a stray slash to where it belongs."""
-        other = request.path[:-1] if request.path.endswith("/") else request.path + "/"
-        if len(request.path) > 1 and request.method in self._routes.get(other, {}):
-            location = f"{other}?{request.query}" if request.query else other
-            if request.method != "GET":
-                return 307, b"", [("Location", location)]
-            page = f'<a href="{html.escape(location)}">Moved Permanently</a>.\n\n'
-            return 301, page.encode(), [("Location", location), ("Content-Type", "text/html; charset=utf-8")]
-        return _version_1(404, "NOT_FOUND")
 
 
 def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, str]]]:

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from gnsq_lite.broker.debug import add_pprof
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request, topic_and_channel
 from gnsq_lite.broker.listener import HeldPorts, TCPListener
 from gnsq_lite.broker.lookupd_tcp import LookupdClient
@@ -127,7 +126,6 @@ def lookupd_app(db: RegistrationDB) -> App:
     app.add("POST", "/channel/create", api.create_channel)
     app.add("POST", "/channel/delete", api.delete_channel)
     app.add("POST", "/topic/tombstone", api.tombstone)
-    add_pprof(app, "/debug/pprof")
     return app
 
 

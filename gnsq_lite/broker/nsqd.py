@@ -17,7 +17,6 @@ from gnsq_lite.broker.lookupd_tcp import RemotePeer
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.settings import settings_of
 from gnsq_lite.broker.tcp import AcceptedConnection, LoopTimer
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
@@ -49,7 +48,6 @@ class Nsqd:
         self.started_at = 0.0
         self.authorizer = Authorizer(options, clock) if options.auth_http_addresses else None
         self.script = Script()
-        self.settings = settings_of(options, host, ports)
         self.topics = Topics(options, clock)
         self._host = host
         self._lookupds = list(lookupds)
@@ -112,8 +110,6 @@ class Nsqd:
         self._unregister()
         address = self.options.broadcast_address
         ports = (self.options.broadcast_tcp_port or self.tcp_port, self.options.broadcast_http_port or self.http_port)
-        self.settings.update(broadcast_tcp_port=ports[0], broadcast_http_port=ports[1])
-        self.settings["statsd_prefix"] = f"nsq.{address.replace('.', '_')}_{ports[1]}."
         peer = own_peer(self.number, address, *ports)
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
         introduction = {key: value for key, value in peer.as_json().items() if key != "remote_address"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from gnsq_lite.broker import gojson, stats
+from gnsq_lite.broker import stats
 from gnsq_lite.broker.commands import CommandError, CommandReader
-from gnsq_lite.broker.debug import add_debug, add_pprof
 from gnsq_lite.broker.http import App, HTTPFailure, Request, topic_and_channel
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.options import NSQD_VERSION
@@ -37,10 +36,6 @@ def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
     app.add("POST", "/channel/empty", api.empty_channel)
     app.add("POST", "/channel/pause", api.pause_channel(True))
     app.add("POST", "/channel/unpause", api.pause_channel(False))
-    app.add("GET", "/config/:opt", api.config)
-    app.add("PUT", "/config/:opt", api.config)
-    add_pprof(app, "/debug/pprof/")
-    add_debug(app)
     return app
 
 
@@ -210,31 +205,3 @@ class _Api:
                 channel.unpause()
 
         return handle
-
-    # -- config -----------------------------------------------------------------------------------------------------
-
-    def config(self, request: Request) -> object:
-        name = request.option
-        settings = self._nsqd.settings
-        if request.method == "PUT":
-            body = request.read(self._options.max_msg_size + 1)
-            if not body or len(body) > self._options.max_msg_size:
-                raise HTTPFailure(413, "INVALID_VALUE")
-            if name not in ("nsqlookupd_tcp_addresses", "log_level"):
-                raise HTTPFailure(400, "INVALID_OPTION")
-            settings[name] = _setting(name, body)
-        if name not in settings:
-            raise HTTPFailure(400, "INVALID_OPTION")
-        return settings[name]
-
-
-def _setting(name: str, body: bytes) -> object:
-    if name == "log_level":
-        levels = {b"debug": 1, b"info": 2, b"warn": 3, b"error": 4, b"fatal": 5}
-        if body.lower() not in levels:
-            raise HTTPFailure(400, "INVALID_VALUE")
-        return levels[body.lower()]
-    try:
-        return gojson.decode_strings(body)
-    except gojson.NotDecodable:
-        raise HTTPFailure(400, "INVALID_VALUE") from None

@@ -31,7 +31,7 @@ class YouzanApp(App):
         self._bare.update(paths)
 
     def _answer(self, request: Request) -> tuple[int, bytes, list[tuple[str, str]]]:
-        methods = self._find(request)
+        methods = self._routes.get(request.path)
         handler = None if methods is None else methods.get(request.method)
         wrapped = _V1 not in request.accept and request.path not in self._bare
         if handler is None or handler in self._plain or not wrapped:

@@ -173,10 +173,3 @@ def test_debug_lists_registrations(cluster: Cluster, topic: str) -> None:
     found = cluster.lookupd_http("GET", "/debug").json()
     (entry,) = found[f"topic:{topic}:"]
     assert (entry["tcp_port"], entry["tombstoned"]) == (cluster.nodes[0].tcp_port, False)
-
-
-def test_the_pages_of_pprof_are_served(cluster: Cluster) -> None:
-    page = cluster.lookupd_http("GET", "/debug/pprof")
-    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert cluster.lookupd_http("GET", "/debug/pprof/").headers["location"] == "/debug/pprof"
-    assert cluster.lookupd_http("GET", "/debug/pprof/heap?debug=1").body.startswith(b"heap profile: ")

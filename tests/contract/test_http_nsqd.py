@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 import time
 
@@ -84,7 +83,6 @@ def test_info_describes_the_server(broker: ServerHandle) -> None:
         ("POST", "/channel/pause?topic=t&channel=none", 404, "CHANNEL_NOT_FOUND"),
         ("POST", "/channel/unpause?topic=t&channel=none", 404, "CHANNEL_NOT_FOUND"),
         ("POST", "/channel/pause?topic=t", 400, "MISSING_ARG_CHANNEL"),
-        ("GET", "/config/none", 400, "INVALID_OPTION"),
     ],
 )
 def test_a_bad_request_is_a_status_and_a_message(
@@ -305,104 +303,6 @@ def test_stats_as_text_name_topics_channels_and_clients(broker: ServerHandle, co
     assert "state: 3 inflt: 0    rdy: 1    fin: 0" in text
 
 
-def test_the_configuration_can_be_read_and_the_log_level_set(broker: ServerHandle) -> None:
-    assert broker.http("GET", "/config/nsqlookupd_tcp_addresses").body == b"[]"
-    assert broker.http("PUT", "/config/log_level", b"debug").status == 200
-    assert broker.http("PUT", "/config/log_level", b"nonsense").body == _message("INVALID_VALUE")
-    assert broker.http("PUT", "/config/log_level", b"").body == _message("INVALID_VALUE")
-    assert broker.http("PUT", "/config/nsqlookupd_tcp_addresses", b"x").body == _message("INVALID_VALUE")
-    assert broker.http("PUT", "/config/max_rdy_count", b"5").body == _message("INVALID_OPTION")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("id", b"7"),
-        ("msg_timeout", b"60000000000"),
-        ("max_rdy_count", b"2500"),
-        ("tcp_address", b"127.0.0.1:0"),
-        ("snappy", b"true"),
-        ("tls_required", b"0"),
-        ("sync_timeout", b"2000000000"),
-        ("statsd_prefix", b"nsq.127_0_0_1_%(http)d."),
-        ("broadcast_tcp_port", b"%(tcp)d"),
-        ("e2e_processing_latency_percentiles", b"[]"),
-    ],
-)
-def test_every_setting_of_nsqd_is_shown(make_broker: MakeBroker, name: str, value: bytes) -> None:
-    broker = make_broker(node_id=7)
-    answer = broker.http("GET", f"/config/{name}")
-    expected = value % {b"http": broker.http_port, b"tcp": broker.tcp_port} if b"%" in value else value
-    assert (answer.status, answer.body) == (200, expected)
-
-
-@pytest.mark.parametrize("name", ["node_id", "client_timeout", "nowhere", "ID"])
-def test_what_is_no_setting_is_refused_after_its_value_was_looked_at(broker: ServerHandle, name: str) -> None:
-    answers = [broker.http("GET", f"/config/{name}")]
-    answers += [broker.http("PUT", f"/config/{name}", body) for body in (b"1", b"")]
-    assert [answer.status for answer in answers] == [400, 400, 413]
-    assert [answer.body for answer in answers] == [*[_message("INVALID_OPTION")] * 2, _message("INVALID_VALUE")]
-
-
 def test_names_may_be_percent_encoded(broker: ServerHandle, topic: str) -> None:
     broker.http("POST", f"/topic/create?topic={topic}%23ephemeral")
     assert broker.stats(f"{topic}#ephemeral")["topic_name"] == f"{topic}#ephemeral"
-
-
-# -- debugging ------------------------------------------------------------------------------------------------------
-
-PROFILE, PLAIN, PAGE = "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8"
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "kind"),
-    [
-        ("GET", "/debug/pprof/", PAGE),
-        ("GET", "/debug/pprof/cmdline", PLAIN),
-        ("GET", "/debug/pprof/symbol", PLAIN),
-        ("POST", "/debug/pprof/symbol", PLAIN),
-        ("GET", "/debug/pprof/profile?seconds=1", PROFILE),
-        ("GET", "/debug/pprof/heap", PROFILE),
-        ("GET", "/debug/pprof/goroutine", PROFILE),
-        ("GET", "/debug/pprof/block", PROFILE),
-        ("GET", "/debug/pprof/threadcreate", PROFILE),
-        ("GET", "/debug/pprof/heap?debug=1", PLAIN),
-    ],
-)
-def test_the_pages_of_pprof_are_served(broker: ServerHandle, method: str, path: str, kind: str) -> None:
-    answer = broker.http(method, path)
-    assert (answer.status, answer.headers["content-type"]) == (200, kind)
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert "x-nsq-content-type" not in answer.headers
-    name = path.split("?")[0].rpartition("/")[2]
-    if kind == PROFILE:
-        gzip.decompress(answer.body)
-        assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
-    elif kind == PAGE:
-        assert b"goroutine" in answer.body
-    elif path.endswith("debug=1"):
-        assert answer.body.startswith(f"{name} profile: ".encode())
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "body"),
-    [
-        ("POST", "/debug/freememory", 500, _message("INTERNAL_ERROR")),  # it is done, and then the answer panics
-        ("PUT", "/debug/setblockrate?rate=0", 500, _message("INTERNAL_ERROR")),
-        ("PUT", "/debug/setblockrate?rate=x", 400, b'invalid block rate : strconv.Atoi: parsing "x": invalid syntax'),
-        ("PUT", "/debug/setblockrate", 400, b'invalid block rate : strconv.Atoi: parsing "": invalid syntax'),
-        ("GET", "/debug/freememory", 405, _message("METHOD_NOT_ALLOWED")),
-        ("GET", "/debug/pprof/none", 404, _message("NOT_FOUND")),
-        ("GET", "/debug", 404, _message("NOT_FOUND")),
-    ],
-)
-def test_the_switches_for_debugging_answer_as_they_do(
-    broker: ServerHandle, method: str, path: str, status: int, body: bytes
-) -> None:
-    answer = broker.http(method, path)
-    assert (answer.status, answer.body) == (status, body)
-
-
-def test_pprof_without_its_slash_is_redirected(broker: ServerHandle) -> None:
-    answer = broker.http("GET", "/debug/pprof")
-    assert (answer.status, answer.headers["location"]) == (301, "/debug/pprof/")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import platform
 import re
+import signal
 import sys
 
-from gnsq_lite.broker import Broker, run_forever
+from gnsq_lite.broker import Broker
 from gnsq_lite.broker.options import NSQD_VERSION
 from gnsq_lite.cli.broker import broker_of, command
 
@@ -57,7 +58,11 @@ def main() -> None:
         return
     flags = command.make_context(name, arguments(name, given)).params
     del flags["as_json"]
-    run_forever(broker_of(flags), tell)
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # also in the broker's thread
+    with broker_of(flags) as broker:
+        tell(broker)
+        signal.sigwait(signals)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -216,25 +215,6 @@ def test_a_forked_child_neither_disturbs_it_nor_keeps_its_ports_open() -> None:
 
 def test_a_process_that_forgets_to_stop_it_ends_all_the_same() -> None:
     assert run("broker = Broker().start(); print('up')") == "up"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_run_forever_ends_cleanly_on_a_signal(number: signal.Signals) -> None:
-    code = """
-from gnsq_lite.broker import Broker, run_forever
-run_forever(Broker(), lambda broker: print(broker.nsqd_tcp_address, flush=True))
-print("ended")
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        with RawClient(address) as client:
-            assert client.ask(pub("t", b"x")) == b"OK"
-            process.send_signal(number)
-            assert client.is_closed()
-        assert process.stdout.read().strip() == "ended"
-    assert process.returncode == 0
 
 
 # -- nodes ----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ from tests.conftest import Connect
 from tests.rawclient import RawClient, sized
 from tests.servers import Cluster, ServerHandle
 
+#: The embedded nsqd does not have the endpoint.
+only_nsqd = pytest.mark.parametrize("server_kind", [pytest.param("nsqd", marks=pytest.mark.nsqd)], indirect=True)
+
 
 @pytest.fixture
 def nsqd(broker: ServerHandle) -> Iterator[NsqdClient]:
@@ -151,6 +154,7 @@ def test_stats_as_text_and_memory(nsqd: NsqdClient, topic: str) -> None:
     assert nsqd.stats(include_mem=False).memory is None
 
 
+@only_nsqd
 def test_configuration_is_read_and_changed(nsqd: NsqdClient) -> None:
     assert nsqd.get_config("nsqlookupd_tcp_addresses") == []
     assert nsqd.set_config("nsqlookupd_tcp_addresses", ["127.0.0.1:9"]) == ["127.0.0.1:9"]
@@ -161,6 +165,7 @@ def test_configuration_is_read_and_changed(nsqd: NsqdClient) -> None:
     refused(400, "INVALID_OPTION", nsqd.get_config, "no_such_option")
 
 
+@only_nsqd
 def test_debugging_endpoints_answer(nsqd: NsqdClient) -> None:
     nsqd.free_memory()
     nsqd.set_block_rate(0)
