@@ -14,6 +14,7 @@ from typing import Any
 import gevent
 from greenlet import getcurrent, greenlet
 
+from gnsq_lite.net.forks import end_child
 from gnsq_lite.net.loop import SLICE, Loop, after_io, let_io
 from gnsq_lite.speed import TURN_OVER, Runner
 
@@ -129,7 +130,7 @@ class GreenletPool(_LoopPool):
         try:
             self.seats += (seat,)
             while True:
-                if runner.drain(queue, seat) == TURN_OVER:
+                if end_child(runner.drain, queue, seat) == TURN_OVER:
                     while not self._pump_due:
                         self._pump_later()
                     self._gave_way += (me,)  # no call: a signal handler in between, which waits, would be resumed
@@ -196,7 +197,7 @@ class InlinePool(_LoopPool):
             while queue:
                 try:
                     self._runner.begin_turn(SLICE)
-                    why = self._runner.drain(queue, self.seats[0])
+                    why = end_child(self._runner.drain, queue, self.seats[0])
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
                     return  # the Reader ends, and sends back what is queued

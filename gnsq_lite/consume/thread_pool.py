@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.net.forks import end_child
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.nested import Holding, holds
@@ -144,11 +145,11 @@ class ThreadPool:
             enter_thread(self._loop)
             while True:
                 self._wake_next()
-                runner.drain(queue, seat)
+                end_child(runner.drain, queue, seat)
                 while self.read_on() or not self._park(parked):
                     if self._closed or self._workers() > self._concurrency:
                         return
-                    runner.drain(queue, seat)
+                    end_child(runner.drain, queue, seat)
                 parked.acquire()
         except BaseException as error:
             failure = error

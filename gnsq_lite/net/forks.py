@@ -9,8 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from os import getpid
+from typing import Any, TypeVar
+
+from greenlet import getcurrent
 
 from gnsq_lite.net.os_threads import native_ident, native_sleep
+
+T = TypeVar("T")
 
 #: Seconds between two checks whether another thread of the child is done.
 _LOOK = 0.001
@@ -21,6 +26,8 @@ _pid = getpid()
 #: Which thread takes over in which process.  A lock will not do: a thread of the parent could hold it for ever.
 _claims: dict[int, int] = {}
 _begun: set[int] = set()
+#: The greenlet in which this process was forked; None: it is no forked child.
+_forker: Any = None
 
 
 def on_fork(act: Callable[[], None]) -> None:
@@ -34,14 +41,27 @@ def look_for_fork() -> None:
         _take_over()
 
 
+def end_child(call: Callable[..., T], *args: Any) -> T:
+    """Return ``call(*args)``; if *call* forks, end the child with status 0 when it returns there or raises.
+
+    For handlers: what a child would go on with after them, in threads and greenlets, is the parent's.
+    """
+    try:
+        return call(*args)
+    finally:
+        if _forker is getcurrent():
+            os._exit(0)
+
+
 def _take_over() -> None:
-    global _pid
+    global _pid, _forker
     pid, me = getpid(), native_ident()
     claimant = _claims.setdefault(pid, me)
     if claimant != me:
         while _pid != pid:
             native_sleep(_LOOK)
     elif pid not in _begun:
+        _forker = getcurrent()
         _begun.add(pid)  # what is called below may look for a fork itself
         try:
             for act in _acts:

@@ -175,24 +175,32 @@ def test_a_forked_child_handles_nothing_that_its_parent_has_queued(broker: Serve
 
 
 FORKING_HANDLER = """
-import os, sys, time
+import sys
+if "patched" in sys.argv:
+    from gevent import monkey
+    monkey.patch_all()
+import os, time
+import gevent
 from gnsq_lite import Reader
-address, topic, raises = sys.argv[1:]
+address, topic, raises, pool = sys.argv[1:5]
 parent, children = os.getpid(), []
+wait = gevent.sleep if pool == "greenlet" else time.sleep
 
 def handle(message):
     if os.getpid() != parent:
         os._exit(9)
     if not children:
-        while reader.stats().queued < 4:
-            time.sleep(0.01)
+        while pool != "inline" and reader.stats().queued < 4:
+            wait(0.01)
         children.append(os.fork())
         if raises and not children[0]:
             raise ValueError
 
-reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, max_in_flight=6, concurrency=1)
+reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, max_in_flight=6, concurrency=1, handler_pool=pool)
 reader.start(block=False)
-while reader.stats().finished < 6:
+while os.getpid() == parent and reader.stats().finished < 6:
+    time.sleep(0.01)
+while os.getpid() != parent:
     time.sleep(0.01)
 reader.close()
 for _ in range(500):
@@ -205,13 +213,17 @@ sys.exit("the child has not ended")
 """
 
 
+@pytest.mark.parametrize(  # gevent's os.fork() does not work in native threads
+    ("pool", "patched"),
+    [("thread", ""), ("greenlet", ""), ("inline", ""), ("greenlet", "patched"), ("inline", "patched")],
+)
 @pytest.mark.parametrize("raises", ["", "raises"])
-def test_a_child_that_a_handler_forks_in_its_thread_ends_with_it_and_handles_nothing_else(
-    broker: ServerHandle, topic: str, raises: str
+def test_a_child_that_a_handler_forks_ends_with_it_and_handles_nothing_else(
+    broker: ServerHandle, topic: str, raises: str, pool: str, patched: str
 ) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, *(b"%d" % n for n in range(6)))
-    done = python(FORKING_HANDLER, broker.tcp_address, topic, raises)
+    done = python(FORKING_HANDLER, broker.tcp_address, topic, raises, pool, patched)
     assert done.returncode == 0, done
 
 
