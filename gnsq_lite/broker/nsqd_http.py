@@ -69,10 +69,7 @@ class _Api:
     def stats(self, request: Request) -> object:
         clients = _BOOLS.get(request.get("include_clients"), True)
         memory = _BOOLS.get(request.get("include_mem"), True)
-        data = stats.collect(self._nsqd, request.get("topic"), request.get("channel"), clients=clients, memory=memory)
-        if request.get("format") == "json":
-            return data
-        return stats.as_text(data, self._nsqd.clock.wall()).encode("utf-8", "surrogateescape")
+        return stats.collect(self._nsqd, request.get("topic"), request.get("channel"), clients=clients, memory=memory)
 
     # -- publishing -------------------------------------------------------------------------------------------------
 

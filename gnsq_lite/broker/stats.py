@@ -1,9 +1,7 @@
-"""What /stats shows, as data and as text (nsqd/stats.go, nsqd/http.go @v1.3.0)."""
+"""What /stats shows (nsqd/stats.go, nsqd/http.go @v1.3.0)."""
 
 from __future__ import annotations
 
-import platform
-import time
 from typing import Any
 
 from gnsq_lite.broker.channels import Channel
@@ -117,88 +115,3 @@ def client(consumer: Subscriber, topic: str) -> dict[str, Any]:
     data["tls_negotiated_protocol"] = ""
     data["tls_negotiated_protocol_is_mutual"] = session.tls
     return data
-
-
-# -- text -----------------------------------------------------------------------------------------------------------
-
-
-def as_text(data: dict[str, Any], now: float) -> str:
-    """Return /stats as nsqd prints it for people."""
-    lines = [
-        f"nsqd v{NSQD_VERSION} (built w/Python {platform.python_version()}, gnsq_lite broker, in memory)",
-        f"start_time {rfc3339(data['start_time'])}",
-        f"uptime {duration(max(0, int((now - data['start_time']) * 1e9)))}",
-        "",
-        f"Health: {data['health']}",
-    ]
-    if "memory" in data:
-        lines += ["", "Memory:", *[f"   {key:<25}\t{value}" for key, value in data["memory"].items()]]
-    lines += ["", "Topics:" if data["topics"] else "Topics: None"]
-    text = "\n".join(lines)
-    if not data["topics"]:
-        text += "\n"
-    for topic in data["topics"] or ():
-        text += _topic_text(topic, now)
-    if not data["producers"]:
-        return text + "\nProducers: None\n"
-    return text + "\nProducers:\n" + "".join(f"   {_client_text(c, now)}\n" for c in data["producers"])
-
-
-def _topic_text(topic: dict[str, Any], now: float) -> str:
-    text = (
-        f"\n{'*P ' if topic['paused'] else '   '}[{topic['topic_name']:<15}] depth: {topic['depth']:<5}"
-        f" be-depth: {topic['backend_depth']:<5} msgs: {topic['message_count']:<8} e2e%: \n"
-    )
-    for channel in topic["channels"]:
-        text += (
-            f"{'   *P ' if channel['paused'] else '      '}[{channel['channel_name']:<25}] depth: {channel['depth']:<5}"
-            f" be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4}"
-            f" def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5}"
-            f" timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} e2e%: \n"
-        )
-        text += "".join(f"        {_client_text(c, now)}\n" for c in channel["clients"] or ())
-    return text
-
-
-def _client_text(entry: dict[str, Any], now: float) -> str:
-    port = entry["remote_address"].rpartition(":")[2]
-    name = f"{entry['hostname']}:{port} {entry['user_agent']}"
-    connected = duration(max(0, int(now - entry["connect_ts"])) * 1_000_000_000)
-    if entry.get("pub_counts"):
-        total = sum(c["count"] for c in entry["pub_counts"])
-        topics = ",".join(f"{c['topic']}={c['count']}" for c in entry["pub_counts"])
-        return f"[V2 {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
-    return (
-        f"[V2 {name:<21}] state: {entry['state']} inflt: {entry['in_flight_count']:<4} rdy: {entry['ready_count']:<4}"
-        f" fin: {entry['finish_count']:<8} re-q: {entry['requeue_count']:<8} msgs: {entry['message_count']:<8}"
-        f" connected: {connected}"
-    )
-
-
-def rfc3339(seconds: int) -> str:
-    """Return local time as Go's RFC3339 prints it."""
-    local = time.localtime(seconds)
-    zone = time.strftime("%z", local)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", local) + ("Z" if zone == "+0000" else f"{zone[:3]}:{zone[3:]}")
-
-
-def duration(nanoseconds: int) -> str:
-    """Return a duration as Go prints it: 1h2m3.4s, 5.1ms, 0s."""
-    if nanoseconds < 1_000_000_000:
-        for unit, size in (("ms", 1_000_000), ("µs", 1000), ("ns", 1)):
-            if nanoseconds >= size:
-                return _decimal(nanoseconds, size) + unit
-        return "0s"
-    minutes, rest = divmod(nanoseconds, 60_000_000_000)
-    hours, minutes = divmod(minutes, 60)
-    text = _decimal(rest, 1_000_000_000) + "s"
-    if hours:
-        return f"{hours}h{minutes}m{text}"
-    return f"{minutes}m{text}" if minutes else text
-
-
-def _decimal(value: int, unit: int) -> str:
-    whole, part = divmod(value, unit)
-    digits = len(str(unit)) - 1
-    fraction = f"{part:0{digits}d}".rstrip("0") if digits else ""
-    return f"{whole}.{fraction}" if fraction else str(whole)

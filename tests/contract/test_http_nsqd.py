@@ -286,23 +286,6 @@ def test_stats_can_be_narrowed(broker: ServerHandle, connect: Connect, topic: st
     assert (channel["client_count"], channel["clients"]) == (1, None)
 
 
-def test_stats_as_text_name_topics_channels_and_clients(broker: ServerHandle, connect: Connect, topic: str) -> None:
-    empty = broker.http("GET", "/stats").body.decode()
-    assert empty.startswith("nsqd v1.3.0 (built w/")
-    assert "\nHealth: OK\n" in empty
-    assert "\nTopics: None\n" in empty
-    client = connect(broker)
-    client.subscribe(topic, "c", ready=1)
-    broker.http("POST", f"/topic/pause?topic={topic}")
-    broker.publish(topic, b"x")
-    text = broker.http("GET", "/stats").body.decode()
-    head = f"\n*P [{topic:<15}] depth: 1     be-depth: 0     msgs: 1        e2e%: \n"
-    assert head in text
-    assert f"      [{'c':<25}] depth: 0     be-depth: 0     inflt: 0    def: 0    re-q: 0     timeout: 0 " in text
-    assert "[V2 127.0.0.1:" in text
-    assert "state: 3 inflt: 0    rdy: 1    fin: 0" in text
-
-
 def test_names_may_be_percent_encoded(broker: ServerHandle, topic: str) -> None:
     broker.http("POST", f"/topic/create?topic={topic}%23ephemeral")
     assert broker.stats(f"{topic}#ephemeral")["topic_name"] == f"{topic}#ephemeral"

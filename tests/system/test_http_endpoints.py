@@ -144,10 +144,14 @@ def test_ephemeral_names_survive_the_url(nsqd: NsqdClient, topic: str) -> None:
     assert nsqd.stats(name).channel(name, "c#ephemeral") is not None
 
 
-def test_stats_as_text_and_memory(nsqd: NsqdClient, topic: str) -> None:
+@only_nsqd
+def test_stats_as_text(nsqd: NsqdClient, topic: str) -> None:
     nsqd.create_topic(topic)
     assert f"[{topic}" in nsqd.stats_text()
     assert "Health: OK" in nsqd.stats_text(include_mem=False)
+
+
+def test_stats_with_and_without_memory(nsqd: NsqdClient) -> None:
     stats = nsqd.stats()
     assert (stats.health, stats.version) == ("OK", "1.3.0")
     assert stats.memory is not None

@@ -1,4 +1,4 @@
-"""What the broker prints and reads as Go does: JSON, durations, queries; grants; options."""
+"""What the broker prints and reads as Go does: JSON and queries; grants; options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gnsq_lite.broker import gojson
 from gnsq_lite.broker.auth import AuthServerError, parse_grant
 from gnsq_lite.broker.http import HTTPFailure, parse_query
 from gnsq_lite.broker.options import BrokerOptions
-from gnsq_lite.broker.stats import duration
 from gnsq_lite.errors import OptionError
 
 FIELDS = {"name": "str", "on": "bool", "count": "int", "rate": "int32"}
@@ -54,23 +53,6 @@ def test_json_fields_have_zero_values_match_in_any_case_and_ignore_null() -> Non
 def test_json_that_go_would_refuse_is_refused(data: bytes) -> None:
     with pytest.raises(gojson.NotDecodable):
         gojson.decode(data, FIELDS)
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [
-        (0, "0s"),
-        (1, "1ns"),
-        (1500, "1.5µs"),
-        (999_999_999, "999.999999ms"),
-        (1_000_000_000, "1s"),
-        (61_500_000_000, "1m1.5s"),
-        (3_600_000_000_000, "1h0m0s"),
-        (90_061_000_000_001, "25h1m1.000000001s"),
-    ],
-)
-def test_durations_are_printed_as_go_does(nanoseconds: int, text: str) -> None:
-    assert duration(nanoseconds) == text
 
 
 @pytest.mark.parametrize(
