@@ -2,9 +2,6 @@
 
 A codec's :meth:`decode` yields pieces of at most about 1 MiB, so that a small input that expands without end cannot
 take the memory: the caller uses each piece before it asks for the next.
-
-:meth:`encode` returns what Go's packages write one after the other, each piece with a system call of its own: a client
-that cannot go on after half a chunk fails here as it does with nsqd.
 """
 
 from __future__ import annotations
@@ -16,8 +13,6 @@ from typing import Protocol
 import cramjam
 
 _PIECE = 1 << 18
-_DEFLATE_WRITE = 240  # bufferFlushSize of Go's compress/flate
-_SNAPPY_UNCOMPRESSED, _SNAPPY_CHUNK_HEAD = 0x01, 8
 _SNAPPY_HEADER = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_LONGEST = 76490 + 4  # the longest chunk of the framing format: 64 KiB that do not compress, and a checksum
 _SNAPPY_CHUNKS = 16  # decoded at once: at most 1 MiB
@@ -30,8 +25,8 @@ class CodecError(Exception):
 class Codec(Protocol):
     """Compression for one connection, both ways."""
 
-    def encode(self, data: bytes) -> list[bytes]:
-        """Return *data* compressed and flushed, in the pieces in which Go writes it."""
+    def encode(self, data: bytes) -> bytes:
+        """Return *data* compressed and flushed."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield what *data* completes.  Raises CodecError."""
@@ -44,10 +39,9 @@ class Deflate:
         self._packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
 
-    def encode(self, data: bytes) -> list[bytes]:
-        """Return *data* compressed and flushed, cut where Go's writer is full."""
-        packed = self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
-        return [packed[at : at + _DEFLATE_WRITE] for at in range(0, len(packed), _DEFLATE_WRITE)]
+    def encode(self, data: bytes) -> bytes:
+        """Return *data* compressed and flushed."""
+        return self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield what *data* completes.  Raises CodecError, also where the stream says that it ends."""
@@ -71,24 +65,10 @@ class Snappy:
         self._left = b""
         self._begun = False
 
-    def encode(self, data: bytes) -> list[bytes]:
-        """Return *data* in chunks of the framing format, the first time after its header.
-
-        Of a chunk that does not compress, the head is a piece of its own (snappy/encode.go, Writer.write).
-        """
+    def encode(self, data: bytes) -> bytes:
+        """Return *data* in chunks of the framing format, the first time after its header."""
         self._packer.compress(data)
-        packed = bytes(self._packer.flush())
-        pieces, start, at = [], 0, 0
-        while at < len(packed):
-            kind, end = packed[at], at + 4 + int.from_bytes(packed[at + 1 : at + 4], "little")
-            if kind == _SNAPPY_UNCOMPRESSED:
-                pieces += [packed[start : at + _SNAPPY_CHUNK_HEAD], packed[at + _SNAPPY_CHUNK_HEAD : end]]
-                start = end
-            elif kind != _SNAPPY_HEADER[0]:
-                pieces.append(packed[start:end])
-                start = end
-            at = end
-        return pieces
+        return bytes(self._packer.flush())
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield the contents of the chunks that *data* completes.  Raises CodecError."""

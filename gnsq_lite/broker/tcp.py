@@ -219,16 +219,16 @@ class AcceptedConnection:
         """Send, or keep until the peer takes it."""
         if self._gone or self._ending:
             return
-        for piece in (data,) if self._codec is None else self._codec.encode(data):
-            if self._tls is None:
-                self._transmit(piece)
-            else:
-                self._encrypt(self._tls, piece)
+        if self._codec is not None:
+            data = self._codec.encode(data)
+        if self._tls is None:
+            self._transmit(data)
+        else:
+            self._encrypt(self._tls, data)
 
     def _encrypt(self, tls: TLSLayer, data: bytes) -> None:
         try:
-            for record in tls.write(data):
-                self._transmit(record)
+            self._transmit(tls.write(data))
         except ssl.SSLError:
             self.drop()
 

@@ -7,7 +7,6 @@ import base64
 import contextlib
 import ssl
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 from gnsq_lite.broker.options import BrokerOptions
@@ -25,8 +24,6 @@ _FOR_CLIENTS = bytes.fromhex("300c300a06082b06010505070302")
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 #: OpenSSL's SSL_OP_NO_TX_ and SSL_OP_NO_RX_CERTIFICATE_COMPRESSION, from 3.2 on.
 _NO_COMPRESSED_CERTIFICATES = 3 << 32
-#: Bytes in the first record; each is longer by as many, until so many bytes are sent (crypto/tls/conn.go of Go).
-_FIRST_RECORD, _LONGEST_RECORD, _SMALL_RECORDS = 1187, 1 << 14, 1 << 17
 
 
 def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
@@ -96,7 +93,6 @@ class TLSLayer:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.established = False
-        self._records = self._sent = 0
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the network."""
@@ -120,16 +116,10 @@ class TLSLayer:
         except ssl.SSLZeroReturnError:
             return b""
 
-    def write(self, data: bytes) -> Iterator[bytes]:
-        """Yield *data* encrypted, one record at a time; as Go's, the first records are small.  Raises ssl.SSLError."""
-        view = memoryview(data)
-        while view:
-            self._records += 1
-            size = self._records * _FIRST_RECORD if self._sent < _SMALL_RECORDS else _LONGEST_RECORD
-            count = self._object.write(view[: min(size, _LONGEST_RECORD)])
-            self._sent += count
-            view = view[count:]
-            yield self.outgoing()
+    def write(self, data: bytes) -> bytes:
+        """Return *data* encrypted.  Raises ssl.SSLError."""
+        self._object.write(data)
+        return self.outgoing()
 
     def outgoing(self) -> bytes:
         """Return the bytes to send."""

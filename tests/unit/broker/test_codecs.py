@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import zlib
 
 import pytest
@@ -22,7 +21,7 @@ KINDS = ["snappy", "deflate"]
 @given(st.lists(st.binary(max_size=300), max_size=5), st.lists(st.integers(0, 2000), max_size=8))
 def test_what_is_encoded_is_decoded_for_every_split(kind: str, parts: list[bytes], at: list[int]) -> None:
     sender, receiver = codec_for(kind, 6), codec_for(kind, 6)
-    data = b"".join(piece for part in parts if part for piece in sender.encode(part))
+    data = b"".join(sender.encode(part) for part in parts if part)
     places = [0, *sorted(n % (len(data) + 1) for n in at), len(data)]
     chunks = [data[a:b] for a, b in itertools.pairwise(places)]
     assert b"".join(piece for chunk in chunks for piece in receiver.decode(chunk)) == b"".join(parts)
@@ -31,7 +30,7 @@ def test_what_is_encoded_is_decoded_for_every_split(kind: str, parts: list[bytes
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_byte_on_its_own_is_enough(kind: str) -> None:
     sender, receiver = codec_for(kind, 1), codec_for(kind, 1)
-    data = b"".join(sender.encode(b"hello " * 100))
+    data = sender.encode(b"hello " * 100)
     pieces = [piece for n in range(len(data)) for piece in receiver.decode(data[n : n + 1])]
     assert b"".join(pieces) == b"hello " * 100
 
@@ -39,13 +38,13 @@ def test_each_byte_on_its_own_is_enough(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_five_megabytes_come_through(kind: str) -> None:
     body = bytes(range(256)) * (5 * 4096)
-    data = b"".join(codec_for(kind, 6).encode(body))
+    data = codec_for(kind, 6).encode(body)
     assert b"".join(codec_for(kind, 6).decode(data)) == body
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bomb_comes_out_in_small_pieces(kind: str) -> None:
-    data = b"".join(codec_for(kind, 6).encode(bytes(10_000_000)))
+    data = codec_for(kind, 6).encode(bytes(10_000_000))
     sizes = [len(piece) for piece in codec_for(kind, 6).decode(data)]
     assert (sum(sizes), max(sizes) <= 1 << 20) == (10_000_000, True)
 
@@ -61,7 +60,7 @@ def test_noise_is_an_error_or_too_little_and_nothing_else(kind: str, noise: byte
 
 
 def test_a_wrong_checksum_is_an_error() -> None:
-    data = bytearray(b"".join(Snappy().encode(b"hello")))
+    data = bytearray(Snappy().encode(b"hello"))
     data[14] ^= 1  # the checksum follows the 10-byte header and the 4-byte chunk head
     with pytest.raises(CodecError):
         list(Snappy().decode(bytes(data)))
@@ -88,29 +87,3 @@ def test_the_end_of_a_deflate_stream_ends_the_connection() -> None:
     assert next(pieces) == b"hi"
     with pytest.raises(CodecError):
         next(pieces)
-
-
-@pytest.mark.parametrize(
-    ("body", "sizes"),
-    [
-        (b"OK", [10 + 8, 2]),  # the stream's head goes with the first chunk's
-        (b"x" * 60, [10 + 8 + 6]),
-        (bytes(range(256)), [10 + 8, 256]),
-    ],
-    ids=["too short to compress", "compressed", "incompressible"],
-)
-def test_snappy_writes_the_head_of_what_does_not_compress_apart_as_go_does(body: bytes, sizes: list[int]) -> None:
-    assert [len(piece) for piece in Snappy().encode(body)] == sizes
-
-
-def test_snappy_cuts_each_chunk_of_a_long_body() -> None:
-    noise = random.Random(1).randbytes(1 << 17)
-    codec = Snappy()
-    codec.encode(b"x")
-    assert [len(piece) for piece in codec.encode(noise)] == [8, 1 << 16, 8, 1 << 16]
-
-
-def test_deflate_writes_as_much_at_once_as_gos_buffer_holds() -> None:
-    pieces = Deflate(6).encode(random.Random(1).randbytes(1000))
-    assert [len(piece) for piece in pieces[:-1]] == [240] * (len(pieces) - 1)
-    assert 0 < len(pieces[-1]) <= 240
