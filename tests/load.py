@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -80,7 +78,7 @@ class Servers(NamedTuple):
     """Where nsqd and nsqlookupd listen; all "host:port"."""
 
     nsqd: str
-    lookupd_tcp: str
+    nsqd_http: str
     lookupd_http: str
 
 
@@ -89,41 +87,27 @@ def servers_of(kind: str) -> Iterator[Servers]:
     """Run an nsqd and an nsqlookupd in processes of their own."""
     if kind == "nsqd":
         with TemporaryDirectory(prefix="load-") as folder, servers.real_cluster(Path(folder)) as cluster:
-            cluster.nodes[0].prepare(TOPIC, "ch")
-            yield Servers(cluster.nodes[0].tcp_address, cluster.lookupd_tcp_address, cluster.lookupd_http_address)
+            (node,) = cluster.nodes
+            node.prepare(TOPIC, "ch")
+            yield Servers(node.tcp_address, node.http_address, cluster.lookupd_http_address)
         return
-    lookupd = f"127.0.0.1:{servers.free_port()}"
     anywhere = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--nsqlookupd-http-address=127.0.0.1:0"]
-    command = [sys.executable, "-m", "gnsq_lite", "broker", "--json", f"--nsqlookupd-tcp-address={lookupd}", *anywhere]
+    command = [sys.executable, "-m", "gnsq_lite", "broker", "--json", *anywhere]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         found = json.loads(process.stdout.readline())
         servers.http_call(found["nsqd_http"][0], "POST", f"/channel/create?topic={TOPIC}&channel=ch")
-        yield Servers(found["nsqd_tcp"][0], lookupd, found["lookupd_http"][0])
+        yield Servers(found["nsqd_tcp"][0], found["nsqd_http"][0], found["lookupd_http"][0])
     finally:
         process.terminate()
         process.communicate()
 
 
-@contextmanager
-def registered(lookupd: str, nsqd: str, topics: int) -> Iterator[None]:
-    """Register so many topics more at an nsqlookupd in the name of *nsqd*."""
-    host, _, port = lookupd.rpartition(":")
-    name, _, nsqd_port = nsqd.rpartition(":")
-    about = {"broadcast_address": name, "hostname": name, "tcp_port": int(nsqd_port), "http_port": 1, "version": "1"}
-    body = json.dumps(about).encode()
-    with socket.create_connection((host, int(port)), 60.0) as peer, peer.makefile("rb") as answers:
-
-        def answer() -> bytes:
-            return answers.read(struct.unpack(">I", answers.read(4))[0])
-
-        peer.sendall(b"  V1IDENTIFY\n" + struct.pack(">I", len(body)) + body)
-        answer()
-        for number in range(topics):
-            peer.sendall(b"REGISTER topic_%d ch\n" % number)
-            assert answer() == b"OK"
-        yield
+def make_topics(nsqd_http: str, count: int) -> None:
+    """Make so many topics more at an nsqd, which registers each at its nsqlookupd."""
+    for number in range(count):
+        assert servers.http_call(nsqd_http, "POST", f"/topic/create?topic=topic_{number}").status == 200
 
 
 class Load:
@@ -178,7 +162,7 @@ class Load:
         with ExitStack() as stack:
             found = stack.enter_context(servers_of(self.chosen.server))
             if self.chosen.topics:
-                stack.enter_context(registered(found.lookupd_tcp, found.nsqd, self.chosen.topics))
+                make_topics(found.nsqd_http, self.chosen.topics)
                 self._ask(found.lookupd_http)
             watch = Watch(found.nsqd)
             readers = list(self._readers(watch, found))

@@ -364,8 +364,6 @@ class Cluster:
     kind: str
     nodes: list[ServerHandle]
     lookupd_http_address: str
-    #: Where nsqds register.
-    lookupd_tcp_address: str
 
     def lookupd_http(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
         """Call nsqlookupd's HTTP API."""
@@ -383,7 +381,9 @@ class Cluster:
             time.sleep(0.01)
 
 
-class _Embedded(Cluster):
+class EmbeddedCluster(Cluster):
+    """A broker's nsqlookupd and nsqds."""
+
     kind = "embedded"
 
     def __init__(self, broker: Any) -> None:
@@ -394,18 +394,15 @@ class _Embedded(Cluster):
     def lookupd_http_address(self) -> str:  # type: ignore[override]
         return str(self.broker.lookupd_http_address)
 
-    @property
-    def lookupd_tcp_address(self) -> str:  # type: ignore[override]
-        return str(self.broker.lookupd_tcp_address)
 
+class RealCluster(Cluster):
+    """A real nsqlookupd and real nsqds."""
 
-class _Real(Cluster):
     kind = "nsqd"
 
     def __init__(self, lookupd: RealLookupd, nodes: list[ServerHandle]) -> None:
         self.lookupd, self.nodes = lookupd, nodes
         self.lookupd_http_address = lookupd.http_address
-        self.lookupd_tcp_address = lookupd.tcp_address
 
 
 @contextmanager
@@ -414,7 +411,7 @@ def embedded_cluster(nodes: int = 1, **options: Any) -> Iterator[Cluster]:
     from gnsq_lite.broker import Broker
 
     with Broker(tcp_port=0, http_port=0, nsqds=nodes, **options) as broker:
-        yield _Embedded(broker)
+        yield EmbeddedCluster(broker)
 
 
 @contextmanager
@@ -426,7 +423,7 @@ def real_cluster(folder: Path, nodes: int = 1, **options: Any) -> Iterator[Clust
     try:
         for number in range(nodes):
             started.append(RealNsqd(folder, f"nsqd{number}", (lookupd.tcp_address,), **options))
-        yield _Real(lookupd, started)
+        yield RealCluster(lookupd, started)
     finally:
         for node in started:
             node.kill()

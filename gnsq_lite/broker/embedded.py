@@ -109,11 +109,6 @@ class LookupdNode:
         return _joined(self._broker.host, self._lookupd.http_port)
 
     @property
-    def tcp_address(self) -> str:
-        """``host:port`` where nsqds register."""
-        return _joined(self._broker.host, self._lookupd.tcp_port)
-
-    @property
     def running(self) -> bool:
         """Whether it listens."""
         return self._broker.alive and self._lookupd.running
@@ -152,7 +147,6 @@ class Broker:
         tcp_port: int = 0,
         http_port: int = 0,
         https_port: int = 0,
-        lookupd_tcp_port: int = 0,
         lookupd_http_port: int = 0,
         host: str = "127.0.0.1",
         nsqds: int = 1,
@@ -171,10 +165,7 @@ class Broker:
         self.host = host
         self.options = BrokerOptions(**{**(YOUZAN_DEFAULTS if youzan else {}), **options})
         count = lookupds if lookupd else 0
-        self._lookupds = [
-            Lookupd(self.options, SYSTEM_CLOCK, host, _port(lookupd_http_port, n), _port(lookupd_tcp_port, n))
-            for n in range(count)
-        ]
+        self._lookupds = [Lookupd(self.options, SYSTEM_CLOCK, host, _port(lookupd_http_port, n)) for n in range(count)]
         kind = YouzanNsqd if youzan else Nsqd
         nodes: list[Any] = [
             kind(
@@ -308,11 +299,6 @@ class Broker:
     def lookupd_http_addresses(self) -> list[str]:
         """``host:port`` of every nsqlookupd's HTTP API."""
         return [lookupd.http_address for lookupd in self.lookupds]
-
-    @property
-    def lookupd_tcp_address(self) -> str:
-        """``host:port`` where a real nsqd can register with the first nsqlookupd."""
-        return self.lookupds[0].tcp_address
 
 
 def _port(first: int, number: int) -> int:

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request, topic_and_channel
-from gnsq_lite.broker.listener import HeldPorts, TCPListener
-from gnsq_lite.broker.lookupd_tcp import LookupdClient
+from gnsq_lite.broker.listener import HeldPorts
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
-from gnsq_lite.broker.tcp import AcceptedConnection
 from gnsq_lite.broker.topics import is_valid_name
 from gnsq_lite.clock import Clock
 
@@ -19,13 +17,11 @@ from gnsq_lite.clock import Clock
 class Lookupd:
     """One nsqlookupd.  Start, stop and use it in the broker's thread."""
 
-    def __init__(self, options: BrokerOptions, clock: Clock, host: str, http_port: int, tcp_port: int) -> None:
-        self.options, self.clock = options, clock
-        self.http_port, self.tcp_port = http_port, tcp_port
+    def __init__(self, options: BrokerOptions, clock: Clock, host: str, http_port: int) -> None:
+        self.http_port = http_port
         self.db = RegistrationDB(clock, options.inactive_producer_timeout, options.tombstone_lifetime)
         self._host = host
         self._http: HTTPListener | None = None
-        self._tcp: TCPListener | None = None
         self.held = HeldPorts()
         self.app = lookupd_app(self.db)
 
@@ -37,43 +33,21 @@ class Lookupd:
     def start(self) -> None:
         """Listen.  Raises OSError, and then nothing listens."""
         self.held.free()
-        self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
-        self.tcp_port = self._tcp.port
-        try:
-            self._http = HTTPListener(self._host, self.http_port, self.app)
-        except BaseException:
-            self.stop()
-            raise
+        self._http = HTTPListener(self._host, self.http_port, self.app)
         self.http_port = self._http.port
-        self._tcp.start()
         self._http.start()
-
-    def _opened(self, connection: AcceptedConnection) -> None:
-        connection.start(LookupdClient(connection, self.db, self._introduce))
-
-    def _introduce(self) -> dict[str, Any]:
-        return {
-            "broadcast_address": self.options.broadcast_address,
-            "hostname": socket.gethostname(),
-            "http_port": self.http_port,
-            "tcp_port": self.tcp_port,
-            "version": NSQD_VERSION,
-        }
 
     def stop(self) -> None:
         """Stop listening.  What the broker's own nsqds registered stays: they would register again."""
-        if self._tcp is None:
+        if self._http is None:
             return
-        for listener in (self._tcp, self._http):
-            if listener is not None:
-                listener.close()
-        self._tcp = self._http = None
-        self.held.hold(self._host, [port for port in (self.tcp_port, self.http_port) if port])
+        self._http.close()
+        self._http = None
+        self.held.hold(self._host, [self.http_port])
 
     def sockets(self) -> list[Any]:
         """Return every open socket, for a forked child to close."""
-        owners = [self.held, *[listener for listener in (self._tcp, self._http) if listener is not None]]
-        return [sock for owner in owners for sock in owner.sockets()]
+        return [*self.held.sockets(), *(self._http.sockets() if self._http is not None else ())]
 
 
 class DirectPeer:

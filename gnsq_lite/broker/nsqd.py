@@ -13,7 +13,6 @@ from gnsq_lite.broker.fault_script import Script
 from gnsq_lite.broker.http import App, HTTPListener
 from gnsq_lite.broker.listener import HeldPorts, TCPListener
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
-from gnsq_lite.broker.lookupd_tcp import RemotePeer
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
@@ -51,7 +50,7 @@ class Nsqd:
         self.topics = Topics(options, clock)
         self._host = host
         self._lookupds = list(lookupds)
-        self._peers: list[DirectPeer | RemotePeer] = []
+        self._peers: list[DirectPeer] = []
         self._saved: Saved = {}
         self._context = server_context(options)
         self._sessions: dict[AcceptedConnection, Session] = {}
@@ -108,16 +107,8 @@ class Nsqd:
 
     def _introduce(self) -> None:
         self._unregister()
-        address = self.options.broadcast_address
-        ports = (self.options.broadcast_tcp_port or self.tcp_port, self.options.broadcast_http_port or self.http_port)
-        peer = own_peer(self.number, address, *ports)
+        peer = own_peer(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
-        introduction = {key: value for key, value in peer.as_json().items() if key != "remote_address"}
-        for address in self.options.lookupd_tcp_addresses:
-            self._peers.append(RemotePeer(address, introduction, self._names))
-
-    def _names(self) -> list[tuple[str, str]]:
-        return self.topics.names()
 
     def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
         """Stop listening and close every connection; *abrupt* resets them, as a killed process does.

@@ -77,10 +77,7 @@ class BrokerOptions:
     http_client_request_timeout: float = _range(5.0, 0.01, 600.0, "seconds an auth server has to answer")
 
     broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd names to clients")
-    broadcast_tcp_port: int = _range(0, 0, 65535, "port that nsqlookupd names to clients; 0: the one that listens")
-    broadcast_http_port: int = _range(0, 0, 65535, "the same for HTTP")
     node_id: int = _range(0, 0, 1023, "part of every message id; the further nsqds of a broker have the ids after it")
-    lookupd_tcp_addresses: tuple[str, ...] = _plain((), "further nsqlookupds, elsewhere, to register with")
 
     inactive_producer_timeout: float = _range(
         300.0, 0.01, 86400.0, "nsqlookupd: seconds after which an nsqd that says nothing is left out"
@@ -99,11 +96,10 @@ class BrokerOptions:
         for spec in dataclasses.fields(self):
             if "low" in spec.metadata:
                 _check_range(spec, getattr(self, spec.name))
-        for name in ("auth_http_addresses", "lookupd_tcp_addresses"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-                raise OptionError(name, value, "must be a sequence of strings")
-            object.__setattr__(self, name, tuple(value))
+        value = self.auth_http_addresses
+        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+            raise OptionError("auth_http_addresses", value, "must be a sequence of strings")
+        object.__setattr__(self, "auth_http_addresses", tuple(value))
         self._check_tls()
 
     def _check_tls(self) -> None:

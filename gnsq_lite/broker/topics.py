@@ -160,10 +160,6 @@ class Topics:
         topic.put(messages, self._clock.now())
         return len(messages)
 
-    def names(self) -> list[tuple[str, str]]:
-        """Return every topic and channel as (topic, channel), a topic without channels as (topic, "")."""
-        return [(t.name, channel) for t in self.by_name.values() for channel in t.channels or ("",)]
-
     def delete_topic(self, name: str) -> bool:
         """Delete a topic with its channels and messages; return whether there was one."""
         topic = self.by_name.get(name)

@@ -93,11 +93,11 @@ class Directory:
         """Return the nsqlookupds that run, as ``/listlookup`` lists them: the ports are strings."""
         return [
             {
-                "ID": f"{self._host}:{lookupd.tcp_port}:{lookupd.tcp_port}:nsqlookup",
+                "ID": f"{self._host}:{lookupd.http_port}:{lookupd.http_port}:nsqlookup",
                 "NodeIP": self._host,
-                "TcpPort": str(lookupd.tcp_port),
+                "TcpPort": "4160",  # no nsqd registers with it
                 "HttpPort": str(lookupd.http_port),
-                "RpcPort": str(lookupd.tcp_port),
+                "RpcPort": "4160",
                 "Epoch": 0,
             }
             for lookupd in self._lookupds

@@ -20,7 +20,7 @@ from gnsq_lite.net.waiting import Completion
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Fields whose flag is given several times; nsqd's names for them are singular.
-_REPEATED = {"auth_http_addresses": "auth-http-address", "lookupd_tcp_addresses": "lookupd-tcp-address"}
+_REPEATED = {"auth_http_addresses": "auth-http-address"}
 
 
 def broker_flags(function: F) -> F:
@@ -46,7 +46,6 @@ def broker_flags(function: F) -> F:
 @click.option("--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0: any.")
 @click.option("--http-address", default="127.0.0.1:4151", show_default=True, help="nsqd's HTTP address.")
 @click.option("--https-address", help="nsqd's HTTPS address, where it has a certificate; any port unless given.")
-@click.option("--nsqlookupd-tcp-address", "lookupd_tcp", default="127.0.0.1:4160", show_default=True)
 @click.option("--nsqlookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
 @click.option("--no-lookupd", is_flag=True, help="Run no nsqlookupd.")
 @click.option("--nsqds", type=click.IntRange(0, 64), default=1, show_default=True, help="nsqds on successive ports.")
@@ -88,11 +87,10 @@ def broker_of(flags: dict[str, Any]) -> Broker:
         "tcp_port": flags.pop("tcp_address"),
         "http_port": flags.pop("http_address"),
         "https_port": flags.pop("https_address"),
-        "lookupd_tcp_port": flags.pop("lookupd_tcp"),
         "lookupd_http_port": flags.pop("lookupd_http"),
     }
     if flags["no_lookupd"]:
-        addresses["lookupd_tcp_port"] = addresses["lookupd_http_port"] = None
+        addresses["lookupd_http_port"] = None
     flags["tls_required"] = {"false": False, "true": True}.get(flags["tls_required"], flags["tls_required"])
     host, ports = _ports({name: address for name, address in addresses.items() if address})
     return Broker(host=host, lookupd=not flags.pop("no_lookupd"), **ports, **flags)

@@ -88,7 +88,7 @@ def test_the_demo_of_nothing_says_so() -> None:
 
 def test_the_broker_runs_alone_and_ends_on_a_signal() -> None:
     zero = ("--tcp-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
-    more = ("--nsqlookupd-tcp-address", "127.0.0.1:0", "--nsqlookupd-http-address", "127.0.0.1:0", "--json")
+    more = ("--nsqlookupd-http-address", "127.0.0.1:0", "--json")
     for number in (signal.SIGTERM, signal.SIGINT):
         with Program("broker", *zero, *more) as running:
             assert running.process.stdout is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
+from gnsq_lite.broker.registrations import Peer
 from gnsq_lite.errors import NotSent, OptionError
 from gnsq_lite.http import LookupdClient
 from gnsq_lite.youzan.hashing import partition_of
@@ -70,19 +70,16 @@ def test_a_topic_that_youzans_do_not_have_goes_to_those_a_plain_nsqlookupd_lists
 
 
 def test_who_registers_with_a_plain_nsqlookupd_does_not_turn_a_writer_to_youzans(plain: Broker) -> None:
-    host, port = plain.lookupd_tcp_address.rsplit(":", 1)
-    body = {"broadcast_address": "127.0.0.1", "hostname": "h", "tcp_port": 9, "http_port": 9}
-    data = json.dumps({**body, "version": "0.3.7-HA.1.13.0"}).encode()
-    with closing(socket.create_connection((host, int(port)))) as registrant:
-        registrant.sendall(b"  V1IDENTIFY\n" + len(data).to_bytes(4, "big") + data)
-        assert registrant.recv(4)
-        registrant.sendall(b"REGISTER here\n")
-        until(lambda: "here" in topics_of(plain))
-        with a_writer(plain.lookupd_http_address) as writer:
-            writer.publish("new", b"x")
-            writer.publish("new", b"x", defer=60.0)
-            with pytest.raises(OptionError, match="Youzan"):
-                writer.publish("new", b"x", key=b"k")
+    registrant = Peer("9", "127.0.0.1:9", "h", "127.0.0.1", 9, 9, "0.3.7-HA.1.13.0")
+    db = plain._lookupds[0].db
+    plain.call(lambda: db.introduce(registrant))
+    plain.call(lambda: db.register(registrant, "here"))
+    assert "here" in topics_of(plain)
+    with a_writer(plain.lookupd_http_address) as writer:
+        writer.publish("new", b"x")
+        writer.publish("new", b"x", defer=60.0)
+        with pytest.raises(OptionError, match="Youzan"):
+            writer.publish("new", b"x", key=b"k")
 
 
 def test_the_first_publish_of_all_may_have_a_key(cluster: Cluster) -> None:

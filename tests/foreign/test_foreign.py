@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from tests.foreign.__main__ import differences, main
 from tests.foreign.server import arguments
 from tests.foreign.suites import SUITES, go_outcomes, junit_outcomes, mocha_outcomes, put_on_path
+from tests.programs import wait_for
+from tests.servers import http_call
 
 
 def test_a_difference_is_what_never_came_to_an_end_that_the_other_gave() -> None:
@@ -62,7 +66,7 @@ def test_outcomes_of_mocha_are_read() -> None:
         (
             "nsqlookupd",
             ["-tcp-address=:1", "--http-address", ":2", "--broadcast-address=x"],
-            ["--nsqds=0", "--nsqlookupd-tcp-address=:1", "--nsqlookupd-http-address=:2", "--broadcast-address=x"],
+            ["--nsqds=0", "--nsqlookupd-http-address=:2", "--broadcast-address=x"],
         ),
     ],
 )
@@ -85,6 +89,39 @@ def test_the_broker_runs_under_the_names_of_the_real_programs(
         process.terminate()
         assert process.wait(60) == 0
     assert [b": listening on 127.0.0.1:" in line for line in said] == [True, True]
+
+
+@contextmanager
+def started(*argv: str | Path) -> Iterator[dict[str, str]]:
+    """Run a program of the broker's under a real one's name; yield the address of each kind ("TCP", "HTTP")."""
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline().strip() for _ in range(2)]
+        try:
+            yield {line.split(": ")[1]: line.rpartition(" ")[2] for line in lines}
+        finally:
+            process.terminate()
+
+
+def test_the_nsqd_program_registers_its_topics_at_the_nsqlookupd_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    put_on_path("broker", tmp_path / "bin")
+    anywhere = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    with started(tmp_path / "bin" / "nsqlookupd", *anywhere) as lookupd:
+        with started(tmp_path / "bin" / "nsqd", *anywhere, f"--lookupd-tcp-address={lookupd['TCP']}") as nsqd:
+            for query in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
+                assert http_call(nsqd["HTTP"], "POST", query).status == 200
+            wait_for(lambda: lookup(lookupd["HTTP"]) == (["c"], [int(nsqd["TCP"].rpartition(":")[2])]), 20.0, "lookup")
+        wait_for(lambda: lookup(lookupd["HTTP"]) == (["c"], []), 20.0, "the end of the registration")
+
+
+def lookup(address: str) -> tuple[list[str], list[int]]:
+    answer = http_call(address, "GET", "/lookup?topic=t")
+    if answer.status != 200:
+        return [], []
+    return answer.json()["channels"], [producer["tcp_port"] for producer in answer.json()["producers"]]
 
 
 def test_a_suite_that_is_not_there_is_named_with_what_names_it(

@@ -1,4 +1,4 @@
-"""HTTP of the embedded broker at its edges, and nsqlookupd's TCP protocol."""
+"""HTTP of the embedded broker at its edges."""
 
 from __future__ import annotations
 
@@ -112,115 +112,6 @@ def test_stats_are_filtered_by_topic_and_channel(broker: Broker) -> None:
 # -- nsqlookupd -----------------------------------------------------------------------------------------------------
 
 
-class Registrar:
-    """An nsqd as nsqlookupd's TCP port sees it."""
-
-    def __init__(self, address: str, magic: bytes = b"  V1") -> None:
-        host, port = address.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
-        self.socket.sendall(magic)
-
-    def ask(self, data: bytes) -> bytes:
-        self.socket.sendall(data)
-        return self.answer()
-
-    def answer(self) -> bytes:
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            part = self.socket.recv(size - len(found))
-            assert part
-            found += part
-        return found
-
-    def introduce(self, **fields: object) -> bytes:
-        told = {
-            "broadcast_address": "node",
-            "hostname": "h",
-            "tcp_port": 1,
-            "http_port": 2,
-            "version": "1.3.0",
-            **fields,
-        }
-        body = json.dumps(told).encode()
-        return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
-
-
-def test_an_nsqd_elsewhere_can_register_and_is_forgotten_when_it_goes(broker: Broker) -> None:
-    nsqd = Registrar(broker.lookupd_tcp_address)
-    answer = json.loads(nsqd.introduce())
-    assert answer["version"] == "1.3.0"
-    assert f":{answer['http_port']}" in broker.lookupd_http_address
-    assert nsqd.ask(b"REGISTER far c\n") == b"OK"
-    assert nsqd.ask(b"PING\n") == b"OK"
-
-    def lookup() -> tuple[list[str], list[str]]:
-        found = http_call(broker.lookupd_http_address, "GET", "/lookup?topic=far").json()
-        return found["channels"], [p["broadcast_address"] for p in found["producers"]]
-
-    assert lookup() == (["c"], ["node"])
-    assert nsqd.ask(b"UNREGISTER far c\n") == b"OK"
-    assert lookup() == (["c"], ["node"])
-    nsqd.socket.close()
-    for _ in range(500):
-        if lookup() == (["c"], []):
-            break
-    assert lookup() == (["c"], [])
-
-
-@pytest.mark.parametrize(
-    ("command", "error"),
-    [
-        (b"FOO\n", b"E_INVALID invalid command FOO"),
-        (b"REGISTER t\n", b"E_INVALID client must IDENTIFY"),
-        (b"IDENTIFY\n\0\0\0\1{", b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
-        (b"IDENTIFY\n\0\0\0\2{}", b"E_BAD_BODY IDENTIFY missing fields"),
-        (b"IDENTIFY\n\xff\xff\xff\xff", b"E_BAD_BODY IDENTIFY failed to read body"),
-    ],
-)
-def test_nsqlookupd_refuses_what_it_does_not_know(broker: Broker, command: bytes, error: bytes) -> None:
-    nsqd = Registrar(broker.lookupd_tcp_address)
-    assert nsqd.ask(command) == error
-    assert nsqd.socket.recv(1) == b""
-    nsqd.socket.close()
-
-
-@pytest.mark.parametrize(
-    ("command", "error"),
-    [
-        (b"REGISTER\n", b"E_INVALID REGISTER insufficient number of params"),
-        (b"REGISTER t!\n", b"E_BAD_TOPIC REGISTER topic name 't!' is not valid"),
-        (b"UNREGISTER t c!\n", b"E_BAD_CHANNEL UNREGISTER channel name 'c!' is not valid"),
-        (b"IDENTIFY\n", b"E_INVALID cannot IDENTIFY again"),
-    ],
-)
-def test_nsqlookupd_checks_registrations(broker: Broker, command: bytes, error: bytes) -> None:
-    nsqd = Registrar(broker.lookupd_tcp_address)
-    nsqd.introduce()
-    assert nsqd.ask(command) == error
-    nsqd.socket.close()
-
-
-@pytest.mark.parametrize(("sent", "what"), [(b"\0\0", b"body size"), (b"\0\0\0\5ab", b"body")])
-def test_nsqlookupd_says_what_is_missing_when_a_peer_stops_within_identify(
-    broker: Broker, sent: bytes, what: bytes
-) -> None:
-    nsqd = Registrar(broker.lookupd_tcp_address)
-    nsqd.socket.sendall(b"IDENTIFY\n" + sent)
-    nsqd.socket.shutdown(socket.SHUT_WR)
-    assert nsqd.answer() == b"E_BAD_BODY IDENTIFY failed to read " + what
-    nsqd.socket.close()
-
-
-def test_a_wrong_magic_is_refused(broker: Broker) -> None:
-    nsqd = Registrar(broker.lookupd_tcp_address, magic=b"  V2")
-    assert nsqd.answer() == b"E_BAD_PROTOCOL"
-    nsqd.socket.close()
-
-
 def test_a_new_topic_has_the_channels_that_nsqlookupd_knows() -> None:
     with Broker(nsqds=2) as broker:
         http_call(broker.lookupd_http_address, "POST", "/channel/create?topic=t&channel=c")
@@ -230,27 +121,3 @@ def test_a_new_topic_has_the_channels_that_nsqlookupd_knows() -> None:
             assert client.message().body == b"x"
         (topic,) = broker.nodes[1].stats()["topics"]
         assert [c["channel_name"] for c in topic["channels"]] == ["c"]
-
-
-def test_nodes_register_with_an_nsqlookupd_elsewhere() -> None:
-    with Broker(nsqds=0) as far, Broker(lookupd=False, lookupd_tcp_addresses=[far.lookupd_tcp_address]) as broker:
-        with RawClient(broker.nsqd_tcp_address) as client:
-            client.ask(pub("t", b"x"))
-            client.subscribe("t", "c")
-        for _ in range(500):
-            answer = http_call(far.lookupd_http_address, "GET", "/lookup?topic=t")
-            if answer.status == 200 and answer.json()["channels"] == ["c"]:
-                break
-        assert [p["tcp_port"] for p in answer.json()["producers"]] == [broker.tcp_address[1]]
-        broker.node.stop()
-        for _ in range(500):
-            if not http_call(far.lookupd_http_address, "GET", "/lookup?topic=t").json()["producers"]:
-                break
-        else:
-            pytest.fail("it is still registered")
-
-
-def test_nsqlookupd_names_the_ports_a_node_is_told_to_broadcast() -> None:
-    with Broker(broadcast_tcp_port=1234, broadcast_http_port=1235) as broker:
-        (node,) = http_call(broker.lookupd_http_address, "GET", "/nodes").json()["producers"]
-        assert (node["tcp_port"], node["http_port"]) == (1234, 1235)

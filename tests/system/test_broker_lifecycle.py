@@ -261,7 +261,7 @@ def bind_fails(host: str, port: int) -> bool:
 def test_nobody_takes_the_ports_of_a_server_that_is_down_until_the_broker_stops() -> None:
     with Broker() as broker:
         (lookupd,) = broker.lookupds
-        addresses = [broker.nsqd_tcp_address, broker.http_address, lookupd.tcp_address, lookupd.http_address]
+        addresses = [broker.nsqd_tcp_address, broker.http_address, lookupd.http_address]
         for _ in range(2):
             broker.node.kill()
             lookupd.stop()
@@ -375,7 +375,7 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
     rng = random.Random(5)
     heads = [b"", b"  V1", b"  V2", b"  V2PUB t\\n", b"  V2SUB t c\\nRDY 5\\n", b"GET /stats HTTP/1.1\\r\\n"]
     with Broker(msg_timeout=0.5) as broker:  # a message in flight keeps its client until it times out
-        others = (broker.http_address, broker.lookupd_http_address, broker.lookupd_tcp_address)
+        others = (broker.http_address, broker.lookupd_http_address)
         ports = [broker.tcp_address[1]] * 3 + [int(address.split(":")[1]) for address in others]
         for _ in range(600):
             with socket.create_connection(("127.0.0.1", rng.choice(ports)), timeout=10) as sock:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from gnsq_lite import errors
+from gnsq_lite.broker.registrations import Peer
 from gnsq_lite.http import LookupdClient, NsqdClient
 from tests.conftest import Connect
 from tests.rawclient import RawClient, sized
-from tests.servers import Cluster, ServerHandle
+from tests.servers import Cluster, EmbeddedCluster, RealCluster, ServerHandle
 
 #: The embedded nsqd does not have the endpoint.
 only_nsqd = pytest.mark.parametrize("server_kind", [pytest.param("nsqd", marks=pytest.mark.nsqd)], indirect=True)
@@ -223,7 +224,17 @@ def test_a_tombstone_hides_a_node_from_lookup(cluster: Cluster, lookupd: Lookupd
 @contextmanager
 def registered(cluster: Cluster, host: str, topic: str) -> Iterator[None]:
     """Register at nsqlookupd as an nsqd that announces *host* and has *topic*."""
-    address, _, port = cluster.lookupd_tcp_address.rpartition(":")
+    if isinstance(cluster, EmbeddedCluster):
+        broker, peer_id = cluster.broker, f"{host}:4150"
+        db = broker._lookupds[0].db
+        nsqd = Peer(peer_id, peer_id, "h", host, 4150, 4151, "1.3.0")
+        broker.call(lambda: db.introduce(nsqd))
+        broker.call(lambda: db.register(nsqd, topic))
+        yield
+        broker.call(lambda: db.forget(nsqd))
+        return
+    assert isinstance(cluster, RealCluster)
+    address, _, port = cluster.lookupd.tcp_address.rpartition(":")
     about = {"broadcast_address": host, "hostname": "h", "tcp_port": 4150, "http_port": 4151, "version": "1.3.0"}
     with socket.create_connection((address, int(port)), 10.0) as peer, peer.makefile("rb") as answers:
         for command in (b"  V1IDENTIFY\n" + sized(json.dumps(about).encode()), f"REGISTER {topic}\n".encode()):
