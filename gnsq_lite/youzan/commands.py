@@ -197,15 +197,3 @@ def _check_count(what: str, given: Sequence[Any], bodies: Sequence[bytes]) -> No
 def _head(verb: bytes, topic: str, partition: int | None) -> bytes:
     line = verb + b" " + check_topic(topic)
     return line + b"\n" if partition is None else line + b" %d\n" % check_partition(partition)
-
-
-# -- topics on a server alone -----------------------------------------------------------------------------------------
-
-
-def create_topic(topic: str, partition: int, *, extend: bool = False) -> bytes:
-    """INTERNAL_CREATE_TOPIC, for an nsqd that is in no cluster; answered with OK, also where it exists.
-
-    Raises InvalidName, OptionError.
-    """
-    flag = b"true" if extend else b"false"
-    return b"INTERNAL_CREATE_TOPIC " + check_topic(topic) + b" %d %b\n" % (check_partition(partition), flag)

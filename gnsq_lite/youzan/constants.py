@@ -33,5 +33,3 @@ MAX_TAG: Final = 100
 
 #: Found in the version of every server of this kind, and in no other's.
 VERSION_MARK: Final = "-HA."
-#: Most attempts a message shows.  nsqd/message.go:22
-MAX_ATTEMPTS: Final = 4000

@@ -28,14 +28,10 @@ class TopicLayout:
     """
 
     partition_num: int = 0
-    replica: int = 0
     extend_support: bool = False
     ordered: bool = False
-    multi_part: bool = False
-    disable_channel_auto_create: bool = False
     partitions: Mapping[int, Endpoint] = field(default_factory=dict)
     producers: tuple[Endpoint, ...] = ()
-    channels: tuple[str, ...] = ()
     has_meta: bool = False
     lists_partitions: bool = False
     left_out: tuple[str, ...] = ()
@@ -56,10 +52,6 @@ class TopicLayout:
         if self.has_partitions:
             return tuple(self.partitions[number] for number in sorted(self.partitions))
         return self.producers
-
-    def missing(self) -> tuple[int, ...]:
-        """Return the partitions that are not listed."""
-        return tuple(number for number in range(self.partition_num) if number not in self.partitions)
 
     def led_by(self, address: Address) -> tuple[int, ...]:
         """Return the partitions that the node at *address* leads."""
@@ -94,14 +86,10 @@ def parse_layout(document: Any) -> TopicLayout:
         raise _bad(next(iter(left_out)))
     return TopicLayout(
         partition_num=_count(meta, "partition_num"),
-        replica=_count(meta, "replica"),
         extend_support=_flag(meta, "extend_support"),
         ordered=_flag(meta, "ordered"),
-        multi_part=_flag(meta, "multi_part"),
-        disable_channel_auto_create=_flag(meta, "disable_channel_auto_create"),
         partitions={endpoint.partition: endpoint for endpoint in leaders if endpoint.partition is not None},
         producers=tuple(dict.fromkeys(producers)),
-        channels=tuple(name for name in _list(data, "channels") if isinstance(name, str)),
         has_meta=bool(meta),
         lists_partitions=bool(listed),
         left_out=tuple(left_out),

@@ -49,11 +49,6 @@ def test_each_command_is_what_a_real_server_accepted(name: str, turn: int, comma
     assert conversation(name).sent[turn] == command
 
 
-def test_a_topic_is_made_with_its_partition_and_kind() -> None:
-    assert commands.create_topic("t", 0) == b"INTERNAL_CREATE_TOPIC t 0 false\n"
-    assert commands.create_topic("t", 3, extend=True) == b"INTERNAL_CREATE_TOPIC t 3 true\n"
-
-
 def test_a_subscription_without_a_partition_names_none() -> None:
     assert commands.subscribe("t", "c") == b"SUB t c\n"
 
@@ -69,7 +64,6 @@ NAMED: list[Callable[[str], bytes]] = [
     lambda topic: commands.multipublish_trace(topic, [b"x"], 0),
     lambda topic: commands.publish_ext(topic, b"x", b"{}", 0),
     lambda topic: commands.multipublish_ext(topic, [b"x"], [b"{}"], 0),
-    lambda topic: commands.create_topic(topic, 0),
 ]
 
 
