@@ -19,6 +19,7 @@ from gnsq_lite.errors import (
     HandshakeTimeout,
     HeartbeatTimeout,
     NSQConnectionError,
+    NsqdError,
     NSQError,
     ProtocolError,
     UnexpectedFrame,
@@ -53,6 +54,9 @@ MOST_UNSENT = 4 * 1024 * 1024
 
 class Connection:
     """``open`` and ``run`` are called, in turn, by the one greenlet that owns it; ``send`` may be in any thread."""
+
+    #: Errors after which nsqd, which closes a consumer's connection, goes on to read this one.
+    outlives: tuple[type[NsqdError], ...] = ()
 
     def __init__(self, loop: Loop, target: Target, options: ConnectionOptions, owner: Owner, clock: Clock) -> None:
         self.loop, self.target, self.options, self.owner, self.clock = loop, target, options, owner, clock
@@ -229,7 +233,7 @@ class Connection:
         body = frame.body
         if frame.kind == FRAME_ERROR:
             error = error_for(body, self.address)
-            if error.closes_connection:
+            if error.closes_connection and not isinstance(error, self.outlives):
                 raise error
             self.owner.on_error_frame(self, error)
         elif body == HEARTBEAT:

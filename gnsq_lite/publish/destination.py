@@ -120,7 +120,7 @@ class Destination:
             raise
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """A refusal that leaves the connection open settles the oldest unanswered publish."""
+        """A refusal that leaves the connection open answers the oldest publish; the last of a former leader ends it."""
         if not self.pending:
             connection.complaints.add(log, error)
             return
@@ -130,6 +130,8 @@ class Destination:
         except BaseException:  # from a signal handler
             self._owner.outcomes.settle(publication, error=error)
             raise
+        if error.closes_connection and not self.owes():
+            raise error
 
     def _answered(self, connection: Connection) -> Publication:
         """Take the oldest unanswered publish away."""
@@ -232,10 +234,11 @@ class Destination:
             for publication in loss.unknown:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
                 self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
-            self._owner.on_lost(self, reason, unsent)
             if loss.refused is None or not isinstance(reason, NsqdError):
+                self._owner.on_lost(self, reason, unsent)
                 return Again.LATER
-            self._owner.on_refused(loss.refused, reason, self.endpoint)
+            self._owner.on_refused(loss.refused, reason, self.endpoint)  # first: it was published before the others
+            self._owner.on_lost(self, reason, unsent)
             return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
 
     def _is_told(self, why: str) -> bool:
@@ -262,6 +265,11 @@ class Destination:
     def on_retry(self) -> None:
         """Count it."""
         self._owner.on_retry()
+
+    def disconnect_if_silent(self) -> None:
+        """Give what it does not answer an outcome: its partition has another leader."""
+        if self.silent and self.connection is not None:
+            self.connection.close(ConnectionLost(self.connection.address, "silent, and no longer the leader"))
 
     def close(self) -> None:
         """Disconnect; publishes sent and not answered have an unknown outcome."""

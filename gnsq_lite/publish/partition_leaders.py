@@ -43,6 +43,7 @@ class PartitionLeaders:
     Args:
         shunned: Endpoints that are left out where another will do.
         find: Returns the destination at an endpoint, if there is one; from any thread.
+        destinations: Returns all destinations.
         send_to: Sends a publish to an endpoint, and to no other.
         fail: Settles a publish with an error.
         keep: Takes each greenlet that is to be killed at the end.
@@ -57,12 +58,13 @@ class PartitionLeaders:
         *,
         shunned: Shunned[Endpoint],
         find: Callable[[Endpoint], Destination | None],
+        destinations: Callable[[], Iterable[Destination]],
         send_to: Callable[[Endpoint, Publication], None],
         fail: Callable[[Publication, NSQError], None],
         keep: Callable[[Any], None],
     ) -> None:
         self._loop, self._settings, self._clock, self._rng = loop, settings, clock, rng
-        self._shunned, self._find = shunned, find
+        self._shunned, self._find, self._destinations = shunned, find, destinations
         self._send_to, self._fail, self._keep = send_to, fail, keep
         self._dialect = settings.dialect
         self._topics: dict[str, Topic] = {}
@@ -179,11 +181,28 @@ class PartitionLeaders:
                 return
         topic.fresh, topic.leaders = False, None  # and no thread chooses by it before what waits has its place
         if lookup.endpoints or topic.lookup is None:
-            topic.lookup = topic.listed = lookup
+            topic.lookup, topic.listed = self._without_owed(topic, lookup), lookup
         if lookup.endpoints:
             self._place_waiting(topic)
         else:
             self._look_again(topic, _LOOK_AGAIN)
+
+    def _without_owed(self, topic: Topic, lookup: Lookup) -> Lookup:
+        """Return *lookup* without new leaders of partitions that have unanswered publishes: they may be refused (YZ-5).
+
+        A silent nsqd, which may refuse them in an hour, is disconnected, so that they have their outcome.
+        """
+        led, owed = topic.lookup.endpoints if topic.lookup else (), set()
+        takers = {each.partition for each in lookup.endpoints if each.partition is not None and each not in led}
+        for destination in self._destinations() if takers else ():
+            partition = destination.endpoint.partition
+            if partition in takers and any(each.topic == topic.name and not each.done() for each in destination.owes()):
+                owed.add(partition)
+                destination.disconnect_if_silent()
+        if not owed:
+            return lookup
+        self._look_again(topic, _FIRST_PAUSE)
+        return lookup.only(lambda each: each in led or each.partition not in owed)
 
     def _round_over(self, topic: Topic) -> None:
         """Where all nsqlookupds fail, what they listed last is the best there is: nsqd refuses what is not its own."""
@@ -192,7 +211,7 @@ class PartitionLeaders:
             return
         wanted = topic.waiting or topic.held or topic.lookup is not listed
         if wanted and not any(each.ok for each in discovery.health().values()):
-            topic.lookup, topic.leaders = listed, None
+            topic.lookup, topic.leaders = self._without_owed(topic, listed), None
             self._place_waiting(topic)
 
     def _agreed(self, topic: Topic, lookup: Lookup) -> Lookup | None:

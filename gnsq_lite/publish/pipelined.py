@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import NotSent
+from gnsq_lite.errors import NotLeaderError, NotSent, NotWritableError
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.lost import interrupted
@@ -26,6 +26,8 @@ MANY = 32
 AT_ONCE = 160
 #: Seconds without a read after which a connection is looked at before something is sent on it (PUB-3).
 STALE = 0.001
+#: nsqd carries out the publishes behind one that it refused so (YZ-8).
+REROUTED = (NotLeaderError, NotWritableError)
 
 
 class PublishOwner(Owner, Protocol):
@@ -47,6 +49,8 @@ class PublishOwner(Owner, Protocol):
 
 class Pipelined(Connection):
     """*pending* are the publishes that were sent; *taken* counts those that nsqd took."""
+
+    outlives = REROUTED
 
     def __init__(
         self,

@@ -50,6 +50,7 @@ class Producer:
             self.rng,
             shunned=shunned,
             find=lambda endpoint: self.destinations.get(endpoint),  # noqa: PLW0108 - it comes later
+            destinations=lambda: list(self.destinations.values()),
             send_to=self._send_to,
             fail=lambda publication, error: self.outcomes.settle(publication, error=error),
             keep=self.keep,

@@ -22,7 +22,7 @@ from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.carrying import carry, pure_carry
 from gnsq_lite.publish.in_threads import InThreads
-from gnsq_lite.publish.pipelined import STALE, PublishOwner
+from gnsq_lite.publish.pipelined import REROUTED, STALE, PublishOwner
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.thread_io import ThreadIO
 
@@ -34,6 +34,8 @@ Queue = list[tuple["Publication | None", bytes]]
 
 class WatchedConnection(Connection):
     """A connection to one nsqd, with what its loop does on it."""
+
+    outlives = REROUTED
 
     __slots__ = (
         *("_queue", "_pending", "_followers", "_sender", "_reader", "_lent", "_ending", "_sends", "_reads"),
