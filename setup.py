@@ -47,7 +47,7 @@ setup(
         Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),
         *(SHARED if sys.platform == "linux" else ()),
     ],
-    install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0,<3"],
+    install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0.2,<3"],
     extras_require={
         "cli": CLI,
         "django": ["Django>=4.2"],

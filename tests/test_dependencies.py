@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -67,6 +68,21 @@ def test_tox_installs_what_sphinx_imports_for_the_reference() -> None:
     tox.read(ROOT / "tox.ini")
     brought = set(re.findall(r"^(\w+)>=", tox["testenv:docs"]["deps"], re.M))
     assert imported() - declared() - TYPES - {"greenlet"} - brought == set()
+
+
+def test_the_line_that_contributors_install_with_brings_what_tox_installs_for_the_suite() -> None:
+    page = (ROOT / "CONTRIBUTING.rst").read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^ +\.venv/bin/pip install (.*)$", page, re.M)
+    editable, checkout, *packages = shlex.split(line)
+    extras = re.fullmatch(r"\.\[([\w,-]+)\]", checkout)
+    assert editable == "-e"
+    assert extras is not None
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    assert set(tox["testenv"]["extras"].split()) <= set(extras[1].split(","))
+    wanted = re.findall(r"^([\w.-]+(?:\[\w+\])?)", tox["testenv"]["deps"].strip(), re.M)
+    assert len(wanted) > 5
+    assert set(wanted) <= set(packages)
 
 
 def test_the_inner_names_of_urllib3_that_the_transport_replaces_are_there() -> None:
