@@ -18,7 +18,7 @@ from urllib.parse import quote
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, printable
 from gnsq_lite.message import Message
-from gnsq_lite.options import Address, format_address
+from gnsq_lite.options import Address, format_address, is_host_name
 from gnsq_lite.policy import sequence as order
 from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.wire import commands
@@ -351,7 +351,7 @@ def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
     port = node.get("tcp_port") if isinstance(node, Mapping) else None
     if isinstance(port, str) and port.isascii() and port.isdigit():
         port = int(port)
-    valid_host = isinstance(host, str) and 0 < len(host) <= 255 and host.isprintable() and " " not in host
+    valid_host = isinstance(host, str) and len(host) <= 255 and is_host_name(host) and " " not in host
     if not valid_host or isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
         shown = f"{_SHORT.repr(host)}, port {_SHORT.repr(port)}" if isinstance(node, Mapping) else _SHORT.repr(node)
         raise HTTPResponseError("lookup", printable(f"a producer without a usable address: {shown}"))

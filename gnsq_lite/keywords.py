@@ -16,7 +16,15 @@ from typing import Any, Literal, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.options import Address, Compression, TLSOptions, format_address, parse_address, shown_address
+from gnsq_lite.options import (
+    Address,
+    Compression,
+    TLSOptions,
+    format_address,
+    is_host_name,
+    parse_address,
+    shown_address,
+)
 
 T = TypeVar("T")
 
@@ -149,7 +157,7 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
     """Return what *read* makes of each address, doubles removed.
 
     A password may hold a comma, and then its halves come as addresses of their own, the first without an "@".  So the
-    error about one address shows it only where none of them has an "@".
+    error about one address shows it only where none of them has an "@", a "?" or a "#".
     """
     if given is None:
         return []
@@ -163,7 +171,7 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
     try:
         return list(dict.fromkeys(read(one) for one in listed))
     except OptionError as error:
-        if "@" not in repr(listed):
+        if shown_address(listed) is listed:
             raise
         why = error.why
     raise OptionError(option, "<hidden>", why)  # out here, so that no context keeps what the first one showed
@@ -174,7 +182,7 @@ def _check_url(text: str, option: str) -> None:
     shown = shown_address(text)
     try:
         url = urlsplit(text)
-        named = bool(url.hostname) and url.port != 0 and "@" not in url.path  # there: a "/" in a password
+        named = is_host_name(url.hostname) and url.port != 0 and "@" not in url.path  # there: a "/" in a password
     except ValueError:
         raise OptionError(option, shown, "is not a URL") from None
     if not named or url.query or url.fragment or not text.isprintable() or " " in text:

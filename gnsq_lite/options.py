@@ -189,7 +189,7 @@ class TLSOptions:
                 raise OptionError(name, path, "must be the name of a file, or None")
         if not isinstance(self.verify, bool):  # None must not turn it off
             raise OptionError("verify", self.verify, "must be True or False")
-        if self.server_hostname is not None and not _is_host_name(self.server_hostname):
+        if self.server_hostname is not None and not is_host_name(self.server_hostname):
             raise OptionError("server_hostname", self.server_hostname, "must be a host name or an IP address")
 
     def context(self) -> ssl.SSLContext:
@@ -229,7 +229,8 @@ class TLSOptions:
         return OptionError(name, getattr(self, name), why)
 
 
-def _is_host_name(name: object) -> bool:
+def is_host_name(name: object) -> bool:
+    """Whether *name* can be resolved: gevent's resolver prints a traceback for a name such as ".."."""
     try:
         return isinstance(name, str) and name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
@@ -352,8 +353,8 @@ class ConnectionOptions:
 
 
 def shown_address(address: object) -> object:
-    """Return *address*, of any type, for use in an error; what may hold a password is hidden."""
-    return "<hidden>" if "@" in repr(address) else address
+    """Return *address*, of any type, for use in an error; what may hold a password or a token is hidden."""
+    return "<hidden>" if any(c in repr(address) for c in "@?#") else address
 
 
 def parse_address(text: str | Address, *, default_port: int, option: str) -> Address:
@@ -369,6 +370,8 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
         why = "holds several addresses; give a list"
     if not why and (not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host)):
         why = "must name a host as 'host:port', without a scheme or spaces"
+    if not why and not is_host_name(host):
+        why = "an empty part of the host's name, or one of more than 63 characters"
     if not why and not 1 <= port <= 65535:
         why = "the port must be between 1 and 65535"
     if why:

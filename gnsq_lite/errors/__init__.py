@@ -89,10 +89,9 @@ from gnsq_lite.errors.nsqd import (
     TopicNotExistError,
     TouchFailedError,
     UnauthorizedError,
-    cut,
     error_for,
-    printable,
 )
+from gnsq_lite.errors.text import cut, printable
 
 __all__ = [
     "ERROR_CODES",

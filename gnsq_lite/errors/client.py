@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gnsq_lite.errors.text import brief
+
 
 class NSQError(Exception):
     """Root of all errors raised by this library.
@@ -23,9 +25,13 @@ class NSQError(Exception):
 
 
 class OptionError(NSQError, ValueError):
-    """An option is out of range or contradicts another.  Raised at construction."""
+    """An option is out of range or contradicts another.  Raised at construction.
+
+    ``value`` is the option's value; its text, cut, where it is long or holds a URL's user, password or query.
+    """
 
     def __init__(self, name: str, value: object, why: str) -> None:
+        value = brief(value)
         super().__init__(name, value, why)
         self.name, self.value, self.why = name, value, why
 
@@ -37,6 +43,7 @@ class InvalidName(NSQError, ValueError):
     """A topic or channel name that nsqd would refuse (WIRE-6).  Nothing was sent."""
 
     def __init__(self, kind: str, name: object, why: str) -> None:
+        name = brief(name)
         super().__init__(kind, name, why)
         self.kind, self.name, self.why = kind, name, why
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnsq_lite.errors.client import NSQError
+from gnsq_lite.errors.text import MAX_TEXT, escape, mark
 
 
 class NsqdError(NSQError):
@@ -217,42 +218,15 @@ ERROR_CODES: dict[str, type[NsqdError]] = {
 }
 
 
-#: Bytes of a server's text, or characters of any text, that errors, log lines and statistics keep (ERR-2).
-MAX_TEXT = 4096
-
-
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
     """Return the exception for an error frame's body.  Total: any bytes give one (ERR-3).
 
     The text is the server's, up to MAX_TEXT bytes.  Bytes that are not UTF-8 and control characters are escaped, so
     that the text can be logged.
     """
-    text = _escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + _mark(len(body), MAX_TEXT)
+    text = escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + mark(len(body), MAX_TEXT)
     code, _, rest = text.partition(" ")
     kind = ERROR_CODES.get(code, NsqdError)
     if kind is InvalidError and "TLS required" in rest:
         kind = TLSRequiredError
     return kind(code, rest.strip(), address)
-
-
-def printable(text: str) -> str:
-    """Return the first MAX_TEXT characters of *text*, marked if cut, with control characters escaped.
-
-    Text from the network can then neither fill a log nor forge lines in it.
-    """
-    return _escape(text[:MAX_TEXT]) + _mark(len(text), MAX_TEXT)
-
-
-def cut(text: str, most: int = MAX_TEXT) -> str:
-    """Return the first *most* characters of *text*, marked if cut."""
-    return text[:most] + _mark(len(text), most)
-
-
-def _mark(size: int, most: int) -> str:
-    return f" [cut: {most} of {size}]" if size > most else ""
-
-
-def _escape(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

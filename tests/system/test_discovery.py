@@ -331,6 +331,7 @@ def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
 ) -> None:
     cluster = Cluster("one", "two")
     useless = [{"broadcast_address": "x\x1b[2J", "tcp_port": 70000}, {"broadcast_address": "y"}, None]
+    useless += [{"broadcast_address": "..", "tcp_port": 4150}]  # gevent's resolver would print a traceback for it
     listing = {"producers": [useless[0], *producers(A)["producers"], *useless[1:], *producers(B)["producers"]]}
     cluster.says.update(one=listing, two=listing)
     discovery = found.discovery(["one", "two"], fetch=cluster.fetch)
@@ -340,7 +341,7 @@ def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
     assert discovery.health()["one"].ok is True
     assert [record.getMessage() for record in caplog.records] == [
         f"an nsqlookupd lists a producer without a usable address: {shown}; it is left out"
-        for shown in (r"'x\x1b[2J', port 70000", "'y', port None", "None")
+        for shown in (r"'x\x1b[2J', port 70000", "'y', port None", "None", "'..', port 4150")
     ]
 
 

@@ -190,3 +190,29 @@ def test_error_lookup_is_total(body: bytes) -> None:
     assert isinstance(error, NsqdError)
     assert str(error).isprintable()
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://lookup:4161/?token=s3cret",
+        "http://lookup:4161/#s3cret",
+        "http://user:s3cret@lookup:4161",
+        "http://user:pass/s3cret@lookup:4161",
+        ["http://a:4161", "https://user:s3cret@b:4161/x?y"],
+        {"url": "http://lookup:4161/?token=s3cret"},
+    ],
+)
+def test_an_option_error_shows_neither_a_urls_user_nor_its_query(value: object) -> None:
+    error = errors.OptionError("x", value, "is wrong")
+    assert "s3cret" not in f"{error} {error!r} {error.args} {error.value}"
+
+
+def test_an_option_error_shows_the_start_of_a_long_value_and_a_short_one_as_it_is() -> None:
+    for value in ("x" * 10_000, b"x" * 10_000, ["x"] * 10_000, 10**10_000, {"a": {"b": "x" * 10_000}}):
+        error = errors.OptionError("x", value, "is wrong")
+        assert len(f"{error} {error!r}") < 600
+        assert pickle.loads(pickle.dumps(error)).args == error.args
+    assert len(str(errors.InvalidName("topic", "x" * 10_000, "is too long"))) < 300
+    for kept in ("^a?$", 5, None, ["a"], "http://a:1/x"):
+        assert errors.OptionError("x", kept, "is wrong").value is kept
