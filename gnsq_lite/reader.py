@@ -30,8 +30,8 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.io_thread import forget_on_fork, io_loop
+from gnsq_lite.net.forks import forget_on_fork, look_for_fork
+from gnsq_lite.net.io_thread import io_loop
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup

@@ -21,8 +21,8 @@ from gnsq_lite.keywords import (
     with_environment,
 )
 from gnsq_lite.net.addresses import without_credentials
-from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.io_thread import forget_on_fork, io_loop
+from gnsq_lite.net.forks import forget_on_fork, look_for_fork
+from gnsq_lite.net.io_thread import io_loop
 from gnsq_lite.net.nested import WHY, must_not_wait
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
 from gnsq_lite.net.waiting import look_in_loop, run_in_loop, run_or_leave

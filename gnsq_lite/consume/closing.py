@@ -118,29 +118,6 @@ class Closing:
         finally:
             lasting(self._end)
 
-    def leave(self) -> Callable[[], tuple[int, str] | None]:
-        """Give back what is here, as the interpreter exits; return a function that tells how much is still here."""
-        self.begun = True
-        self._refuse()
-        connections = [connection for connection in self._say_cls() if connection.is_open()]
-        self._give_back(connections)
-        shut: set[Subscribed] = set()
-        until = self._clock.now() + _LINGER
-
-        def left() -> tuple[int, str] | None:
-            late = self._clock.now() > until
-            for connection in connections:
-                settled = connection.close_waited and self._is_settled(connection)
-                if (settled or (late and not connection.in_flight.count)) and connection not in shut:
-                    shut.add(connection)
-                    connection.shut_down()  # nsqd reads all of it, and closes
-            count = sum(c.in_flight.count for c in connections if c.is_open())
-            if count or (not late and any(connection.is_open() for connection in connections)):
-                return count, "messages not sent back, which nsqd requeues after msg_timeout"
-            return None
-
-        return left
-
     def _say_cls(self) -> list[Subscribed]:
         """Ask for no more messages, and send back what no handler has begun; return all connections."""
         self._stop_discovery()

@@ -36,7 +36,7 @@ from gnsq_lite.errors import (
     ReqFailedError,
 )
 from gnsq_lite.message import Message, is_expired, send_back
-from gnsq_lite.net.at_exit import leave_at_exit
+from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting
 from gnsq_lite.net.lost import interrupted
@@ -102,7 +102,7 @@ class Consumer:
         self.search = LeaderSearch(loop, self.rng, clock, self._is_read, self._ask)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
-        leave_at_exit(self)
+        close_at_exit(self)
 
     # -- starting
 
@@ -385,9 +385,11 @@ class Consumer:
         self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets, *self.search.tasks()))
         self.ended.settle(error=self.error)
 
-    def leave(self) -> Callable[[], tuple[int, str] | None]:
-        """At the interpreter's exit: no more messages; what is unanswered goes back."""
-        return self.end.leave()
+    def close_for_exit(self, timeout: float) -> int:
+        """Give back at once what is unanswered, and wait for the end; return 0: it has published nothing."""
+        self.end.close(0.0)
+        self.ended.wait(timeout)
+        return 0
 
     def abandon(self) -> None:
         """In a forked child: everything is the parent's."""

@@ -19,7 +19,7 @@ from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.message import Message, TimeLimitExceeded
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import start_native_thread_soon
+from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.handler_times import Act, HandlerTimes, Running
 
@@ -106,14 +106,11 @@ class TimeLimits:
             finally:
                 leave_thread()
 
-        def refused(reason: RuntimeError) -> None:  # nor may on_give_up hold up the loop
+        try:
+            start_native_thread("gnsq_lite-time-limit", answer)  # on_give_up may not block the loop
+        except RuntimeError as reason:  # the system gives no thread
             said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
-
-        try:
-            start_native_thread_soon("gnsq_lite-time-limit", answer, refused)
-        except RuntimeError as reason:
-            refused(reason)
 
     def _error(self) -> TimeLimitExceeded:
         return TimeLimitExceeded(self._settings.limits.time_limit or 0.0)

@@ -1,31 +1,30 @@
 """Detects a forked child: by Python's hook, or by the process id where a fork in C ran no hook.
 
-uWSGI, for one, forks its workers in C.  The parent's threads do not exist in the child, and every object made in the
-parent must learn that before it waits for one of them.
+uWSGI, for one, forks its workers in C.  The parent's threads do not exist in the child, so nothing there may wait for
+one of them.  Each public call compares the process id before it uses what the parent has made.
 """
 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from os import getpid
 from typing import Any, TypeVar
 
 from greenlet import getcurrent
 
-from gnsq_lite.net.os_threads import native_ident, native_sleep
+from gnsq_lite.net.os_threads import native_rlock
 
 T = TypeVar("T")
 
-#: Seconds between two checks whether another thread of the child is done.
-_LOOK = 0.001
-
 _acts: list[Callable[[], None]] = []
-#: The process whose state is up to date.
+_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The process whose state is fresh.
 _pid = getpid()
-#: Which thread takes over in which process.  A lock will not do: a thread of the parent could hold it for ever.
-_claims: dict[int, int] = {}
-_begun: set[int] = set()
+#: A lock for each process: a thread of the parent may have held the parent's at the fork.
+_locks: dict[int, Any] = {}
+_is_resetting = False
 #: The greenlet in which this process was forked; None: it is no forked child.
 _forker: Any = None
 
@@ -35,10 +34,15 @@ def on_fork(act: Callable[[], None]) -> None:
     _acts.append(act)
 
 
+def forget_on_fork(owner: Any) -> None:
+    """Call ``owner.after_fork()`` in a forked child, after the functions of :func:`on_fork`; held weakly."""
+    _owners.add(owner)
+
+
 def look_for_fork() -> None:
-    """Run the registered actions if this is a forked child that has not run them.  Costs one system call."""
+    """Reset the library if this is a forked child in which that was not done.  Costs one system call."""
     if getpid() != _pid:
-        _take_over()
+        _reset()
 
 
 def end_child(call: Callable[..., T], *args: Any) -> T:
@@ -53,23 +57,20 @@ def end_child(call: Callable[..., T], *args: Any) -> T:
             os._exit(0)
 
 
-def _take_over() -> None:
-    global _pid, _forker
-    pid, me = getpid(), native_ident()
-    claimant = _claims.setdefault(pid, me)
-    if claimant != me:
-        while _pid != pid:
-            native_sleep(_LOOK)
-    elif pid not in _begun:
-        _forker = getcurrent()
-        _begun.add(pid)  # what is called below may look for a fork itself
+def _reset() -> None:
+    global _pid, _forker, _is_resetting
+    pid = getpid()
+    with _locks.setdefault(pid, native_rlock()):  # several threads of the child may come here at once
+        if pid == _pid or _is_resetting:  # what is called below may look for a fork itself
+            return
+        _forker, _is_resetting = getcurrent(), True
         try:
             for act in _acts:
                 act()
+            for owner in list(_owners):
+                owner.after_fork()
         finally:
-            _pid = pid
-            _claims.clear()
-            _begun.clear()
+            _is_resetting, _pid = False, pid
 
 
-os.register_at_fork(after_in_child=_take_over)
+os.register_at_fork(after_in_child=_reset)

@@ -11,104 +11,77 @@ The library never monkey-patches.  After a fork the child gets a fresh loop.
 
 from __future__ import annotations
 
-import atexit
 import logging
-import sys
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
 
 from gnsq_lite.blocking_calls import after_fork
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.loop import Loop, has_loop, loop_here
-from gnsq_lite.net.nested import WHY, Holding, holding, holds, is_nested
-from gnsq_lite.net.os_threads import (
-    IN_HUB,
-    interpreter_exit,
-    is_patched,
-    native_held_lock,
-    native_ident,
-    native_lock,
-    park,
-    start_native_thread_soon,
-)
+from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_lock, start_native_thread
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds that the I/O thread has to begin, before another is started in its place.
-_TO_BEGIN = 1.0
+#: Seconds that the I/O thread has to end.
+_TO_END = 1.0
 
 _own: Loop | None = None
 _own_lock = native_lock()
-_after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
-_before_exit: list[Callable[[Loop | None], None]] = []
+#: Held until the I/O thread has ended.
+_ended: Any = native_held_lock()
+_is_exiting = False
 #: The Reader's loop, by the ident of each handler thread.
 _handles_for: dict[int, Loop] = {}
 
 
-@holds
 def io_loop() -> Loop:
     """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
 
-    Raises ClosedError where the interpreter is too far gone to start a thread, NSQError where the system gives none,
-    TimeoutError in the middle of a start.
+    Raises NSQError where the system gives no thread, ClosedError once Python exits.
     """
     look_for_fork()
     if is_patched():
         return _handles_for.get(native_ident()) or loop_here()
     global _own
-    if _own is not None:
-        return _own
-    if holding and is_nested():
-        raise TimeoutError(WHY)
-    with Holding(), _own_lock:
+    with _own_lock:
+        if _is_exiting:  # a thread that is started now never runs
+            raise ClosedError("the interpreter is exiting: no I/O thread can be started")
         if _own is None:
-            if sys.is_finalizing():  # a thread that is started now never runs
-                raise interpreter_exit.error()
             _own = _start_own()
         return _own
 
 
 def _start_own() -> Loop:
-    """Start the thread, and another as long as none has begun: what is aimed at one may hit before its first line."""
     made: list[Loop] = []
-    refused: list[RuntimeError] = []
-    ready = native_held_lock()
+    ready, ended = native_held_lock(), _ended
 
     def run() -> None:
-        loop = loop_here(keep_alive=True)
-        while True:  # for good
-            try:
-                if not made:
-                    made.append(loop)
-                if made[0] is not loop:  # so late that another came in its place
-                    loop.hub.destroy(destroy_loop=True)
-                    return
-                if ready.locked():
-                    ready.release()
-                loop.hub.switch()
-            except BaseException:  # raised in this thread from outside; all Readers and Writers need it
-                with suppress(Exception):
-                    log.exception("the I/O thread goes on")
-
-    def refuse(error: RuntimeError) -> None:
-        refused.append(error)
-        ready.release()
-
-    while not made:
         try:
-            start_native_thread_soon("gnsq_lite-io", run, refuse)
-        except RuntimeError as error:
-            refused.append(error)
-        else:
-            ready.acquire(True, _TO_BEGIN)
-        if refused and not made:
-            raise NSQError(f"the I/O thread cannot be started: {refused[0]}") from refused[0]
+            made.append(loop_here(keep_alive=True))
+        finally:
+            ready.release()
+        made[0].run()
+        ended.release()
+
+    try:
+        start_native_thread("gnsq_lite-io", run)
+    except RuntimeError as error:
+        raise NSQError(f"the I/O thread cannot be started: {error}") from error
+    ready.acquire()
+    if not made:
+        raise NSQError("the I/O thread cannot be started: see its traceback on standard error")
     return made[0]
+
+
+def stop_io_thread() -> None:
+    """Stop the library's I/O thread, if there is one, and wait until it has ended.  For good: Python exits."""
+    global _is_exiting
+    _is_exiting = True
+    if _own is not None:
+        _own.stop()
+        _ended.acquire(True, _TO_END)
 
 
 def enter_thread(loop: Loop) -> None:
@@ -132,52 +105,13 @@ def loop_of_handlers() -> Loop | None:
     return _handles_for.get(native_ident())
 
 
-def forget_on_fork(thing: Any) -> None:
-    """Call ``thing.after_fork()`` in a forked child; held weakly."""
-    _after_fork.add(thing)
-
-
-def before_exit(act: Callable[[Loop | None], None]) -> None:
-    """Have *act* called at the interpreter's exit, with the library's own loop if there is one, which still runs."""
-    _before_exit.append(act)
-
-
 def _in_child() -> None:
-    global _own, _own_lock
+    global _own, _own_lock, _ended
     if _own is not None:
         _own.gone = True
-    _own, _own_lock = None, native_lock()
-    interpreter_exit.forget()
+    _own, _own_lock, _ended = None, native_lock(), native_held_lock()
     _handles_for.clear()
-    for thing in list(_after_fork):
-        thing.after_fork()
 
 
 on_fork(after_fork)
 on_fork(_in_child)
-
-
-def act_before_exit() -> None:
-    """Do what :func:`before_exit` was given."""
-    look_for_fork()
-    for act in _before_exit:
-        act(_own)
-
-
-def _at_exit() -> None:
-    """Let all leave, then stop the thread."""
-    try:
-        act_before_exit()
-    finally:
-        _stop(_own)
-
-
-def _stop(loop: Loop | None) -> None:
-    if loop is None:
-        return
-    park((loop.call_soon, IN_HUB))
-    loop.stopped = True
-    interpreter_exit.begin()
-
-
-atexit.register(_at_exit)

@@ -15,6 +15,7 @@ import gevent
 from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
+from gnsq_lite.errors import ClosedError
 from gnsq_lite.net.os_threads import native_ident
 
 log = logging.getLogger("gnsq_lite.net")
@@ -47,8 +48,10 @@ class Loop:
         self.ident = native_ident()
         #: Whether its thread belongs to the parent: in a forked child it does not run any more.
         self.gone = False
-        #: Whether the interpreter is exiting, and its thread was stopped for good.
+        #: Whether Python exits and the library's own thread was stopped.
         self.stopped = False
+        #: The greenlet that :meth:`run` was called in.
+        self._runner: Any = None
         #: Whether it is the library's own, in a thread of its own, and all other threads are the callers'.
         self.is_shared = keep_alive
         self.soon: Callable[..., Any] = hub.loop.run_callback
@@ -68,6 +71,28 @@ class Loop:
     def is_here(self) -> bool:
         """Whether the caller runs in this loop's thread."""
         return native_ident() == self.ident
+
+    def check(self) -> None:
+        """Raise ClosedError where the loop's thread does not run: in a forked child, and when Python exits."""
+        if self.gone:
+            raise ClosedError("this belongs to the parent process; make one in the child")
+        if self.stopped:
+            raise ClosedError("the interpreter is exiting: its I/O thread has stopped")
+
+    def run(self) -> None:
+        """Run the hub until :meth:`stop`; in the first greenlet of the loop's thread."""
+        self._runner = getcurrent()
+        while not self.stopped:
+            try:
+                self.hub.switch()
+            except BaseException:  # a greenlet of the program's raised SystemExit, for one
+                log.exception("the I/O thread goes on")
+        self.hub.destroy(destroy_loop=True)
+
+    def stop(self) -> None:
+        """Have :meth:`run` return once earlier calls have begun; from another thread."""
+        self.stopped = True
+        self.call_soon(lambda: self.spawn("stop", self.soon, self._runner.switch))
 
     def call_soon(self, act: Callable[[], Any]) -> None:
         """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""

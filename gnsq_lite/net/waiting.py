@@ -15,7 +15,7 @@ from gnsq_lite.errors import ClosedError
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop, loop_here, surely
 from gnsq_lite.net.nested import WHY, holding, is_nested, must_not_wait
-from gnsq_lite.net.os_threads import interpreter_exit, native_held_lock
+from gnsq_lite.net.os_threads import native_held_lock
 
 #: Seconds no wait and no lock outlasts in one go.
 _LONG = 1e6
@@ -53,7 +53,7 @@ class Completion:
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the result, at most *timeout* seconds; return whether it came.  ClosedError: Python exits."""
+        """Wait for the result, at most *timeout* seconds; return whether it came."""
         return self._done or wait_any((self,), timeout)
 
     def result(self, timeout: float | None = None) -> Any:
@@ -68,7 +68,7 @@ class Completion:
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
     """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is.
 
-    Raises ClosedError when Python exits, and TimeoutError at once where the caller would wait for itself.
+    Raises TimeoutError at once where the caller would wait for itself.
     """
     look_for_fork()
     if holding and is_nested():
@@ -76,19 +76,13 @@ def wait_any(completions: Sequence[Completion], timeout: float | None = None) ->
     parking = Parking()
     for each in completions:
         each._wakers.append(parking.wake)
-    interpreter_exit.waits.add(parking)
     try:
-        if interpreter_exit.ident is None and not _is_any_done(completions):
+        if not _is_any_done(completions):
             parking.park(timeout)
     finally:
-        interpreter_exit.waits.discard(parking)
         for each in completions:
             each._wakers.remove(parking.wake)
-    if _is_any_done(completions):
-        return True
-    if interpreter_exit.ident is not None:
-        raise interpreter_exit.error()
-    return False
+    return _is_any_done(completions)
 
 
 def _is_any_done(completions: Sequence[Completion]) -> bool:
@@ -170,8 +164,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     TimeoutError after *timeout* seconds, while *run* goes on, or at once where the caller would wait for itself.
     """
     look_for_fork()
-    if loop.gone:
-        raise ClosedError("this belongs to the parent process; make one in the child")
+    loop.check()
     if holding and is_nested():
         raise TimeoutError(WHY)
     if loop.is_here():

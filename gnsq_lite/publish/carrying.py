@@ -11,7 +11,7 @@ from typing import Any
 
 from gnsq_lite.accelerator import WANTED, do_without
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.os_threads import LEAVES_LOCKS_HELD, enter, native_held_lock, native_lock
+from gnsq_lite.net.os_threads import native_held_lock, native_lock
 
 #: What :func:`carry` returns: nothing was done; the publish has its outcome; it was begun, and the caller goes on.
 NOT_BEGUN, DONE, BEGUN = range(3)
@@ -39,8 +39,6 @@ if WANTED != "python" and sys.platform == "linux":
     else:
         carry, know, is_accelerated = _carry, _know, True
         make_lock = Lock
-        if LEAVES_LOCKS_HELD:
-            Lock.__enter__ = enter  # type: ignore[method-assign]
         on_fork(forget)
 
         def held_lock() -> Any:

@@ -16,7 +16,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.loop import Loop, after_io
 from gnsq_lite.net.nested import WHY, Holding, holding, holds, is_nested, must_not_wait
-from gnsq_lite.net.os_threads import interpreter_exit, native_ident
+from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.carrying import make_lock
 from gnsq_lite.publish.publication import Publication
@@ -168,8 +168,7 @@ class InThreads:
 
     def hand_over(self, publication: Publication) -> None:
         """Leave it to the loop, behind what was handed over before.  Raises ClosedError at the interpreter's exit."""
-        if self._loop.stopped:
-            raise interpreter_exit.error()
+        self._loop.check()
         publication.ask()
         self._entering.append(publication)
         publication.carrier = self

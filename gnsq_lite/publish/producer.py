@@ -17,7 +17,7 @@ from greenlet import getcurrent
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
-from gnsq_lite.net.at_exit import leave_at_exit
+from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting, surely
 from gnsq_lite.policy.rng import Rng
@@ -28,7 +28,7 @@ from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.partition_leaders import PartitionLeaders
-from gnsq_lite.publish.publication import Publication, of_the_parent, outcomes_left
+from gnsq_lite.publish.publication import Publication, of_the_parent
 from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.wire import commands
@@ -87,7 +87,7 @@ class Producer:
         #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
         self.undecided = bool(settings.lookupds) and settings.dialect.is_undecided
         self._discovery: Discovery | None = None
-        leave_at_exit(self)
+        close_at_exit(self)
 
     def _make_gathered(self) -> Gathered:
         return Gathered(
@@ -363,14 +363,19 @@ class Producer:
 
     # -- the end
 
-    def close(self, timeout: float) -> None:
-        """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect; the rest is unknown."""
+    def close(self, timeout: float) -> int:
+        """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect.
+
+        Return how many messages had no outcome by then.
+        """
         self.threads.enter()  # what was published before
         self.closing = True  # before the wait: callers that go on publishing would make it last
         self.outcomes.drain(timeout)
+        left = sum(each.count for each in self._everything() if not each.done())
         if not self.ended:  # closed by somebody else meanwhile
             self.ended = True
             surely(self._end)
+        return left
 
     def _end(self) -> None:
         for destination in self.destinations.values():
@@ -383,9 +388,9 @@ class Producer:
             self._discovery.stop()
         self.loop.kill(self._greenlets)
 
-    def leave(self) -> Callable[[], tuple[int, str] | None]:
-        """At the interpreter's exit: wait for what was published until now."""
-        return outcomes_left(list(self._everything()))
+    def close_for_exit(self, timeout: float) -> int:
+        """Do the same."""
+        return self.close(timeout)
 
     def abandon(self) -> None:
         """In a forked child: connections and outcomes are the parent's."""

@@ -175,8 +175,6 @@ class Publication(Completion, Generic[Outcome]):
             raise TimeoutError(WHY)
         if loop.gone and not self._done:
             raise of_the_parent()
-        if loop.stopped and self.sent and not self._done:
-            raise OutcomeUnknown("it was sent, but the interpreter is exiting: its outcome will remain unknown")
         if timeout is None and loop.is_here() and (greenlet := getcurrent()) is not loop.hub:
             self.wait_in(greenlet)
         else:
@@ -325,16 +323,6 @@ class Publication(Completion, Generic[Outcome]):
 def of_the_parent() -> OutcomeUnknown:
     """Return the error, in a forked child, of what was on its way."""
     return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
-
-
-def outcomes_left(publications: list[Publication]) -> Callable[[], tuple[int, str] | None]:
-    """Return a function that tells how many messages of *publications* have no outcome; None when all have one."""
-
-    def left() -> tuple[int, str] | None:
-        count = sum(each.count or 1 for each in publications if not each.done())
-        return (count, "messages published without an outcome, possibly lost") if count else None
-
-    return left
 
 
 def wait_for_all(publications: list[Publication[Outcome]]) -> Outcome | None:

@@ -68,32 +68,6 @@ def test_a_native_thread_with_a_hub_sleeps_before_a_patched_interpreter_ends() -
 
 
 @pytest.mark.program
-def test_a_users_native_thread_that_waits_in_gevent_sleeps_too_and_one_that_blocks_delays_no_exit() -> None:
-    program = ENDS.replace(
-        'start_hub_thread("t", run)',
-        """
-from gevent import get_hub, monkey
-get_hub()  # two threads that made the first one at once would wait for each other
-start = monkey.get_original("_thread", "start_new_thread")
-def block():
-    get_hub()
-    native_sleep(60.0)
-start(run, ())
-start(block, ())
-while not turns: native_sleep(0.01)
-began = time.monotonic()
-
-@atexit.register
-def runs_first():
-    global began
-    began = time.monotonic()
-""",
-    ).replace("before = len(turns)", "before = len(turns) if time.monotonic() < began + 0.5 else 0")
-    done = python(program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"True 0\n", b"")
-
-
-@pytest.mark.program
 def test_a_patched_interpreter_ends_while_a_native_thread_makes_the_first_hub() -> None:
     done = python(ENDS)
     assert (done.returncode, done.stdout.split()[1:], done.stderr) == (0, [b"0"], b"")

@@ -9,4 +9,4 @@ from gnsq_lite.publish import producer
 
 @pytest.fixture(autouse=True)
 def stays_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "leave_at_exit", lambda core: None)
+    monkeypatch.setattr(producer, "close_at_exit", lambda core: None)

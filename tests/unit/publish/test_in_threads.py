@@ -23,6 +23,9 @@ class Inbox:
     def __init__(self) -> None:
         self.acts: list[Callable[[], Any]] = []
 
+    def check(self) -> None:
+        pass
+
     def call_soon(self, act: Callable[[], Any]) -> None:
         self.acts.append(act)
 
