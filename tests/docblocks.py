@@ -13,7 +13,7 @@ import re
 import signal
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 from gnsq_lite.broker import Broker
 from tests.programs import Program, running, wait_for
+from tests.youzan_broker import YouzanBroker
 
 _BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n(?:\1 +:[^\n]*\n)*\n((?:\1   [^\n]*\n|\n)+)", re.M)
 #: Seconds a program may take, on a busy machine; each is done in one or two.
@@ -126,7 +127,7 @@ def run(path: Path, folder: Path, before: str = "", env: Mapping[str, str] | Non
     found = programs(path)
     serving: list[Program] = []
     with ExitStack() as stack:
-        broker = stack.enter_context(Broker())
+        broker = stack.enter_context(_youzan_broker() if path.stem == "youzan" else Broker())
         for source in found:
             name = f"{path.stem}_line_{source.line}"
             text = local(source.text, broker)
@@ -145,6 +146,15 @@ def run(path: Path, folder: Path, before: str = "", env: Mapping[str, str] | Non
             assert program.ends(LIMIT) == 0, program.output
             assert "Traceback" not in program.output, program.output
     return len(found)
+
+
+@contextmanager
+def _youzan_broker() -> Iterator[Broker]:
+    """Run the servers of the page on Youzan's NSQ, with its topic."""
+    with YouzanBroker(nsqds=2) as broker:
+        broker.youzan.create_topic("orders", partitions=4, ordered=True)
+        broker.youzan.create_channel("orders", "billing")
+        yield broker
 
 
 def _channels(broker: Broker) -> list[dict[str, Any]]:

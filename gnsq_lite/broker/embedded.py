@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gnsq_lite.broker import stats
 from gnsq_lite.broker.fault_script import Faults
@@ -22,9 +22,6 @@ from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.nsqd_http import nsqd_app
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.thread import LoopThread
-from gnsq_lite.broker.youzan import DEFAULTS as YOUZAN_DEFAULTS
-from gnsq_lite.broker.youzan import YouzanNsqd
-from gnsq_lite.broker.youzan_control import YouzanControl, build
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, OptionError
 
@@ -132,7 +129,7 @@ class Broker:
 
     ``with Broker() as broker:`` starts it and stops it.  It runs in one native thread of its own, whether or not the
     process is monkey-patched, so nothing the caller does can hold it up.  Port 0 means any free port; a fixed port is
-    the first node's, the others get the ones after it.  With *youzan* the nsqds are a cluster of Youzan's kind.
+    the first node's, the others get the ones after it.
     Further keywords are the fields of :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and
     bytes.
 
@@ -140,6 +137,9 @@ class Broker:
         OptionError: at construction, nothing listens.
         OSError: from :meth:`start`, a port is taken.
     """
+
+    #: Class of the nsqds; tests derive brokers with other servers.
+    nsqd_type: ClassVar[type[Nsqd]] = Nsqd
 
     def __init__(
         self,
@@ -152,7 +152,6 @@ class Broker:
         nsqds: int = 1,
         lookupd: bool = True,
         lookupds: int = 1,
-        youzan: bool = False,
         **options: Any,
     ) -> None:
         for name, value in (("nsqds", nsqds), ("lookupds", lookupds)):
@@ -163,12 +162,11 @@ class Broker:
             if name not in known:
                 raise OptionError(name, options[name], "is not an option of the broker")
         self.host = host
-        self.options = BrokerOptions(**{**(YOUZAN_DEFAULTS if youzan else {}), **options})
+        self.options = BrokerOptions(**options)
         count = lookupds if lookupd else 0
         self._lookupds = [Lookupd(self.options, SYSTEM_CLOCK, host, _port(lookupd_http_port, n)) for n in range(count)]
-        kind = YouzanNsqd if youzan else Nsqd
-        nodes: list[Any] = [
-            kind(
+        self._nsqds: list[Nsqd] = [
+            self.nsqd_type(
                 n,
                 dataclasses.replace(self.options, node_id=(self.options.node_id + n) % 1024),
                 SYSTEM_CLOCK,
@@ -178,11 +176,9 @@ class Broker:
             )
             for n in range(nsqds)
         ]
-        self._nsqds: list[Nsqd] = nodes
         for nsqd in self._nsqds:
             nsqd.app, nsqd.https_app = nsqd_app(nsqd, encrypted=False), nsqd_app(nsqd)
-        self._youzan = YouzanControl(self.call, *build(nodes, self._lookupds, host)) if youzan and nodes else None
-        self.nodes = [Node(self, nsqd) for nsqd in nodes]
+        self.nodes = [Node(self, nsqd) for nsqd in self._nsqds]
         self.lookupds = [LookupdNode(self, lookupd) for lookupd in self._lookupds]
         self._thread = LoopThread()
         self._pid = 0
@@ -257,13 +253,6 @@ class Broker:
     def node(self) -> Node:
         """The first nsqd."""
         return self.nodes[0]
-
-    @property
-    def youzan(self) -> YouzanControl:
-        """The cluster of a broker made with ``youzan=True``.  Raises OptionError for another."""
-        if self._youzan is None:
-            raise OptionError("youzan", False, "this broker is not a Youzan cluster: make it with Broker(youzan=True)")
-        return self._youzan
 
     @property
     def faults(self) -> Faults:

@@ -32,7 +32,6 @@ class BrokerOptions:
     """What one nsqd of the broker allows.  Each name is nsqd's flag with underscores; the defaults are nsqd's.
 
     ``max_connections`` and ``max_memory`` are the broker's own: limits that keep a test run from taking the machine.
-    ``failover_time`` is, too: a real cluster of Youzan's takes 30 to 90 seconds.
     ``max_memory`` counts bodies that are queued, in flight or deferred, once for each channel that holds them, and 256
     bytes with each.
     """
@@ -84,9 +83,6 @@ class BrokerOptions:
     )
     tombstone_lifetime: float = _range(45.0, 0.0, 86400.0, "nsqlookupd: seconds a tombstone lasts")
 
-    failover_time: float = _range(
-        0.0, 0.0, 3600.0, "of Youzan's cluster: seconds after a leader was killed until another node leads"
-    )
     max_connections: int = _range(10_000, 1, 1_000_000, "connections taken at once, the broker's own limit")
     max_memory: int = _range(
         512 * 1024 * 1024, 0, 2**50, "bytes queued at once, the broker's own limit; beyond it publishing fails"

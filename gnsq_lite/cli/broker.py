@@ -49,7 +49,6 @@ def broker_flags(function: F) -> F:
 @click.option("--nsqlookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
 @click.option("--no-lookupd", is_flag=True, help="Run no nsqlookupd.")
 @click.option("--nsqds", type=click.IntRange(0, 64), default=1, show_default=True, help="nsqds on successive ports.")
-@click.option("--youzan", is_flag=True, help="Speak Youzan's NSQ: make topics at nsqlookupd with /topic/create.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 @broker_flags
 def command(as_json: bool, **flags: Any) -> int:

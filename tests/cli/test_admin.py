@@ -17,6 +17,7 @@ from tests.cli.programs import run as program
 from tests.cli.programs import until
 from tests.conftest import MakeCluster
 from tests.servers import Cluster
+from tests.youzan_broker import YouzanBroker
 
 NOWHERE = "127.0.0.1:1"
 
@@ -164,7 +165,7 @@ def youzan(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "real":
         yield request.getfixturevalue("youzan_lookupd")
         return
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         yield broker.lookupd_http_address
 
 

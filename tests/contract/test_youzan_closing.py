@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.broker import Broker
 from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
+from tests.youzan_broker import YouzanBroker
 
 pytestmark = pytest.mark.rule("CLOSE-1")
 
@@ -19,7 +19,7 @@ SOON = 10.0
 @pytest.mark.rule("YZ-6")
 @pytest.mark.parametrize("failover", [False, True])
 def test_a_message_that_waits_for_its_delay_goes_back_when_the_reader_closes(failover: bool) -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2, ordered=True)
         cluster, failed = Cluster(broker.lookupd_http_address, broker), []
 
@@ -44,7 +44,7 @@ def test_a_message_that_waits_for_its_delay_goes_back_when_the_reader_closes(fai
 
 
 def test_closing_does_not_wait_for_a_leader_that_is_silent() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         cluster, got = Cluster(broker.lookupd_http_address, broker), []
         with a_writer(cluster) as writer:

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, Writer
-from gnsq_lite.broker import Broker
-from gnsq_lite.broker.youzan_session import YouzanSession
 from gnsq_lite.errors import (
     ExtNotSupportedError,
     NotSent,
@@ -27,12 +25,14 @@ from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.messages import PublishReceipt
+from tests.youzan_broker import YouzanBroker
+from tests.youzan_broker.session import YouzanSession
 
 
 class Cluster:
     """What the tests ask of either cluster, over nsqlookupd's HTTP alone."""
 
-    def __init__(self, lookupd: str, broker: Broker | None) -> None:
+    def __init__(self, lookupd: str, broker: YouzanBroker | None) -> None:
         self.lookupd, self.broker = lookupd, broker
 
     def call(self, path: str, method: str = "GET") -> Any:
@@ -97,7 +97,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if request.param == "real":
         yield Cluster(request.getfixturevalue("youzan_lookupd"), None)
         return
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         yield Cluster(broker.lookupd_http_address, broker)
 
 
@@ -145,7 +145,7 @@ def test_every_partition_is_written_in_turn_and_read_on_a_connection_of_its_own(
 @pytest.mark.rule("YZ-3")
 def test_the_named_partitions_alone_are_read_of_an_nsqd_that_is_given() -> None:
     got: list[tuple[int, bytes]] = []
-    with Broker(youzan=True, nsqds=1) as broker:
+    with YouzanBroker(nsqds=1) as broker:
         broker.youzan.create_topic("t", 4)
         reader = Reader(
             "t",
@@ -292,7 +292,7 @@ def test_a_server_that_knows_only_the_older_name_of_the_ordered_sub_is_subscribe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(YouzanSession.verbs, b"SUB_ORDERED")
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2, ordered=True)
         with a_reader(Cluster(broker.lookupd_http_address, broker), "t", print, ordered=True) as reader:
             subscribed(reader, 2)
@@ -335,7 +335,7 @@ def test_a_partition_the_topic_does_not_have_is_refused_before_anything_is_sent(
 
 @pytest.mark.rule("YZ-5")
 def test_a_key_whose_partition_takes_no_writes_fails_typed_and_goes_nowhere_else() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         broker.youzan.set_writable("t", partition_of(b"a", 2), False)
         cluster = Cluster(broker.lookupd_http_address, broker)
@@ -346,7 +346,7 @@ def test_a_key_whose_partition_takes_no_writes_fails_typed_and_goes_nowhere_else
 
 @pytest.mark.rule("YZ-13")
 def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2, ordered=True)
         broker.youzan.create_channel("t", "c")
         cluster, got, mended = Cluster(broker.lookupd_http_address, broker), [], []
@@ -384,7 +384,7 @@ def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() ->
 @pytest.mark.rule("YZ-1")
 @pytest.mark.rule("YZ-2")
 def test_other_lookupds_are_found_and_asked_when_the_configured_one_is_gone() -> None:
-    with Broker(youzan=True, nsqds=2, lookupds=2) as broker:
+    with YouzanBroker(nsqds=2, lookupds=2) as broker:
         broker.youzan.create_topic("t", 1)
         cluster = Cluster(broker.lookupd_http_address, broker)
         with a_writer(cluster) as writer:
@@ -413,7 +413,7 @@ def test_reader_and_writer_find_out_by_themselves_what_they_talk_to(cluster: Clu
 @pytest.mark.rule("YZ-15")
 @pytest.mark.rule("PUB-1")
 def test_a_topic_that_became_ext_takes_headers_before_the_writer_has_looked_again() -> None:
-    with Broker(youzan=True) as broker:
+    with YouzanBroker() as broker:
         broker.youzan.create_topic("t", 1)
         with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
             with pytest.raises(ExtNotSupportedError):
@@ -430,7 +430,7 @@ def test_a_topic_that_is_not_there_is_named_as_the_reason(cluster: Cluster) -> N
 
 @pytest.mark.rule("YZ-15")
 def test_a_topic_that_became_ext_is_read_on_after_the_next_lookup() -> None:
-    with Broker(youzan=True, nsqds=1) as broker:
+    with YouzanBroker(nsqds=1) as broker:
         broker.youzan.create_topic("t", 1)
         cluster, got = Cluster(broker.lookupd_http_address, broker), []
         where: dict[str, Any] = {"lookupd_http_addresses": cluster.lookupd, "lookupd_poll_interval": 1.0}
@@ -448,7 +448,7 @@ def test_a_topic_that_became_ext_is_read_on_after_the_next_lookup() -> None:
 @pytest.mark.rule("YZ-15")
 @pytest.mark.rule("YZ-18")
 def test_a_consumer_that_hears_nothing_after_its_topic_became_ext_connects_anew_with_headers() -> None:
-    with Broker(youzan=True, nsqds=1) as broker:
+    with YouzanBroker(nsqds=1) as broker:
         broker.youzan.create_topic("t", 1)
         got: list[Any] = []
         reader = Reader(

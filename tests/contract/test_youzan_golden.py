@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gnsq_lite.broker import Broker
 from tests.golden.youzan import Conversation
 from tests.golden.youzan import conversation as golden
 from tests.golden.youzan.capture import CONVERSATIONS
+from tests.youzan_broker import YouzanBroker
 
 TOPICS = {
     "gplain": {"partitions": 2},
@@ -28,8 +28,8 @@ DIFFERENT = {
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(youzan=True, nsqds=2) as running:
+def broker() -> Iterator[YouzanBroker]:
+    with YouzanBroker(nsqds=2) as running:
         for name, kinds in TOPICS.items():
             running.youzan.create_topic(name, **kinds)  # type: ignore[arg-type]
         yield running
@@ -108,7 +108,7 @@ def shape(frame: tuple[int, bytes], conversation: Conversation) -> tuple[int, by
     return kind, data
 
 
-def replay(broker: Broker, conversation: Conversation) -> tuple[bytes, bool]:
+def replay(broker: YouzanBroker, conversation: Conversation) -> tuple[bytes, bool]:
     """Send what was sent then; return what came back, and whether the broker closed."""
     leader = broker.youzan.leader(conversation.topic, conversation.partition)
     assert leader is not None
@@ -127,7 +127,7 @@ def replay(broker: Broker, conversation: Conversation) -> tuple[bytes, bool]:
 
 
 @pytest.fixture(scope="module")
-def answers(broker: Broker) -> dict[str, tuple[bytes, bool]]:
+def answers(broker: YouzanBroker) -> dict[str, tuple[bytes, bool]]:
     """All of them, in the order of the capture: what one conversation publishes, a later one may read."""
     return {name: replay(broker, golden(name)) for name in CONVERSATIONS if name not in DIFFERENT}
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.broker import Broker
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.contract.test_youzan_cluster import Cluster, a_writer, until
+from tests.youzan_broker import YouzanBroker
 
 
 @pytest.mark.rule("YZ-4")
 def test_by_load_a_partition_that_owes_an_answer_gets_no_more() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         slow = broker.nodes[broker.youzan.leader("t", 1) or 0]
         with a_writer(Cluster(broker.lookupd_http_address, broker), balance="load") as writer:
@@ -34,7 +34,7 @@ def test_by_load_a_partition_that_owes_an_answer_gets_no_more() -> None:
 
 @pytest.mark.rule("YZ-4")
 def test_by_load_partitions_that_owe_as_much_take_turns() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         with a_writer(Cluster(broker.lookupd_http_address, broker), balance="load") as writer:
             for _ in range(20):
@@ -48,7 +48,7 @@ def test_by_load_partitions_that_owe_as_much_take_turns() -> None:
 @pytest.mark.rule("PUB-2")
 def test_what_is_published_in_the_background_is_retried_until_its_deadline_and_then_told_of() -> None:
     told: list[tuple[str, Any]] = []
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         where: dict[str, Any] = {"lookupd_http_addresses": broker.lookupd_http_address, "dialect": "youzan"}
         with Writer(retries=100, **where) as writer:
@@ -82,7 +82,7 @@ def test_what_is_published_in_the_background_is_retried_until_its_deadline_and_t
 @pytest.mark.rule("PUB-2")
 def test_callbacks_are_called_from_wherever_publishes_are_made() -> None:
     told: list[bytes] = []
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.broker import Broker
 from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.errors import (
     NotLeaderError,
@@ -17,6 +16,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
 from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
+from tests.youzan_broker import YouzanBroker
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.youzan)])
@@ -24,7 +24,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if request.param == "real":
         yield Cluster(request.getfixturevalue("youzan_lookupd"), None)
         return
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         yield Cluster(broker.lookupd_http_address, broker)
 
 
@@ -54,7 +54,7 @@ def test_reader_and_writer_follow_a_leader_and_lose_nothing_nor_the_order_of_a_k
 @pytest.mark.rule("YZ-5")
 @pytest.mark.rule("YZ-8")
 def test_a_partition_without_a_leader_holds_up_its_own_publishes_alone() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         broker.youzan.set_writable("t", 1, False)
         with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
@@ -72,7 +72,7 @@ def test_a_partition_without_a_leader_holds_up_its_own_publishes_alone() -> None
 
 @pytest.mark.rule("YZ-13")
 def test_a_stopped_partition_stays_so_when_its_leader_moves() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2, ordered=True)
         broker.youzan.create_channel("t", "c")
         cluster, tried, errors = Cluster(broker.lookupd_http_address, broker), [], []
@@ -101,7 +101,7 @@ def test_a_stopped_partition_stays_so_when_its_leader_moves() -> None:
 @pytest.mark.rule("YZ-12")
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_leader_that_dies_is_followed_to_the_replica_and_nothing_is_lost(how: str) -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2, replicas=2, ordered=True)
         broker.youzan.create_channel("t", "c")
         cluster, got = Cluster(broker.lookupd_http_address, broker), []
@@ -130,7 +130,7 @@ def test_a_partition_that_had_no_leader_for_a_while_is_read_again_long_before_th
         poke(discovery)
 
     monkeypatch.setattr(Discovery, "poke", counted)
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         cluster, got = Cluster(broker.lookupd_http_address, broker), []
         with a_reader(cluster, "t", lambda m: got.append(m.body)) as reader:
@@ -162,7 +162,7 @@ def test_a_leader_that_says_it_is_none_is_asked_more_and_more_seldom_and_told_of
 
     monkeypatch.setattr(LeaderSearch, "_look_up", at_once)
     monkeypatch.setattr(Connection, "open", refuse)
-    with Broker(youzan=True) as broker:
+    with YouzanBroker() as broker:
         broker.youzan.create_topic("t", 1)
         with a_reader(Cluster(broker.lookupd_http_address, broker), "t", print):
             until(lambda: len(pauses) >= 9)

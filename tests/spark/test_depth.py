@@ -17,6 +17,7 @@ from gnsq_lite.spark.depth import EVERY, ChannelDepth
 from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
+from tests.youzan_broker import YouzanBroker
 
 ASKED: list[Callable[[], None]] = []
 
@@ -63,7 +64,7 @@ def test_a_part_of_the_depth_is_no_depth(broker: Broker) -> None:
 
 
 def test_replicas_are_not_counted_with_the_partitions_that_an_nsqd_leads() -> None:
-    with Broker(youzan=True, nsqds=2) as cluster:
+    with YouzanBroker(nsqds=2) as cluster:
         cluster.youzan.create_topic("t", partitions=3, replicas=2)
         cluster.youzan.create_channel("t", "c")
         with Writer(lookupd_http_addresses=cluster.lookupd_http_address) as writer:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.broker import Broker
 from gnsq_lite.errors import HTTPError, NSQError, OptionError
 from gnsq_lite.spark import logtask
 from gnsq_lite.spark.logcluster import Extent, Leader, LogUnavailable, Mark
@@ -20,6 +19,7 @@ from gnsq_lite.spark.logsource import NsqLogBatchReader, NsqLogStreamReader
 from gnsq_lite.spark.logtask import MOST_WAITING, RangeTask
 from gnsq_lite.spark.options import parse
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError
+from tests.youzan_broker import YouzanBroker
 
 #: Bytes that a body of 10 takes in the embedded broker's log.
 SIZE = 40
@@ -250,8 +250,8 @@ def test_a_message_that_does_not_come_is_no_loss() -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Broker]:
-    with Broker(youzan=True, nsqds=2) as broker:
+def cluster() -> Iterator[YouzanBroker]:
+    with YouzanBroker(nsqds=2) as broker:
         yield broker
 
 
@@ -261,11 +261,11 @@ def with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: True)
 
 
-def source(cluster: Broker, topic: str, **more: str) -> LogOptions:
+def source(cluster: YouzanBroker, topic: str, **more: str) -> LogOptions:
     return parse(LogOptions, {"topic": topic, "lookupdHTTPAddresses": cluster.lookupd_http_address, **more})
 
 
-def publish(cluster: Broker, topic: str, partition: int, first: int, count: int) -> None:
+def publish(cluster: YouzanBroker, topic: str, partition: int, first: int, count: int) -> None:
     with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
         for at in range(first, first + count, 500):
             bodies = [b"%d:%08d" % (partition, n) for n in range(at, min(at + 500, first + count))]
@@ -286,7 +286,9 @@ def wanted(partition: int, count: int, first: int = 0) -> list[bytes]:
 
 @pytest.mark.rule("PIPE-3")
 @pytest.mark.parametrize("kind", [{}, {"ordered": True}, {"ext": True}], ids=["plain", "ordered", "ext"])
-def test_what_was_published_before_anybody_read_is_read_twice_alike(cluster: Broker, kind: dict[str, bool]) -> None:
+def test_what_was_published_before_anybody_read_is_read_twice_alike(
+    cluster: YouzanBroker, kind: dict[str, bool]
+) -> None:
     count = 200 if kind.get("ordered") else 6000  # an ordered one gives out a message at a time
     cluster.youzan.create_topic("clicks", 2, **kind)
     for partition in (0, 1):
@@ -302,7 +304,7 @@ def test_what_was_published_before_anybody_read_is_read_twice_alike(cluster: Bro
 
 @pytest.mark.parametrize("breaks", ["set_channel_offset", "start"])
 def test_a_passage_that_is_never_subscribed_to_leaves_no_channel(
-    cluster: Broker, monkeypatch: pytest.MonkeyPatch, breaks: str
+    cluster: YouzanBroker, monkeypatch: pytest.MonkeyPatch, breaks: str
 ) -> None:
     """nsqd ends an ephemeral channel with its last consumer; one that never had any would keep the log for good."""
     cluster.youzan.create_topic("clicks", 1)
@@ -346,7 +348,7 @@ def streamed(reader: NsqLogStreamReader, offset: dict[str, Any], batches: int) -
 @pytest.mark.rule("PIPE-3")
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
 def test_a_limit_is_refused_by_its_name_where_no_batch_begin_is_told(
-    name: str, cluster: Broker, monkeypatch: pytest.MonkeyPatch
+    name: str, cluster: YouzanBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: False)
     with pytest.raises(OptionError, match=f"^{name}=10: this PySpark does not"):
@@ -354,7 +356,7 @@ def test_a_limit_is_refused_by_its_name_where_no_batch_begin_is_told(
 
 
 @pytest.mark.usefixtures("with_limits")
-def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: Broker) -> None:
+def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 2)
     publish(cluster, "clicks", 0, 0, 300)
     publish(cluster, "clicks", 1, 0, 100)
@@ -371,7 +373,7 @@ def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: Broker) -> None:
 
 
 @pytest.mark.usefixtures("with_limits")
-def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: Broker) -> None:
+def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     publish(cluster, "clicks", 0, 0, 50)
     reader = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest", maxOffsetsPerTrigger="20"))
@@ -384,7 +386,7 @@ def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: Broker) 
 
 @pytest.mark.usefixtures("with_limits")
 def test_a_run_for_some_partitions_keeps_where_the_others_are(
-    cluster: Broker, caplog: pytest.LogCaptureFixture
+    cluster: YouzanBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.youzan.create_topic("clicks", 2)
     for partition in (0, 1):
@@ -401,7 +403,7 @@ def test_a_run_for_some_partitions_keeps_where_the_others_are(
 
 
 @pytest.mark.usefixtures("with_limits")
-def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster: Broker) -> None:
+def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     more = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
     reader = NsqLogStreamReader(source(cluster, "clicks", maxTriggerDelay="1h", **more))
@@ -416,7 +418,7 @@ def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster:
     until(lambda: impatient.latestOffset(offset, None) == {"clicks": {"0": 10 * SIZE}})
 
 
-def test_retention_that_was_faster_ends_the_query_or_is_told_of(cluster: Broker) -> None:
+def test_retention_that_was_faster_ends_the_query_or_is_told_of(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     publish(cluster, "clicks", 0, 0, 100)
     reader = NsqLogStreamReader(source(cluster, "clicks", startingOffsets="earliest"))
@@ -435,7 +437,7 @@ def test_retention_that_was_faster_ends_the_query_or_is_told_of(cluster: Broker)
     assert bodies(rows(batch, batch.partitions())) == [wanted(0, 70, 30)]
 
 
-def test_a_topic_made_anew_under_a_checkpoint_is_a_loss(cluster: Broker) -> None:
+def test_a_topic_made_anew_under_a_checkpoint_is_a_loss(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1)
     publish(cluster, "clicks", 0, 0, 3)
     offset = {"clicks": {"0": 50 * SIZE}}
@@ -450,7 +452,7 @@ def test_a_topic_made_anew_under_a_checkpoint_is_a_loss(cluster: Broker) -> None
 
 
 @pytest.mark.rule("YZ-12")
-def test_a_leader_that_moves_or_dies_amid_a_task_costs_nothing(cluster: Broker) -> None:
+def test_a_leader_that_moves_or_dies_amid_a_task_costs_nothing(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1, replicas=2)
     count = 3 * MOST_WAITING
     publish(cluster, "clicks", 0, 0, count)
@@ -464,7 +466,7 @@ def test_a_leader_that_moves_or_dies_amid_a_task_costs_nothing(cluster: Broker) 
     assert seen == wanted(0, count)
 
 
-def test_a_partition_without_a_leader_waits_in_a_stream_and_fails_a_batch(cluster: Broker) -> None:
+def test_a_partition_without_a_leader_waits_in_a_stream_and_fails_a_batch(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 2)
     for partition in (0, 1):
         publish(cluster, "clicks", partition, 0, 10)
@@ -477,7 +479,7 @@ def test_a_partition_without_a_leader_waits_in_a_stream_and_fails_a_batch(cluste
         batch.partitions()
 
 
-def test_a_topic_that_only_takes_registered_channels_is_read_through_one(cluster: Broker) -> None:
+def test_a_topic_that_only_takes_registered_channels_is_read_through_one(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1, disable_channel_auto_create=True)
     publish(cluster, "clicks", 0, 0, 100)
     reader = NsqLogBatchReader(source(cluster, "clicks", pollTimeoutMs="500"))
@@ -488,7 +490,7 @@ def test_a_topic_that_only_takes_registered_channels_is_read_through_one(cluster
         assert bodies(rows(reader, reader.partitions())) == [wanted(0, 100)]
 
 
-def test_a_topic_nobody_knows_is_told_of(cluster: Broker) -> None:
+def test_a_topic_nobody_knows_is_told_of(cluster: YouzanBroker) -> None:
     for reader in (NsqLogBatchReader(source(cluster, "nobody", connectTimeoutMs="50")),):
         with pytest.raises(LogUnavailable, match="knows of no topic nobody"):
             reader.partitions()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gnsq_lite.broker import Broker
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.receiver import REMEMBERED, ReaderReceiver
 from tests.fakes import FakeClock
+from tests.youzan_broker import YouzanBroker
 
 
 class FakeReader:
@@ -85,7 +85,7 @@ def test_one_that_was_named_is_missed_for_good_and_by_each_reader() -> None:
 
 def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
     """It was for good, while the old leader had others: an AvailableNow query ended with an error half a minute on."""
-    with Broker(youzan=True, nsqds=2) as cluster:
+    with YouzanBroker(nsqds=2) as cluster:
         cluster.youzan.create_topic("t", 4, replicas=2)
         cluster.youzan.create_channel("t", "c")
         given = {"topic": "t", "channel": "c", "spoolDir": "/s", "dialect": "youzan"}

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.broker import Broker
 from gnsq_lite.spark.compat import supports_available_now
 from tests.spark.conftest import spark_session
 from tests.spark.test_session_source import Sink, until
+from tests.youzan_broker import YouzanBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
-def publish(broker: Broker, partition: int, first: int, count: int) -> None:
+def publish(broker: YouzanBroker, partition: int, first: int, count: int) -> None:
     with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
         writer.multipublish("clicks", [b"%d" % n for n in range(first, first + count)], partition=partition)
 
@@ -26,7 +26,7 @@ def publish(broker: Broker, partition: int, first: int, count: int) -> None:
 @pytest.mark.rule("PIPE-3")
 def test_a_log_is_read_from_its_beginning_twice_and_on_from_a_checkpoint(tmp_path: Path) -> None:
     spark = spark_session("local[2]")
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("clicks", 2)
         publish(broker, 0, 0, 600)
         publish(broker, 1, 600, 400)

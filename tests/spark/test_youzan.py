@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.broker import Broker
 from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
 from gnsq_lite.spark.publisher import PayloadWriter, Sink
 from gnsq_lite.spark.stream import NsqStreamReader
+from tests.youzan_broker import YouzanBroker
 
 
 @pytest.fixture
-def cluster() -> Iterator[Broker]:
-    with Broker(youzan=True, nsqds=2) as broker:
+def cluster() -> Iterator[YouzanBroker]:
+    with YouzanBroker(nsqds=2) as broker:
         yield broker
 
 
-def make(cluster: Broker, topic: str, partitions: int, **kinds: bool) -> None:
+def make(cluster: YouzanBroker, topic: str, partitions: int, **kinds: bool) -> None:
     cluster.youzan.create_topic(topic, partitions=partitions, **kinds)
     cluster.youzan.create_channel(topic, "c")
 
 
-def source(cluster: Broker, directory: Path, topic: str, **more: str) -> SourceOptions:
+def source(cluster: YouzanBroker, directory: Path, topic: str, **more: str) -> SourceOptions:
     base = {
         "topic": topic,
         "channel": "c",
@@ -40,7 +40,7 @@ def source(cluster: Broker, directory: Path, topic: str, **more: str) -> SourceO
     return parse(SourceOptions, {**base, **more})
 
 
-def publish(cluster: Broker, topic: str, partitions: int, each: int) -> None:
+def publish(cluster: YouzanBroker, topic: str, partitions: int, each: int) -> None:
     with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
         for number in range(each):
             for partition in range(partitions):
@@ -63,7 +63,7 @@ def collected(reader: NsqStreamReader, wanted: int) -> list[list[dict[str, Any]]
 
 
 @pytest.mark.rule("PIPE-4")
-def test_a_task_has_rows_of_one_topic_partition_in_order(cluster: Broker, tmp_path: Path) -> None:
+def test_a_task_has_rows_of_one_topic_partition_in_order(cluster: YouzanBroker, tmp_path: Path) -> None:
     make(cluster, "plain", 3)
     publish(cluster, "plain", 3, 40)
     reader = NsqStreamReader(source(cluster, tmp_path, "plain"))
@@ -81,7 +81,7 @@ def test_a_task_has_rows_of_one_topic_partition_in_order(cluster: Broker, tmp_pa
     assert orders == {partition: list(range(40)) for partition in range(3)}
 
 
-def test_an_ordered_topic_keeps_its_order_in_both_modes(cluster: Broker, tmp_path: Path) -> None:
+def test_an_ordered_topic_keeps_its_order_in_both_modes(cluster: YouzanBroker, tmp_path: Path) -> None:
     make(cluster, "ordered", 2, ordered=True)
     publish(cluster, "ordered", 2, 15)
     reader = NsqStreamReader(source(cluster, tmp_path, "ordered", ordered="true"))
@@ -112,7 +112,7 @@ def order_of(found: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
     return orders
 
 
-def test_trace_ids_and_headers_are_columns(cluster: Broker, tmp_path: Path) -> None:
+def test_trace_ids_and_headers_are_columns(cluster: YouzanBroker, tmp_path: Path) -> None:
     make(cluster, "ext", 1, ext=True)
     with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
         writer.publish("ext", b"with", headers={"k": "v"}, trace_id=77)
@@ -130,7 +130,7 @@ def test_trace_ids_and_headers_are_columns(cluster: Broker, tmp_path: Path) -> N
     assert without["internalId"] > 0
 
 
-def test_the_sink_publishes_to_partitions(cluster: Broker) -> None:
+def test_the_sink_publishes_to_partitions(cluster: YouzanBroker) -> None:
     import pyarrow as pa
 
     make(cluster, "out", 2)

@@ -20,6 +20,7 @@ from gevent import pywsgi
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ClosedError, OptionError
 from tests.rawclient import RawClient, mpub, pub
+from tests.youzan_broker import YouzanBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -401,7 +402,7 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_killed_leader_is_followed_when_the_time_of_failover_is_over_and_a_stopped_one_at_once(how: str) -> None:
-    with Broker(youzan=True, nsqds=2, failover_time=1.5) as broker:
+    with YouzanBroker(nsqds=2, failover_time=1.5) as broker:
         broker.youzan.create_topic("t", replicas=2)
         first = broker.youzan.leader("t", 0)
         assert first is not None

@@ -18,6 +18,7 @@ from gnsq_lite.broker import Broker
 from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import Stub, stub
 from tests.system.test_reader import wait_for
+from tests.youzan_broker import YouzanBroker
 
 #: KiB: an answer that lists 100,000 nsqds, and they themselves, which are remembered as listed.
 MOST_GROWTH = 200 * 1024
@@ -115,7 +116,7 @@ def test_only_allowed_addresses_are_connected_to_however_they_are_spelled(
 @pytest.mark.parametrize("dialect", ["youzan", "auto"])
 @pytest.mark.parametrize("kind", ["reader", "writer"])
 def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, int]], kind: str, dialect: Any) -> None:
-    with Broker(youzan=True) as broker, stub() as lookupd:
+    with YouzanBroker() as broker, stub() as lookupd:
         broker.youzan.create_topic("t", 1)
         host, port = broker.nodes[0].tcp_address
         gate = Gate((host, port))
@@ -143,7 +144,7 @@ def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, in
 def test_where_all_leaders_are_refused_nothing_is_connected_to_and_a_publish_fails(
     tried: list[tuple[str, int]], dialect: Any
 ) -> None:
-    with Broker(youzan=True) as broker, stub() as lookupd:
+    with YouzanBroker() as broker, stub() as lookupd:
         broker.youzan.create_topic("t", 1)
         partitioned(lookupd, node(*broker.nodes[0].tcp_address))
         where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": Gate()}
@@ -161,7 +162,7 @@ def test_where_all_leaders_are_refused_nothing_is_connected_to_and_a_publish_fai
 @pytest.mark.rule("DISC-6")
 @pytest.mark.rule("YZ-1")
 def test_a_nsqlookupd_that_is_named_is_asked_only_where_it_is_allowed() -> None:
-    with Broker(youzan=True) as broker, stub() as lookupd, stub() as refused, stub() as allowed:
+    with YouzanBroker() as broker, stub() as lookupd, stub() as refused, stub() as allowed:
         broker.youzan.create_topic("t", 1)
         nsqd = broker.nodes[0].tcp_address
         for each in (lookupd, refused, allowed):
@@ -183,7 +184,7 @@ def test_a_nsqlookupd_that_is_named_is_asked_only_where_it_is_allowed() -> None:
 @pytest.mark.parametrize("port", [0, 70000])
 @pytest.mark.parametrize("youzan", [False, True])
 def test_a_registration_of_no_use_hides_no_nsqd(port: int, youzan: bool) -> None:
-    with Broker(youzan=youzan) as broker, stub() as lookupd:
+    with YouzanBroker() if youzan else Broker() as broker, stub() as lookupd:
         if youzan:
             broker.youzan.create_topic("t", 1)
         good = node(*broker.nodes[0].tcp_address)

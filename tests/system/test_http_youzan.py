@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.broker import Broker
 from gnsq_lite.http import LookupdClient, Node, NsqdClient
 from gnsq_lite.options import format_address
 from gnsq_lite.worker import Handler
 from gnsq_lite.worker.depths import LINGER, Depths, Place
 from tests.fakes import FakeClock
+from tests.youzan_broker import YouzanBroker
 
 #: A real cluster refuses changes while it is "unstable", which can last for its check interval of 60 s.
 pytestmark = pytest.mark.timeout(300)
@@ -28,7 +28,7 @@ def lookupd(request: pytest.FixtureRequest) -> Iterator[LookupdClient]:
         with LookupdClient(request.getfixturevalue("youzan_lookupd"), http_timeout=30.0) as client:
             yield client
         return
-    with Broker(nsqds=2, youzan=True) as broker, LookupdClient(broker.lookupd_http_address) as client:
+    with YouzanBroker(nsqds=2) as broker, LookupdClient(broker.lookupd_http_address) as client:
         yield client
 
 

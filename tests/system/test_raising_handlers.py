@@ -18,14 +18,14 @@ import faulthandler, logging, sys, time
 from functools import partial
 import gevent
 from gnsq_lite import Reader, Writer, errors
-from gnsq_lite.broker import Broker
+from tests.youzan_broker import YouzanBroker
 from tests.struck import EachPlace, surviving
 faulthandler.dump_traceback_later(90, exit=True)
 logging.disable()
 address, topic, kind, what, every, share = sys.argv[1:]
 where, by_key = {"nsqd_tcp_addresses": address}, {}
 if kind in ("led", "ordered"):
-    broker = Broker(youzan=True, nsqds=2, msg_timeout=0.3).start()
+    broker = YouzanBroker(nsqds=2, msg_timeout=0.3).start()
     broker.youzan.create_topic(topic, partitions=2, ordered=kind == "ordered")
     where = {"lookupd_http_addresses": broker.lookupd_http_address, "dialect": "youzan", "lookupd_poll_interval": 0.1}
     by_key = {"key": b"a key"}

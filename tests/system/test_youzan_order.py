@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from gnsq_lite import Publication, Writer
-from gnsq_lite.broker import Broker
 from tests.native import native_lock
 from tests.proxy import Proxy
 from tests.system.test_writer import QUICK, wait_for
+from tests.youzan_broker import YouzanBroker
 
 
 class Answers:
@@ -42,7 +42,7 @@ class Answers:
 class Moving:
     """Topic "t" with partitions 0 and 1 on nodes 0 and 1 of three, and a proxy that can delay the answers of node 1."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: YouzanBroker) -> None:
         self.broker, self.answers = broker, Answers()
         broker.youzan.create_topic("t", partitions=2, replicas=2)
         assert [broker.youzan.leader("t", number) for number in (0, 1)] == [0, 1]
@@ -79,7 +79,7 @@ class Moving:
 
 @pytest.fixture
 def moving() -> Iterator[Moving]:
-    with Broker(youzan=True, nsqds=3) as broker:
+    with YouzanBroker(nsqds=3) as broker:
         moving = Moving(broker)
         with moving.proxy:
             yield moving

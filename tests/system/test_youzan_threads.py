@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.broker import Broker
 from gnsq_lite.publish import carrying
 from tests.system.test_plain_threads import Crowd
 from tests.system.test_process_faults import python
 from tests.system.test_writer import QUICK
 from tests.system.test_youzan_writer import Ways
+from tests.youzan_broker import YouzanBroker
 
 #: Two leaders that the Writer knows; what is appended runs in there.
 LED = """
 import threading
 from gnsq_lite import Writer
-from gnsq_lite.broker import Broker
 from tests.native import native_held_lock
-with Broker(youzan=True, nsqds=2) as broker:
+from tests.youzan_broker import YouzanBroker
+with YouzanBroker(nsqds=2) as broker:
     broker.youzan.create_topic("t", partitions=2)
     with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
         for partition in (0, 1):
@@ -114,7 +114,7 @@ class Keyed(Crowd):
                 self._settle(number, body, publication.result)
 
 
-def check(broker: Broker, crowd: Keyed) -> None:
+def check(broker: YouzanBroker, crowd: Keyed) -> None:
     """Each that was said to be there is there once, and those of a key are in their order, in one partition."""
     seen: list[bytes] = []
     of_key: dict[bytes, list[bytes]] = defaultdict(list)
@@ -135,7 +135,7 @@ def check(broker: Broker, crowd: Keyed) -> None:
 @pytest.mark.rule("PUB-2")
 @pytest.mark.rule("YZ-5")
 def test_keyed_publishes_of_threads_are_neither_lost_nor_doubled_over_lost_connections() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         ways = Ways(broker)
         with ways.writer(publish_timeout=20.0) as writer:
             crowd = Keyed(writer, "t", 12)
@@ -154,7 +154,7 @@ def test_keyed_publishes_of_threads_are_neither_lost_nor_doubled_over_lost_conne
 @pytest.mark.rule("YZ-5")
 @pytest.mark.rule("YZ-8")
 def test_keyed_publishes_of_threads_keep_their_order_while_leaders_move() -> None:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", partitions=2, replicas=2)
         with Writer(
             lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan", publish_timeout=20.0, **QUICK

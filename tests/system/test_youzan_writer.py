@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.broker import Broker
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.hashing import partition_of
 from tests.native import native_lock
 from tests.proxy import Proxy
+from tests.youzan_broker import YouzanBroker
 
 QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 
@@ -21,7 +21,7 @@ QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 class Ways:
     """A cluster of two nodes, partition n of ``t`` led by node n, and a proxy before each node."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: YouzanBroker) -> None:
         self.broker = broker
         broker.youzan.create_topic("t", partitions=2)
         nodes = sorted(set(broker.nsqd_tcp_addresses))
@@ -44,7 +44,7 @@ class Ways:
 
 @pytest.fixture
 def ways() -> Iterator[Ways]:
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         ways = Ways(broker)
         assert ways.leader(0) != ways.leader(1)
         try:

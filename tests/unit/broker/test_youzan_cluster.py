@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gnsq_lite.broker.options import BrokerOptions
-from gnsq_lite.broker.youzan_cluster import Cluster
 from tests.fakes import FakeClock
+from tests.youzan_broker.cluster import Cluster
 
 
 def cluster_of(nodes: int, *, replica: int = 2) -> tuple[Cluster, FakeClock]:

@@ -8,15 +8,17 @@ from typing import Any
 import gevent
 
 from gnsq_lite.broker.lookupd import Lookupd
-from gnsq_lite.broker.youzan import Directory, YouzanNsqd
-from gnsq_lite.broker.youzan_cluster import Cluster, ClusterRefused, Seat
-from gnsq_lite.broker.youzan_http import lookupd_app, nsqd_app
 from gnsq_lite.errors import OptionError
+from tests.youzan_broker.cluster import Cluster, ClusterRefused, Seat
+from tests.youzan_broker.http import lookupd_app, nsqd_app
+from tests.youzan_broker.nsqd import Directory, YouzanNsqd
 
 
-def build(nodes: list[YouzanNsqd], lookupds: list[Lookupd], host: str) -> tuple[Cluster, Directory]:
+def build(
+    nodes: list[YouzanNsqd], lookupds: list[Lookupd], host: str, failover_time: float
+) -> tuple[Cluster, Directory]:
     """Make one cluster of *nodes* and *lookupds*."""
-    cluster = Cluster(len(nodes), nodes[0].options, nodes[0].clock)
+    cluster = Cluster(len(nodes), nodes[0].options, nodes[0].clock, failover_time)
     directory = Directory(cluster, nodes, lookupds, host)
     for node in nodes:
         node.join(cluster)

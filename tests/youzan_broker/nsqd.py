@@ -1,8 +1,7 @@
-"""A cluster of Youzan's kind in the broker: ``Broker(youzan=True, nsqds=2)``.
+"""One nsqd of a Youzan cluster, and how nsqlookupd lists the nodes.
 
 Partitions have leaders on the nodes; nsqlookupd knows ``access``, ``metainfo`` and ``/listlookup``.  Topics are made
-with :mod:`gnsq_lite.broker.youzan_control` or over HTTP, never by PUB or SUB.  There is no replication behind it: a
-replica is a node that may become the leader, and the log moves with the leadership.
+with :mod:`tests.youzan_broker.control` or over HTTP, never by PUB or SUB.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.session import Session
 from gnsq_lite.broker.tcp import AcceptedConnection
-from gnsq_lite.broker.youzan_cluster import Cluster
-from gnsq_lite.broker.youzan_session import YOUZAN_VERSION, YouzanSession
+from tests.youzan_broker.cluster import Cluster
+from tests.youzan_broker.session import YOUZAN_VERSION, YouzanSession
 
 #: What these servers have where nsqd 1.3.0 has another default; seconds.
 DEFAULTS: dict[str, Any] = {
@@ -48,7 +47,7 @@ class YouzanNsqd(Nsqd):
     def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
         """Stop: its partitions go to another replica, later where it is killed, or have no leader."""
         if self.running:
-            self.cluster.node_down(self.number, self.options.failover_time if abrupt else 0.0)
+            self.cluster.node_down(self.number, self.cluster.failover_time if abrupt else 0.0)
         super().stop(abrupt=abrupt, stay_registered=stay_registered)
 
     def ports(self) -> dict[str, int]:

@@ -17,9 +17,9 @@ from gnsq_lite.broker.ports import Transport
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import CLOSING, INIT, SUBSCRIBED, Server
 from gnsq_lite.broker.topics import PutRefused, is_valid_name
-from gnsq_lite.broker.youzan_cluster import Cluster, ClusterTopic, Seat
-from gnsq_lite.broker.youzan_headers import cut_header, passes, trace_of
-from gnsq_lite.broker.youzan_log import PartitionChannel, PartitionMessage
+from tests.youzan_broker.cluster import Cluster, ClusterTopic, Seat
+from tests.youzan_broker.headers import cut_header, passes, trace_of
+from tests.youzan_broker.log import PartitionChannel, PartitionMessage
 
 YOUZAN_VERSION = "0.3.7-HA.1.13.0"
 

@@ -11,9 +11,9 @@ from typing import Any
 from gnsq_lite.broker import gojson
 from gnsq_lite.broker.http import App, HTTPFailure, Request
 from gnsq_lite.broker.topics import is_valid_name
-from gnsq_lite.broker.youzan import Directory, YouzanNsqd
-from gnsq_lite.broker.youzan_cluster import Cluster, ClusterRefused, Seat
-from gnsq_lite.broker.youzan_session import YOUZAN_VERSION
+from tests.youzan_broker.cluster import Cluster, ClusterRefused, Seat
+from tests.youzan_broker.nsqd import Directory, YouzanNsqd
+from tests.youzan_broker.session import YOUZAN_VERSION
 
 _JSON = "application/json; charset=utf-8"
 _V1 = "vnd.nsq; version=1.0"

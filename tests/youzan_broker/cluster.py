@@ -12,8 +12,8 @@ from typing import Any
 
 from gnsq_lite.broker.channels import Shared
 from gnsq_lite.broker.options import BrokerOptions
-from gnsq_lite.broker.youzan_log import Partition, PartitionMessage
 from gnsq_lite.clock import Clock
+from tests.youzan_broker.log import Partition, PartitionMessage
 
 MAX_PARTITIONS = 255
 TAG_KEY = "##client_dispatch_tag"
@@ -64,8 +64,8 @@ class ClusterTopic:
 class Cluster:
     """All topics of a cluster of nodes, numbered from 0.  Used in the broker's thread."""
 
-    def __init__(self, nodes: int, options: BrokerOptions, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, nodes: int, options: BrokerOptions, clock: Clock, failover_time: float = 0.0) -> None:
+        self.clock, self.failover_time = clock, failover_time
         self.topics: dict[str, ClusterTopic] = {}
         self.up: set[int] = set()
         self.shared = Shared(options)
