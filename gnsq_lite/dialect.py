@@ -233,6 +233,17 @@ class Dialect(Protocol):
         """Bytes that each body of a batch takes beside its own and its size."""
         return 0
 
+    def check_place(self, key: bytes | None, partition: int | None) -> None:
+        """Raise OptionError for a key or partition that no topic has."""
+        return
+
+    def check(self, request: PublishRequest, most: int) -> PublishRequest:
+        """Return *request* with its headers encoded; *most* is the size of the largest message.
+
+        Raises OptionError, MessageTooLarge for what nsqd would refuse whatever the topic is.
+        """
+        return request
+
     def prepare(self, request: PublishRequest) -> PublishRequest:
         """Return *request* with what stays the same however often it is sent."""
         return request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import getpid
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -113,7 +114,9 @@ class Writer(Generic[Outcome]):
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
-        self._own: WriterOptions = own
+        self._nsqd_max_msg_size = own.max_msg_size
+        #: nsqd counts what the dialect sends beside each body.
+        self._own: WriterOptions = replace(own, max_msg_size=own.max_msg_size - self._dialect.batch_extra)
         self._packs = self._dialect.pack is not None
         self._settings = ProducerSettings(
             dialect=self._dialect,
@@ -178,8 +181,10 @@ class Writer(Generic[Outcome]):
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
             if core.routed:
-                seconds = self._own.publish_timeout
-                return core.publish_led(topic, body, seconds, key_bytes(key), partition)  # type: ignore[no-any-return]
+                key, seconds = key_bytes(key), self._own.publish_timeout
+                if key is not None or partition is not None:
+                    self._dialect.check_place(key, partition)
+                return core.publish_led(topic, body, seconds, key, partition)  # type: ignore[no-any-return]
             if key is None and partition is None:
                 return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
         core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
@@ -256,6 +261,7 @@ class Writer(Generic[Outcome]):
         if asks or self._dialect.pack is not None or self._dialect.needs_route(""):
             batch = batch_of(self._dialect, topic, listed, headers, trace_ids)
             commands.check_bodies(batch.bodies, self._own.max_msg_size)
+            self._dialect.check(batch.request(topic, key_bytes(key), partition), self._nsqd_max_msg_size)
             asks = asks or batch.headers is not None
         else:
             whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
@@ -375,7 +381,7 @@ class Writer(Generic[Outcome]):
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
             request.defer = check_number("defer", defer, *DEFER) if defer else 0.0
-            self._ask(core, publication, request)
+            self._ask(core, publication, self._dialect.check(request, self._nsqd_max_msg_size))
         return core, publication
 
     def _ask(self, core: Producer, publication: Publication, request: PublishRequest) -> None:

@@ -31,6 +31,7 @@ from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.policy.sequence import Sequence as Sequencer
+from gnsq_lite.wire.constants import MAX_INT32
 from gnsq_lite.youzan.constants import VERSION_MARK
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
@@ -173,7 +174,7 @@ class AutoDialect(Dialect):
                 if getattr(request, name) is not None:
                     why = "needs Youzan's NSQ, and no server has shown to be that: pass dialect='youzan'"
                     raise OptionError(name, getattr(request, name), why)
-        return dialect.encode(request, endpoint, route)
+        return dialect.encode(dialect.check(request, MAX_INT32), endpoint, route)
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
         """As Youzan's, which knows plain NSQ's too.  Raises ProtocolError."""

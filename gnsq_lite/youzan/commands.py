@@ -1,4 +1,4 @@
-"""What a client of Youzan's NSQ sends beyond plain NSQ's commands; all is checked before a byte exists.
+"""What a client of Youzan's NSQ sends beyond plain NSQ's commands.
 
 Sources: nsqdserver/protocol_v2.go:419 @0.3.7-HA.1.13.0, go-nsq/command.go.  Sizes are big-endian 32-bit numbers.
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Literal
+from typing import Literal
 
-from gnsq_lite.errors import InvalidBody, OptionError
+from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.commands import check_bodies, check_body, listed, multipublish_body, multipublish_packed
 from gnsq_lite.wire.names import check_channel, check_topic
-from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_PARTITIONS
+from gnsq_lite.youzan.constants import MAX_PARTITIONS
 from gnsq_lite.youzan.headers import check_trace_id
 
 _size = Struct(">I").pack
@@ -151,7 +151,6 @@ def multipublish_trace(
     """
     checked = check_bodies(bodies)
     ids = [trace_ids] * len(checked) if isinstance(trace_ids, int) else list(trace_ids)
-    _check_count("trace_ids", ids, checked)
     parts = [_u64(check_trace_id(one)) + body for one, body in zip(ids, checked, strict=True)]
     return _head(b"MPUB_TRACE", topic, partition) + multipublish_body(parts)
 
@@ -162,9 +161,7 @@ def publish_ext(topic: str, body: bytes, header: bytes, partition: int | None = 
     Answered with OK, or with a trace reply where the header has a trace id.  Raises as :func:`publish`.
     """
     check_body(body)
-    if not header:
-        raise OptionError("headers", header, "must be a JSON object; PUB_EXT without one is refused by nsqd")
-    payload = _with_header(header, body)
+    payload = _u16(len(header)) + header + body
     return _head(b"PUB_EXT", topic, partition) + _size(len(payload)) + payload
 
 
@@ -177,20 +174,8 @@ def multipublish_ext(
     :func:`publish`.
     """
     checked = check_bodies(bodies)
-    _check_count("headers", headers, checked)
-    parts = [_with_header(header, body) for header, body in zip(headers, checked, strict=True)]
+    parts = [_u16(len(header)) + header + body for header, body in zip(headers, checked, strict=True)]
     return _head(b"MPUB_EXT", topic, partition) + multipublish_body(parts)
-
-
-def _with_header(header: bytes, body: bytes) -> bytes:
-    if len(header) > MAX_HEADER_BYTES:
-        raise OptionError("headers", f"<{len(header)} bytes>", f"must be at most {MAX_HEADER_BYTES} bytes")
-    return _u16(len(header)) + header + body
-
-
-def _check_count(what: str, given: Sequence[Any], bodies: Sequence[bytes]) -> None:
-    if len(given) != len(bodies):
-        raise InvalidBody(f"{len(bodies)} bodies and {len(given)} {what}")
 
 
 @lru_cache(10_000, typed=True)  # True is no 1

@@ -14,8 +14,8 @@ MAX_UINT64: Final = 2**64 - 1
 #: Bytes an ext header may have: nsqd reads one back at 29 + its length, a uint16 that overflows, and panics; at each
 #: delivery, after each restart.  nsqd/message.go:436
 MAX_HEADER_BYTES: Final = 65535 - 29
-#: Bytes that say how long the ext header of a publish is.
-HEADER_SIZE_LENGTH: Final = 2
+#: Bytes that an ext header takes beside its JSON: its size (2), and the ext version that nsqd stores.
+HEADER_EXTRA: Final = 3
 #: Bytes after a message's id where SUB_ADVANCED or SUB_ORDERED was sent: queue offset (8), raw size (4).
 TAIL_LENGTH: Final = 12
 #: Ext versions: none; a tag of old servers, with JSON's layout; JSON.  internal/ext/ext.go

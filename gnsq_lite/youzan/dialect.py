@@ -15,12 +15,12 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role
 from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
-from gnsq_lite.options import Address
 from gnsq_lite.policy.leaders import Leaders
+from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.compression import CODEC_KEY, pack
-from gnsq_lite.youzan.constants import HEADER_SIZE_LENGTH, TRACE_ID_LENGTH
+from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.lookupds import LookupSet
@@ -64,9 +64,8 @@ class YouzanDialect(Dialect):
 
     # -- discovery
 
-    def lookup_path(self, topic: str, role: Role) -> str:
-        """``/lookup`` with access and metainfo (YZ-2)."""
-        return lookup_path(topic, role)
+    lookup_path = staticmethod(lookup_path)
+    parse_lookupds = staticmethod(parse_lookupds)
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return an endpoint per partition: those that are to be read, or all that take writes (YZ-3)."""
@@ -124,10 +123,6 @@ class YouzanDialect(Dialect):
     def lookupd_members(self, seeds: Iterable[str], clock: Clock) -> LookupSet:
         """Return the policy of which nsqlookupds to ask, for discovery (YZ-1)."""
         return LookupSet(seeds, clock)
-
-    def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
-        """Return their HTTP addresses.  Raises HTTPResponseError."""
-        return parse_lookupds(data)
 
     def layout_of(self, topic: str) -> TopicLayout:
         """Return what nsqlookupd said last of *topic*; an empty layout before."""
@@ -224,7 +219,6 @@ class YouzanDialect(Dialect):
 
         Raises PartitionUnavailable, NotSent, OptionError; nothing was sent.
         """
-        self._check(request)
         if request.key is None and request.partition is None:
             return self._chooser.in_turn(request.topic, endpoints)
         layout = route.meta if route is not None and isinstance(route.meta, TopicLayout) else EMPTY
@@ -241,9 +235,29 @@ class YouzanDialect(Dialect):
             return None
         return self._chooser.leaders(topic, route.meta)
 
-    def _check(self, request: PublishRequest) -> None:
+    def check_place(self, key: bytes | None, partition: int | None) -> None:
+        """Raise OptionError for what no topic has."""
+        self._chooser.check(key, partition)
+
+    def check(self, request: PublishRequest, most: int) -> PublishRequest:
+        """Return *request* with its headers encoded; nsqd counts headers and trace ids as parts of messages.
+
+        Raises OptionError, MessageTooLarge.  nsqdserver/protocol_v2.go:1578
+        """
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
+        self._chooser.check(request.key, request.partition)
+        if request.headers is not None:
+            request = replace(request, batch_headers=(encode_headers(request.headers, self._trace_id(request)),))
+        if request.trace_id is not None:
+            check_trace_id(request.trace_id)
+        traced = self.options.trace or request.trace_id is not None or request.trace_ids is not None
+        beside: Iterable[int] = itertools.repeat(TRACE_ID_LENGTH if traced else 0)
+        if request.batch_headers is not None:
+            beside = (HEADER_EXTRA + len(header) for header in request.batch_headers)
+        for body, extra in zip(request.bodies, beside, strict=False):
+            check_body(body, most - extra)
+        return request
 
     @property
     def balances_load(self) -> bool:
@@ -276,7 +290,7 @@ class YouzanDialect(Dialect):
             return None, checked, TRACE_ID_LENGTH
         ids: Iterable[int | None] = itertools.repeat(None) if checked is None else checked
         encoded = [self._encoded(header, trace_id) for header, trace_id in zip(headers, ids, strict=False)]
-        return encoded, None, HEADER_SIZE_LENGTH
+        return encoded, None, HEADER_EXTRA
 
     def _encoded(self, headers: Mapping[str, Any] | None, trace_id: int | None) -> bytes:
         if trace_id is None and self.options.trace and not has_trace_id(headers):
@@ -290,16 +304,14 @@ class YouzanDialect(Dialect):
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """PUB, PUB_TRACE, PUB_EXT or the batch form of each (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
-        self._check(request)
         topic, partition, trace_id = request.topic, endpoint.partition, self._trace_id(request)
-        if request.batch_headers is not None:
+        if request.batch_headers is not None and request.batch:
             self._check_takes_headers(request, route)
             return commands.multipublish_ext(topic, request.bodies, request.batch_headers, partition)
+        if request.batch_headers is not None:
+            return commands.publish_ext(topic, request.bodies[0], request.batch_headers[0], partition)
         if request.trace_ids is not None:
             return commands.multipublish_trace(topic, request.bodies, partition, request.trace_ids)
-        if request.headers is not None:
-            headers = encode_headers(request.headers, trace_id)
-            return commands.publish_ext(topic, request.bodies[0], headers, partition)
         if trace_id is None:
             if request.batch:
                 return commands.multipublish(topic, request.bodies, partition)
@@ -323,6 +335,4 @@ class YouzanDialect(Dialect):
         """Return the :class:`PublishReceipt` of a traced publish (YZ-9); None for OK.  Raises ProtocolError."""
         return None if body == OK else parse_trace_reply(body)
 
-    def should_reroute(self, error: NsqdError) -> bool:
-        """Whether the partition's leader is to be looked up again (YZ-8)."""
-        return should_reroute(error)
+    should_reroute = staticmethod(should_reroute)

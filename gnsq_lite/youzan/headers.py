@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_TAG, MAX_UINT64, RESERVED, TAG_KEY, TRACE_ID_KEY
 
+#: Levels of objects and arrays that nsqd's JSON parser accepts.
+_MAX_LEVELS = 300
 # internal/ext/ext.go:20; the server does not check it, its own client does
 _TAG = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
+_STRINGS, _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"'), re.compile(rb"[][{}]").findall
 
 
 def check_tag(tag: object, option: str = "tag") -> str:
@@ -34,7 +38,8 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
     """Return the JSON of *headers*, with *trace_id* under its key where one is given.
 
     Raises OptionError for what is no JSON object of string keys, for a bad tag or trace id among the keys, for other
-    keys that start with ``##`` (the server's own), and for more than 65506 bytes, of which nsqd would die.
+    keys that start with ``##`` (the server's own), for more than 65506 bytes, which make nsqd panic, and for more than
+    300 levels.
     """
     if not isinstance(headers, Mapping):
         raise OptionError("headers", headers, "must be a mapping of names to JSON values")
@@ -56,6 +61,10 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
         raise OptionError("headers", headers, f"cannot be written as JSON: {error}") from None
     if len(data) > MAX_HEADER_BYTES:
         raise OptionError("headers", f"<{len(data)} bytes of JSON>", f"must be at most {MAX_HEADER_BYTES} bytes")
+    if data.count(b"[") + data.count(b"{") > _MAX_LEVELS:
+        levels = accumulate(1 if sign in b"[{" else -1 for sign in _NESTING(_STRINGS.sub(b"", data)))
+        if max(levels) > _MAX_LEVELS:
+            raise OptionError("headers", f"<{len(data)} bytes of JSON>", f"must have at most {_MAX_LEVELS} levels")
     return data
 
 

@@ -96,12 +96,12 @@ def parse_layout(document: Any) -> TopicLayout:
     )
 
 
-def parse_lookupds(document: Any) -> tuple[Address, ...]:
+def parse_lookupds(data: Any) -> tuple[Address, ...]:
     """Return the HTTP addresses of ``/listlookup``, the leader first; none where nsqlookupd is in no cluster.
 
     Raises HTTPResponseError.
     """
-    data = _data(document)
+    data = _data(data)
     if data is None:
         return ()
     if not isinstance(data, Mapping):

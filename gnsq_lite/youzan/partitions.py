@@ -40,6 +40,15 @@ class PartitionChooser:
         self._mapping: KeyMapping = mapping
         self._turns: defaultdict[str, Iterator[int]] = defaultdict(count)
 
+    def check(self, key: str | bytes | None, partition: int | None) -> None:
+        """Raise OptionError for a key and a partition together, no partition's number, or a key without a hash."""
+        if partition is not None:
+            check_partition(partition)
+            if key is not None:
+                raise OptionError("partition", partition, "cannot be given together with a key")
+        elif key is not None and self._mapping == "java":  # "go" takes any bytes
+            partition_of(key, 1, self._mapping)
+
     def partition_for(self, topic: str, layout: TopicLayout, key: str | bytes | None, partition: int | None) -> int:
         """Return the key's partition or the named one.
 
@@ -47,13 +56,12 @@ class PartitionChooser:
             OptionError: both are given, or neither, or the topic has no such partition.
             NotSent: a key is given and nobody knows how many partitions there are; nothing was sent.
         """
+        self.check(key, partition)
         if partition is not None:
-            if key is not None:
-                raise OptionError("partition", partition, "cannot be given together with a key")
-            if layout.partition_num and check_partition(partition) >= layout.partition_num:
+            if layout.partition_num and partition >= layout.partition_num:
                 why = f"{topic} has {layout.partition_num} partitions, numbered from 0"
                 raise OptionError("partition", partition, why)
-            return check_partition(partition)
+            return partition
         if key is None:
             raise OptionError("key", key, "is needed where no partition is given")
         if not layout.partition_num:

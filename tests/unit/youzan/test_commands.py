@@ -107,18 +107,9 @@ def test_a_trace_id_out_of_range_is_refused(trace_id: Any) -> None:
     assert b"\xff" * 8 + b"x" in commands.publish_trace("t", b"x", 0, 2**64 - 1)
 
 
-def test_a_batch_needs_as_many_trace_ids_and_headers_as_bodies() -> None:
-    with pytest.raises(InvalidBody, match="2 bodies and 1 trace_ids"):
-        commands.multipublish_trace("t", [b"a", b"b"], 0, [1])
-    with pytest.raises(InvalidBody, match="1 bodies and 2 headers"):
-        commands.multipublish_ext("t", [b"a"], [b"", b""], 0)
+def test_one_trace_id_may_be_that_of_a_whole_batch() -> None:
     one_for_all = commands.multipublish_trace("t", [b"a", b"b"], 0, 7)
     assert one_for_all == commands.multipublish_trace("t", [b"a", b"b"], 0, [7, 7])
-
-
-def test_a_single_publish_without_a_header_is_refused_because_nsqd_would_refuse_it() -> None:
-    with pytest.raises(OptionError, match="JSON object"):
-        commands.publish_ext("t", b"x", b"")
 
 
 @pytest.mark.parametrize(
@@ -193,8 +184,6 @@ def test_headers_may_have_65506_bytes_and_no_more() -> None:
     for refuse in (
         lambda: encode_headers({"a": "x" * 65499}),
         lambda: encode_headers({"a": "x" * 65482}, trace_id=0),
-        lambda: commands.publish_ext("t", b"x", most + b" "),
-        lambda: commands.multipublish_ext("t", [b"x", b"y"], [b"", most + b" "]),
     ):
         with pytest.raises(OptionError, match="65506"):
             refuse()

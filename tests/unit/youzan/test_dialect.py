@@ -231,16 +231,15 @@ def test_the_command_follows_from_what_was_asked_for() -> None:
         b"MPUB": request(bodies=(b"x", b"y"), batch=True),
         b"PUB_TRACE": request(trace_id=0),
         b"MPUB_TRACE": request(batch=True, trace_id=5),
-        b"PUB_EXT": request(headers={}),
+        b"PUB_EXT": dialect.check(request(headers={}), 100),
         b"MPUB_EXT": request(batch_headers=[b"{}"], batch=True),
     }
     for verb, asked in verbs.items():
         assert dialect.encode(asked, at, None).startswith(verb + b" t 3\n")
-    assert b'"##trace_id":"5"' in dialect.encode(request(headers={"a": 1}, trace_id=5), at, None)
+    traced = dialect.check(request(headers={"a": 1}, trace_id=5), 100)
+    assert b'"##trace_id":"5"' in dialect.encode(traced, at, None)
     with pytest.raises(OptionError, match="DPUB"):
-        dialect.encode(request(defer=1.0), at, None)
-    with pytest.raises(OptionError, match="DPUB"):
-        dialect.choose(request(defer=1.0), [A], None)
+        dialect.check(request(defer=1.0), 100)
 
 
 @pytest.mark.rule("YZ-9")
@@ -251,7 +250,7 @@ def test_trace_is_switched_on_per_writer_and_per_call() -> None:
     assert first.startswith(b"PUB_TRACE ")
     assert first != second  # each has an id of its own
     assert writer.encode(request(trace_id=7), at, None).endswith((7).to_bytes(8, "big") + b"x")
-    assert b'"##trace_id":"9"' in writer.encode(request(headers={"##trace_id": "9"}), at, None)
+    assert b'"##trace_id":"9"' in writer.encode(writer.check(request(headers={"##trace_id": "9"}), 100), at, None)
     assert YouzanDialect().encode(request(), at, None).startswith(b"PUB ")
     (reply,) = [data for kind, data in conversation("pub_trace").frames() if kind == 0]
     assert isinstance(writer.receipt(request(), reply), PublishReceipt)
@@ -278,7 +277,7 @@ def test_unknown_or_doubled_options_are_refused() -> None:
 @pytest.mark.rule("YZ-15")
 def test_a_batch_with_headers_is_not_sent_to_a_topic_that_takes_none() -> None:
     dialect, at = YouzanDialect(), Endpoint("10.0.0.1", 4150, 0)
-    batch, one = request(batch_headers=[b'{"a":1}'], batch=True), request(headers={"a": 1})
+    batch, one = request(batch_headers=[b'{"a":1}'], batch=True), dialect.check(request(headers={"a": 1}), 100)
     with pytest.raises(OptionError, match="not an ext topic"):
         dialect.encode(batch, at, said(dialect, [A]))
     assert b'{"a":1}' in dialect.encode(batch, at, said(dialect, [A], extend_support=True))
