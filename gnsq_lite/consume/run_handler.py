@@ -221,7 +221,7 @@ class HandlerOutcomes:
         One that came again while an earlier delivery is unanswered has its handler: that left the queue before it.
         """
         connection: Any = message._connection
-        over = self._tries.gives_up(key_of(message), message.attempts)
+        over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
         return over or connection.in_flight.is_here_twice(message)
 
     def on_too_many_attempts(self, message: Message) -> bool:

@@ -47,6 +47,8 @@ class ConsumerSettings:
     on_give_up: Callable[[Message], Any]
     #: Whether on_give_up is the user's, not the default.
     gives_up_by_callback: bool
+    #: Returns what other processes know of a message: *begun* and *unseen* of ``Tries.gives_up()``.
+    known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
     hooks: Hooks = field(default_factory=Hooks)
     address_map: AddressMap | None = None
     allowed_addresses: Callable[[str, int], bool] | None = None

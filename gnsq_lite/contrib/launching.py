@@ -19,6 +19,7 @@ from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.processes import GRACE, READY_TIMEOUT, Supervisor
 from gnsq_lite.supervise.report_files import Report, Slot
+from gnsq_lite.supervise.shared_memory import Pulse, Runs
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
@@ -98,6 +99,7 @@ def run_worker(
     from gnsq_lite.worker.live import LastErrors, Live
     from gnsq_lite.worker.reports import Reports, Wear
     from gnsq_lite.worker.status_pages import WorkerPages
+    from gnsq_lite.worker.supervised import Supervised
 
     status = status or StatusAt()
     if slot is not None:
@@ -113,6 +115,9 @@ def run_worker(
         ticks.append(live.look)
     if slot is not None:
         worker.processes = processes
+        supervised = Supervised(worker, Pulse(slot.socket), Runs(os.path.dirname(slot.socket)))
+        worker.middleware.insert(0, supervised)
+        worker.known_of = supervised.known_of
         worker.election = ByLock(os.path.join(os.path.dirname(slot.socket), "schedules"))
         slot.report(Report.LIMIT, repr(float(worker.drain_timeout)))
         last_resort = LastResort(slot, worker.drain_timeout + GRACE)

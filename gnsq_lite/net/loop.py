@@ -238,6 +238,16 @@ class Loop:
         task.start()
         return task
 
+    def every(self, seconds: float, act: Callable[[], Any]) -> None:
+        """Call *act*, which must not block, each *seconds*, as long as the loop runs; in its own thread only."""
+
+        def run() -> None:
+            while True:
+                act()
+                gevent.sleep(seconds)
+
+        self.spawn("timer", lasting, run)
+
     def kill(self, greenlets: Iterable[Any]) -> None:
         """End *greenlets* of this loop, but for the caller's own and any that is None; returns at once."""
         me = getcurrent()

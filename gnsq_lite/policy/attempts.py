@@ -61,8 +61,14 @@ class Tries:
         self._recent.discard(key)
         self._older.discard(key)
 
-    def gives_up(self, key: Hashable, attempts: int) -> bool:
-        """Return whether a message that arrives with this count is not to be handled any more."""
+    def gives_up(self, key: Hashable, attempts: int, begun: int = 0, unseen: int = 0) -> bool:
+        """Return whether a message that arrives with this count is not to be handled any more.
+
+        Args:
+            begun: Handlers of this and other processes that began it and did not finish it, the first attempt's aside.
+            unseen: Further deliveries to processes in which no handler may have begun it.
+        """
         if not self.is_over(attempts):
             return False
-        return attempts > self._max + UNSEEN or key in self._recent or key in self._older
+        was_tried = key in self._recent or key in self._older or begun >= max(1, self._max - 1)
+        return was_tried or attempts > self._max + UNSEEN + unseen

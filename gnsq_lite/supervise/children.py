@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.supervise.report_files import VARIABLE, Report, Slot, remove_reports, reported_limit, reported_ready
 from gnsq_lite.supervise.restarts import Restarts
+from gnsq_lite.supervise.shared_memory import Pulse
 
 NEVER = float("inf")
 
@@ -31,6 +33,7 @@ class Child:
     #: Path of the Unix socket of its status pages; a new one for each start.
     socket: str = ""
     pid: int | None = None
+    pulse: Pulse | None = None
     start_at: float = NEVER
     kill_at: float = NEVER
     #: When a new process should take its place.
@@ -66,6 +69,7 @@ class Child:
         self.start_at, self.kill_at, self.stale_at, self.replaced = NEVER, NEVER, NEVER, False
         self.socket = socket
         self.restarts.started()
+        self.pulse = Pulse(socket)
         self.pid = os.posix_spawn(
             command[0],
             tuple(command),
@@ -88,19 +92,20 @@ class Child:
         self.kill_at = min(self.kill_at, now + grace)
         self.send(number)
 
+    def hangs_for(self, now: float) -> float:
+        """Return the seconds for which its I/O loop has not run if it is to be killed for that, else 0."""
+        return 0.0 if self.pid is None or self.pulse is None else self.pulse.hangs_for(now)
+
     def send(self, number: int) -> None:
         """Send it a signal."""
         if self.pid is not None:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
     def ended(self, code: int) -> None:
         """Note that it has ended, and remove its files."""
         self.pid, self.kill_at, self.last_exit = None, NEVER, code
+        self.pulse = None
         remove_reports(self.socket, *Report)
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(self.socket)
-        except FileNotFoundError:
-            pass

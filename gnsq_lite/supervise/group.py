@@ -18,6 +18,11 @@ from gnsq_lite.version import __version__
 #: Seconds a process has to answer; below the 10 s after which Prometheus gives up.
 TIMEOUT = 5.0
 
+_HUNG = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
+# TYPE gnsq_worker_hung_processes counter
+gnsq_worker_hung_processes_total %d
+"""
+
 #: Merges the processes' metrics pages, given by process number.
 Merge = Callable[[Mapping[str, bytes]], Page]
 
@@ -30,12 +35,13 @@ class GroupPages:
 
     def metrics(self) -> Page:
         """The metrics of all processes, with a label ``process``; one that does not answer is left out."""
-        return self._merge({str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200})
+        pages = {str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200}
+        return self._merge({**pages, "supervisor": _HUNG % self._supervisor.hung})
 
     def health(self) -> Verdict:
         """Whether the supervisor works; a process may be restarting."""
         pids = {str(child.number): child.pid for child in tuple(self._supervisor.children)}
-        return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids}
+        return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids, "hung": self._supervisor.hung}
 
     def ready(self) -> Verdict:
         """Ready when every process is."""

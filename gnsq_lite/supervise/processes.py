@@ -19,6 +19,7 @@ from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.report_files import write_paused
 from gnsq_lite.supervise.restarts import Restarts
 from gnsq_lite.supervise.rolling import Rolling
+from gnsq_lite.supervise.shared_memory import Runs
 
 log = logging.getLogger("gnsq_lite.supervise")
 
@@ -58,6 +59,8 @@ class Supervisor:
         self._stages, self._started = 0, 0
         self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
+        #: Processes that were killed because they hung.
+        self.hung = 0
         self._folder = ""
         self._paused: frozenset[tuple[str, str]] = frozenset()
         self._looked = self.clock.now()
@@ -68,6 +71,7 @@ class Supervisor:
     def run(self) -> int:
         """Run to the end, in the main thread, and return the exit code (:class:`ExitCode`)."""
         with folder_for_sockets() as self._folder:
+            self._runs = Runs(self._folder)
             try:
                 self.children = [Child(number, Restarts(self.clock)) for number in range(self.count)]
                 with self._listening():
@@ -127,6 +131,8 @@ class Supervisor:
                 log.error("process %d does not end in time; killing it", child.number, extra=child.extra)
                 child.kill_at = NEVER
                 child.send(signal.SIGKILL)
+            elif (seconds := child.hangs_for(now)) > 0:
+                self._kill_hung(child, seconds)
         self._announce()
         if self._stages and all(child.pid is None for child in self._all()):
             return False
@@ -139,6 +145,14 @@ class Supervisor:
             return True
         self._act_on(number)
         return True
+
+    def _kill_hung(self, child: Child, seconds: float) -> None:
+        self.hung += 1
+        last = child.pulse.begun if child.pulse is not None else ""
+        said = "process %d hangs: its I/O loop has not run for %.0f s; killing it; the last message begun is %s"
+        log.error(said, child.number, seconds, last or "unknown", extra={**child.extra, "begun": last})
+        child.pulse = None
+        child.send(signal.SIGKILL)
 
     def _look_for_the_first(self, now: float) -> None:
         """Start the others once the first has loaded its Worker, so that an error in it is shown once."""
@@ -247,6 +261,7 @@ class Supervisor:
     def _ended(self, child: Child, code: int) -> None:
         extra = {**child.extra, "exit": code}
         child.ended(code)
+        self._runs.process_ended()
         if child in self._leaving:
             self._leaving.remove(child)
             log.info("process %d, replaced, ended (%d)", child.number, code, extra=extra)

@@ -31,6 +31,8 @@ class Report(Enum):
     CHANGED = "changed"
     #: Why it should be replaced.
     WORN = "worn"
+    #: Its page of shared memory (:class:`gnsq_lite.supervise.shared_memory.Pulse`).
+    PULSE = "pulse"
 
 
 @dataclass(frozen=True)

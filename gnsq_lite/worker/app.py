@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
@@ -18,7 +19,7 @@ from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.election import Election
 from gnsq_lite.worker import running, schedules, sharing
-from gnsq_lite.worker.specs import Handler, check_drain_timeout, check_give_up, shared_rate, writer_options
+from gnsq_lite.worker.specs import Handler, check_give_up, check_timeouts, shared_rate, writer_options
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -51,6 +52,8 @@ class Worker:
     Args:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker stops.
+        hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run, as a handler holds
+            the GIL; 0: never; None: the longest time limit or two heartbeat intervals, and 30 s.
         defaults: Any keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own value wins.  Give
             *batch_size* to the handler that takes lists: type checkers accept it only there.
 
@@ -63,15 +66,19 @@ class Worker:
         *,
         middleware: Iterable[Middleware[Any]] = (),
         drain_timeout: float = CLOSE_TIMEOUT,
+        hang_timeout: float | None = None,
         **defaults: Unpack[HandlerArguments],
     ) -> None:
         self.middleware: list[Middleware[Any]] = list(middleware)
         self.drain_timeout = drain_timeout
+        self.hang_timeout = hang_timeout
         #: How many processes share its ``rate_limit``; a supervisor sets it.
         self.processes = 1
         #: What :meth:`every` has registered, and what elects the process that publishes it; None: this one does.
         self.schedules: list[schedules.Entry] = []
         self.election: Election | None = None
+        #: Returns what the other processes know of a message; see :class:`gnsq_lite.worker.supervised.Supervised`.
+        self.known_of: Callable[[Message], tuple[int, int]] | None = None
         #: The (topic, channel) of handlers that start paused: they were paused through the live page.
         self.paused: frozenset[tuple[str, str]] = frozenset()
         self._sharing: sharing.Sharing | None = None
@@ -80,7 +87,7 @@ class Worker:
         self._readers: list[Reader] | None = None
         self._writers: list[tuple[dict[str, Any], Writer]] = []
         self._stages = Stages()
-        check_drain_timeout(drain_timeout)
+        check_timeouts(drain_timeout, hang_timeout)
         for each in self.middleware:
             if not isinstance(each, Middleware):
                 raise OptionError("middleware", each, "must be instances of gnsq_lite.worker.Middleware")
@@ -193,7 +200,7 @@ class Worker:
             )
         if self._sharing is not None:
             self._sharing.check(self._handlers, [handler.merged(self.defaults) for handler in self._handlers])
-        check_drain_timeout(self.drain_timeout)
+        check_timeouts(self.drain_timeout, self.hang_timeout)
         for handler in self._handlers:
             _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
 
@@ -211,7 +218,7 @@ class Worker:
             OptionError: no handler is registered, or *drain_timeout* is out of range.
             NSQError: a Reader ended with an error that no retry can fix; the others were drained.
         """
-        check_drain_timeout(self.drain_timeout if drain_timeout is None else drain_timeout)
+        check_timeouts(self.drain_timeout if drain_timeout is None else drain_timeout, self.hang_timeout)
         return running.run(self, self.drain_timeout if drain_timeout is None else drain_timeout)
 
     def start(self) -> None:
@@ -289,7 +296,10 @@ class Worker:
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))
-        return Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
+        reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
+        if self.known_of is not None:
+            reader._settings = replace(reader._settings, known_of=self.known_of)
+        return reader
 
     def _writer_for(self, options: dict[str, Any]) -> Writer:
         wanted = writer_options(options)

@@ -59,9 +59,11 @@ def check_give_up(value: Any) -> None:
         raise OptionError("on_give_up", value, "must be 'log', 'directory:PATH', 'topic:NAME' or callable")
 
 
-def check_drain_timeout(seconds: Any) -> None:
-    """Raise OptionError unless *seconds* is a number of seconds, 0 or more."""
-    check_number("drain_timeout", seconds, 0, 1_000_000)
+def check_timeouts(drain_timeout: Any, hang_timeout: Any) -> None:
+    """Raise OptionError unless each is a number of seconds, 0 or more, or the second None."""
+    check_number("drain_timeout", drain_timeout, 0, 1_000_000)
+    if hang_timeout is not None:
+        check_number("hang_timeout", hang_timeout, 0, 1_000_000)
 
 
 def shared_rate(rate_limit: str, processes: int) -> str:

@@ -76,6 +76,21 @@ def test_attempts_that_no_handler_here_began_give_nothing_up_until_there_are_far
     assert Tries(0).gives_up("m", 65535) is False
 
 
+@pytest.mark.rule("MSG-4")
+@pytest.mark.parametrize(("limit", "begun", "expected"), [(3, 1, False), (3, 2, True), (1, 0, False), (1, 1, True)])
+def test_runs_in_other_processes_count_and_the_first_attempt_counts_as_one(
+    limit: int, begun: int, expected: bool
+) -> None:
+    assert Tries(limit).gives_up("m", limit + 1, begun) is expected
+    assert not Tries(limit).gives_up("m", limit, begun)
+
+
+@pytest.mark.rule("MSG-4")
+def test_each_ended_process_allows_one_more_attempt_that_no_handler_began() -> None:
+    assert not Tries(3).gives_up("m", 3 + UNSEEN + 7, 0, 7)
+    assert Tries(3).gives_up("m", 4 + UNSEEN + 7, 0, 7)
+
+
 def test_the_memory_is_bounded_and_keeps_the_last_ones() -> None:
     tries = Tries(1, keep=100)
     for number in range(1_000):

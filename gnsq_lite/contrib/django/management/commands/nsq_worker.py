@@ -38,6 +38,7 @@ class Command(BaseCommand):
             "--allow-control", action="store_true", help=f"allow pause and drain with the token in {TOKEN}"
         )
         parser.add_argument("--drain-timeout", type=float, help="seconds handlers have to finish")
+        parser.add_argument("--hang-timeout", type=float, help="seconds until a process that hangs is killed; 0: never")
         parser.add_argument("--max-messages", type=_count, help="replace a process that has handled so many messages")
         parser.add_argument("--max-memory", type=_count, help="replace a process that uses so many MiB")
         parser.add_argument("--no-schedules", action="store_true", help="publish no scheduled messages")
@@ -92,6 +93,8 @@ def _worker(options: dict[str, Any]) -> Worker:
         worker.configure(concurrency=options["concurrency"])
     if options["drain_timeout"] is not None:
         worker.drain_timeout = options["drain_timeout"]
+    if options["hang_timeout"] is not None:
+        worker.hang_timeout = options["hang_timeout"]
     if options["no_schedules"]:
         worker.schedules.clear()
     worker.check()
