@@ -41,7 +41,7 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting
 from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.os_threads import native_ident
-from gnsq_lite.net.user_hooks import UserHooks, log_safely
+from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 from gnsq_lite.policy.batch import Batcher
@@ -99,6 +99,7 @@ class Consumer:
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self.stopped = StoppedPartitions(self.tries)
         self.losses: Losses[Endpoint] = Losses(settings.reconnect, clock=clock, rng=self.rng)
+        self._loss_log = LossLog(log, clock)
         self.search = LeaderSearch(loop, self.rng, clock, self._is_read, self._ask)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
@@ -247,8 +248,8 @@ class Consumer:
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
-        level = logging.WARNING if self.losses.lost(endpoint, reason) else logging.DEBUG  # one that stays away: once
-        log_safely(log, level, "%s", reason, extra=self.settings.log_fields(endpoint))
+        is_news = self.losses.lost(endpoint, reason)  # one that stays away is logged once
+        self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
         after = self.settings.dialect.look_up_after(reason)

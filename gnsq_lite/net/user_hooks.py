@@ -19,7 +19,7 @@ from gevent._hub_local import get_hub_if_exists
 from greenlet import getcurrent
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import NsqdError
+from gnsq_lite.errors import NsqdError, NSQError
 from gnsq_lite.net.io_thread import loop_of_handlers
 from gnsq_lite.net.loop import Loop, loop_here
 from gnsq_lite.net.os_threads import is_patched
@@ -29,6 +29,8 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds between two lines of an nsqd's errors.
 _BETWEEN = 1.0
+#: Lines about lost nsqds in so many seconds.
+_MOST_LOSSES, _LOSS_PERIOD = 100, 60.0
 
 
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
@@ -75,6 +77,27 @@ class Complaints:
             log_safely(log, logging.WARNING, "%s (and %d more errors since the last line)", error, more, extra=extra)
         else:
             log_safely(log, logging.WARNING, "%s", error, extra=extra)
+
+
+class LossLog:
+    """Logs why nsqds were lost, 100 warnings a minute at most: an nsqlookupd may list ever new nsqds that are dead."""
+
+    def __init__(self, log: logging.Logger, clock: Clock) -> None:
+        self._log, self._clock = log, clock
+        self._ends, self._count = float("-inf"), 0
+
+    def add(self, reason: NSQError, *, is_news: bool, extra: Mapping[str, Any] | None = None) -> None:
+        """Log *reason*: as a warning where it is news and one may be logged, else at DEBUG."""
+        if is_news:
+            now = self._clock.now()
+            if now >= self._ends:
+                self._ends, self._count = now + _LOSS_PERIOD, 0
+            self._count += 1
+            if self._count == _MOST_LOSSES + 1:
+                said = "more than %d losses of nsqds within a minute; the others of this minute are logged at DEBUG"
+                log_safely(self._log, logging.WARNING, said, _MOST_LOSSES)
+        is_warning = is_news and self._count <= _MOST_LOSSES
+        log_safely(self._log, logging.WARNING if is_warning else logging.DEBUG, "%s", reason, extra=extra)
 
 
 def loop_for_hooks() -> Loop | None:

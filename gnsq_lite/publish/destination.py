@@ -18,7 +18,7 @@ from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.target import Target
-from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.answer_queue import AnswerQueue
 from gnsq_lite.publish.coalescing import gathered
@@ -44,6 +44,7 @@ class DestinationOwner(Protocol):
     rng: Rng
     outcomes: Outcomes
     threads: InThreads
+    loss_log: LossLog
     #: Whether the Writer has ended: nothing is connected any more.
     ended: bool
 
@@ -225,7 +226,7 @@ class Destination:
         """
         again = str(reason) == str(self.error) or self._is_told(str(reason))  # an nsqd that stays away is told of once
         self.error = reason
-        log_safely(log, logging.DEBUG if again else logging.WARNING, "%s", reason, extra={"nsqd": str(self.endpoint)})
+        self._owner.loss_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
         with self._owner.outcomes.moving(self.owes()):  # this is called again where a signal handler raises in here
             with self._owner.threads.lock:
                 loss = self.pending.lose(reason)

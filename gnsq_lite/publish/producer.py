@@ -7,6 +7,7 @@ what was sent has an unknown outcome and is sent again only if the caller asked 
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +21,7 @@ from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting, surely
+from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
@@ -42,6 +44,7 @@ class Producer:
     def __init__(self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
         self.rng: Rng = random.Random()
+        self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
         shunned: Shunned[Endpoint] = Shunned()
         self.leaders = PartitionLeaders(
             loop,

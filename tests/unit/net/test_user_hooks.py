@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from gnsq_lite.errors import error_for
-from gnsq_lite.net.user_hooks import Complaints
+from gnsq_lite.errors import NSQError, error_for
+from gnsq_lite.net.user_hooks import Complaints, LossLog
 from tests.fakes import FakeClock
 
 log = logging.getLogger("gnsq_lite.test")
@@ -39,3 +39,23 @@ def test_errors_are_told_at_once_then_counted_for_a_second(caplog: pytest.LogCap
     caplog.clear()
     complaints.log_due()
     assert not caplog.records
+
+
+def test_a_hundred_losses_a_minute_are_warnings_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    losses = LossLog(logging.getLogger("gnsq_lite.test"), clock)
+
+    def lose(count: int, is_news: bool = True) -> list[str]:
+        caplog.clear()
+        for number in range(count):
+            losses.add(NSQError(f"nsqd {number}"), is_news=is_news)
+        return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+    assert lose(1000, is_news=False) == []
+    assert lose(100) == [f"nsqd {number}" for number in range(100)]
+    (said,) = lose(5000)
+    assert "more than 100 losses" in said
+    clock.advance(59.9)
+    assert lose(10) == []
+    clock.advance(0.2)
+    assert lose(2) == ["nsqd 0", "nsqd 1"]
