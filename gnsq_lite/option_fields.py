@@ -35,7 +35,7 @@ def size(default: int | None, low: int, high: int, doc: str, span: str = "") -> 
     return between(default, low=low, high=high, unit="bytes", doc=doc, span=span)
 
 
-def share(default: float, doc: str) -> Any:
+def share(default: float | None, doc: str) -> Any:
     """Declare a part of 1."""
     return between(default, low=0.0, high=1.0, unit="share", doc=doc)
 

@@ -48,6 +48,11 @@ class BackoffOptions:
 
     unit: float = duration(1.0, 0.001, 3600.0, "the pause at level n is unit * 2**(n-1)")
     longest: float = duration(120.0, 0.0, 86400.0, "longest pause; 0 turns backoff off")
+    failure_ratio: float | None = share(
+        None,
+        "backoff starts when at least this share of the last 20 outcomes failed, and not before 10 outcomes; 0: at"
+        " each failure; None: 0 in a Reader, 0.5 in a Worker",
+    )
     strategy: Literal["exponential", "full-jitter"] | Callable[[int], float] = documented(
         "exponential",
         "'exponential', 'full-jitter' (a random part of the exponential pause), or a function of the level that"

@@ -60,7 +60,9 @@ class Consumer:
         self.connections: dict[Endpoint, Subscribed] = {}
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         on_backoff = partial(self.hooks.call, "on_backoff")
-        self.flow = FlowControl(settings, clock, self.rng, self._send_ready, on_backoff, self._connect_anew)
+        self.flow = FlowControl(
+            settings, clock, self.rng, self._send_ready, on_backoff, self._connect_anew, self._count_successes
+        )
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
@@ -325,6 +327,9 @@ class Consumer:
             connection.answer_refused()
         connection.complaints.add(log, error, self.settings.log_fields(connection.endpoint))
         self.hooks.call("on_error", error)
+
+    def _count_successes(self) -> int:
+        return self.finished_before + sum(each.succeeded for each in tuple(self.connections.values()))
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the seconds a message rests that its handler sends back: *asked*, or by its attempts (MSG-1)."""

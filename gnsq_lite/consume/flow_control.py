@@ -21,6 +21,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.policy.backoff import Backoff, Phase
+from gnsq_lite.policy.backoff_cost import BackoffCost
 from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rate import RateLimit
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
@@ -31,6 +32,11 @@ log = logging.getLogger("gnsq_lite.reader")
 _CHECK_EVERY = 1.0
 #: RDY of an nsqd that did not say how much it takes: its default (``--max-rdy-count``).
 _DEFAULT_MAX_RDY = 2500
+#: Logged once, with two rates.
+_COSTLY = (
+    "backoff holds this Reader at %.1f messages a second; outside backoff it handles %.1f: see failure_ratio of"
+    " BackoffOptions"
+)
 
 
 class FlowControl:
@@ -40,6 +46,7 @@ class FlowControl:
         send_ready: Called with (endpoint, RDY) for a connection that is to be told.
         on_backoff: Called with the seconds of a pause that begins, and with 0.0 when backoff is over.
         on_interrupted: Called where RDY is not as it should be any more: the connections are to be made anew.
+        count_successes: Returns how many messages the Reader's handlers finished; from any thread.
     """
 
     def __init__(
@@ -50,9 +57,11 @@ class FlowControl:
         send_ready: Callable[[Endpoint, int], None],
         on_backoff: Callable[[float], None],
         on_interrupted: Callable[[], None],
+        count_successes: Callable[[], int],
     ) -> None:
         self._settings, self._clock = settings, clock
         self._send_ready, self._on_backoff, self._on_interrupted = send_ready, on_backoff, on_interrupted
+        self.count_successes = count_successes
         self.allocator = ReadyAllocator(
             settings.max_in_flight,
             clock=clock,
@@ -63,6 +72,8 @@ class FlowControl:
         self._pace: Pace[Endpoint] = Pace(clock)
         self._most: dict[Endpoint, int] = {}
         self.backoff = Backoff(settings.backoff, clock=clock, rng=rng)
+        #: None: the warning was logged.
+        self._cost: BackoffCost | None = BackoffCost(clock)
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
@@ -107,7 +118,7 @@ class FlowControl:
             self._pace.answered(endpoint, answered)
         self._apply(self.allocator.answered, endpoint, answered + expired)
         if success and self.backoff.level:
-            self._outcome(True)
+            self._outcome(True, self.count_successes())
 
     def stalled(self, connection: Subscribed, count: int, running: int) -> None:
         """So many messages expired before a handler began them: its RDY goes down to what moves."""
@@ -123,18 +134,23 @@ class FlowControl:
         """The partition's failed message waits for its delay, or for it no more: the others go on (YZ-6)."""
         self._apply(self.allocator.rest, endpoint, resting)
 
-    def failed(self) -> None:
-        """A message failed (BACK-1)."""
+    def failed(self, successes: int) -> None:
+        """A message failed after so many *successes* (BACK-1)."""
         if self._settings.backoff.enabled:
-            self._outcome(False)
+            self._outcome(False, successes)
 
-    def _outcome(self, success: bool) -> None:
+    def _outcome(self, success: bool, successes: int) -> None:
         before, fields = self.backoff.phase, self._settings.log_fields()
-        after = self.backoff.record(success)
+        after = self.backoff.record(success, successes)
         if self.backoff.strategy_error is not None:
             log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
         if after is before:
             return
+        if self._cost is not None and Phase.FLOWING in (before, after):
+            rates = self._cost.changed(before is Phase.FLOWING, successes)
+            if rates is not None:
+                self._cost = None
+                log_safely(log, logging.WARNING, _COSTLY, *rates, extra=fields)
         if after is Phase.PAUSED:
             self._apply(self.allocator.pause)
             resume_at = self.backoff.resume_at

@@ -34,8 +34,11 @@ class Flow(Protocol):
     def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
         """So many are in flight no more: answered, one of them with FIN where *success*; taken back by nsqd."""
 
-    def failed(self) -> None:
-        """A message failed: RDY 0, where that is called for, goes out before its REQ."""
+    def count_successes(self) -> int:
+        """Return how many messages of the Reader were finished so far; from any thread."""
+
+    def failed(self, successes: int) -> None:
+        """A message failed after so many successes: RDY 0, where that is called for, goes out before its REQ."""
 
     def rest(self, endpoint: Endpoint, resting: bool) -> None:
         """It keeps a failed message for a while, and gets no other; or it goes on."""

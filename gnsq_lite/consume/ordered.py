@@ -103,7 +103,7 @@ class OrderedConnection(SendsDirectly):
         super().answer_late(message, finished=finished)
         self._ask_soon(partial(self._sequence.answered_late, finished=finished), message)
 
-    def slow_down(self) -> None:
+    def slow_down(self, command: bytes = b"") -> None:
         """Its delay is the pause of its partition."""
 
     def left_open(self, message: Message) -> None:

@@ -192,7 +192,7 @@ class HandlerOutcomes:
             counts = isinstance(error, (Exception, TimeLimitExceeded))
             if counts and self._tries.is_over(message.attempts) and is_open(message):
                 if backoff:
-                    self._loop.call_soon(message._connection.slow_down)
+                    message._connection.slow_down()
                 if self.on_too_many_attempts(message) or not isinstance(error, TimeLimitExceeded):
                     continue  # else on_give_up has outlasted the time limit: it is called again when this comes again
             unless_answered(message.requeue, delay, backoff)

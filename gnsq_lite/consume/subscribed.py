@@ -110,6 +110,11 @@ class Subscribed(Connection):
         return bool(messages)
 
     @property
+    def succeeded(self) -> int:
+        """Messages finished since it was opened, with those whose FIN is queued; from any thread."""
+        return self.finished + len(self._fins)
+
+    @property
     def received(self) -> int:
         """Messages since it was opened."""
         return self.in_flight.received
@@ -224,18 +229,22 @@ class Subscribed(Connection):
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
         command = commands.requeue(message.id, self._messages_to.requeue_delay(message, delay))
         if backoff:
-            self.loop.call_soon(lambda: self._fail(command))
+            self.slow_down(command)
         else:
             self._queue_requeue(command)
 
-    def _fail(self, command: bytes) -> None:
-        # The RDY 0 that a failure may call for goes out first: else nsqd sends the message again at once.
-        self.slow_down()
-        self._queue_requeue(command)
+    def slow_down(self, command: bytes = b"") -> None:
+        """A message failed (BACK-1): queue *command*, its REQ, after the RDY 0 that may follow; from any thread.
 
-    def slow_down(self) -> None:
-        """A message failed (BACK-1); in the loop's thread."""
-        self._flow.failed()
+        After the REQ alone nsqd would send the message again at once.
+        """
+        successes = self._flow.count_successes()  # before the loop sees what other handlers finish meanwhile
+        self.loop.call_soon(lambda: self._fail(successes, command))
+
+    def _fail(self, successes: int, command: bytes) -> None:
+        self._flow.failed(successes)
+        if command:
+            self._queue_requeue(command)
 
     def _queue_requeue(self, command: bytes) -> None:
         self._reqs.append(command)

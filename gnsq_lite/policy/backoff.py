@@ -2,7 +2,7 @@
 
 ::
 
-              failure                        the pause is over
+        failure (failure_ratio)              the pause is over
     FLOWING ----------> PAUSED(level) -----------------------------> PROBING
        ^                    ^                                           |
        |                    |  success, level - 1 > 0; failure          |
@@ -17,12 +17,16 @@ machine only says which phase it is; :mod:`gnsq_lite.policy.rdy` says what is se
 from __future__ import annotations
 
 import math
+from collections import deque
 from enum import Enum
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.policy.rng import Rng
+
+#: ``failure_ratio`` counts this many recent outcomes at the most, and starts no backoff before the lower number.
+_RECENT, _FEWEST = 20, 10
 
 
 class Phase(Enum):
@@ -44,7 +48,18 @@ class Backoff:
     nothing, and that many successes end the backoff whatever went before.  That holds for every strategy.
     """
 
-    __slots__ = ("_clock", "_options", "_resume_at", "_rng", "highest_level", "level", "phase", "strategy_error")
+    __slots__ = (
+        "_clock",
+        "_options",
+        "_recent",
+        "_resume_at",
+        "_rng",
+        "_successes",
+        "highest_level",
+        "level",
+        "phase",
+        "strategy_error",
+    )
 
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Rng) -> None:
         self._options, self._clock, self._rng = options, clock, rng
@@ -54,22 +69,32 @@ class Backoff:
         self.phase = Phase.FLOWING
         #: Why the last result of an own strategy was not used; None: it was.  The caller logs it.
         self.strategy_error: OptionError | None = None
+        #: The last outcomes in FLOWING, True for a success; and the successes of the Reader at the last call.
+        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._successes = 0
 
     @property
     def resume_at(self) -> float | None:
         """The clock's time from which :meth:`tick` ends the pause; None when there is no pause."""
         return self._resume_at if self.phase is Phase.PAUSED else None
 
-    def record(self, success: bool) -> Phase:
+    def record(self, success: bool, successes: int = 0) -> Phase:
         """Take the outcome of one message; return the phase to be in now.
 
         During a pause outcomes do not count, also when its time is over but :meth:`tick` has not said so: the pause
         is answered by one outcome, the first after it (BACK-3).
+
+        *successes* is how many messages succeeded so far.  In FLOWING a caller may record failures only: what
+        *successes* grew by since the last call are the outcomes before this one.
         """
+        passed, self._successes = successes - self._successes, max(successes, self._successes)
         if self.phase is Phase.PAUSED or not self._options.enabled:
             return self.phase
-        if self.phase is Phase.FLOWING and success:
-            return self.phase
+        if self.phase is Phase.FLOWING:
+            self._recent.extend([True] * min(passed, _RECENT))
+            self._recent.append(success)
+            if success or not self._fails_often():
+                return self.phase
         level = self.level - 1 if success else min(self.level + 1, self.highest_level)
         if level == 0:
             self.reset()
@@ -77,6 +102,11 @@ class Backoff:
             pause = self._pause(level)  # may run the user's code: before any change of state
             self.level, self.phase, self._resume_at = level, Phase.PAUSED, self._clock.now() + pause
         return self.phase
+
+    def _fails_often(self) -> bool:
+        """Return whether a failure in FLOWING starts backoff (BACK-1)."""
+        ratio, recent = self._options.failure_ratio, self._recent
+        return not ratio or (len(recent) >= _FEWEST and recent.count(False) >= ratio * len(recent))
 
     def tick(self) -> Phase:
         """Return the phase to be in now: a pause whose time is over becomes PROBING."""
@@ -87,6 +117,7 @@ class Backoff:
     def reset(self) -> None:
         """Forget all failures."""
         self.level, self.phase = 0, Phase.FLOWING
+        self._recent.clear()
 
     def _pause(self, level: int) -> float:
         """Return the seconds to pause at *level*: 0 to ``longest``, whatever an own strategy answers."""

@@ -39,9 +39,13 @@ from gnsq_lite.policy.asking import Asking
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.policy.even_split import even_split
 from gnsq_lite.policy.ready_state import Counts, Key, ReadyState, SetReady
-from gnsq_lite.policy.rng import Rng, pick, shuffled
+from gnsq_lite.policy.rng import Rng, shuffled
 
 __all__ = ["Counts", "Key", "ReadyAllocator", "SetReady"]
+
+
+def _last_delivery(connection: ReadyState) -> float:
+    return connection.counts.received_at
 
 
 class ReadyAllocator:
@@ -198,17 +202,17 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def probe(self) -> list[SetReady]:
-        """RDY 1 on one random connection, 0 on all others (BACK-2).  The budget rules: with 0 there is no probe.
+        """RDY 1 on the connection that delivered last, 0 on all others (BACK-2).  With a budget of 0 there is no probe.
 
-        A connection with nothing in flight is preferred, as nsqd sends nothing to another.  One that stays idle for
-        ``idle_timeout`` hands the RDY on.
+        Of the connections with nothing in flight, if there are any: nsqd sends nothing to another.  A connection that
+        stays idle for ``idle_timeout`` passes the RDY on to the one that delivered last before it.
         """
         now = self._clock.now()
         ready = [c for c in self._connections.values() if c.size]
         cut: list[SetReady] = []
         if ready:
-            cut = self._cut(now, {pick(self._rng, [c for c in ready if not c.in_flight] or ready): 1})
-        self.phase = Phase.PROBING
+            cut = self._cut(now, {max([c for c in ready if not c.in_flight] or ready, key=_last_delivery): 1})
+        self.phase, self._round = Phase.PROBING, []
         return cut + self._evaluate(now)
 
     def resume(self) -> list[SetReady]:
@@ -377,13 +381,13 @@ class ReadyAllocator:
         return connection.active + self._idle
 
     def _next_in_round(self, waiting: dict[Key, ReadyState]) -> ReadyState:
-        """Take whose turn it is out of *waiting*.  A probe prefers one with nothing in flight: nsqd can send to it."""
+        """Take the next connection out of *waiting*; for a probe as :meth:`probe` has it."""
         if not self._round:
             self._round = shuffled(self._rng, waiting)
         if self.phase is Phase.PROBING:
             free = [key for key in self._round if not waiting[key].in_flight]
             free = free or [key for key in waiting if not waiting[key].in_flight] or self._round
-            key = free[-1]
+            key = max(free, key=lambda key: _last_delivery(waiting[key]))
             if key in self._round:
                 self._round.remove(key)
         else:

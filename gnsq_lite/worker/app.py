@@ -14,6 +14,7 @@ from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.giveup import by_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages
+from gnsq_lite.options import BackoffOptions
 from gnsq_lite.policy.schedule import Schedule
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
@@ -293,6 +294,7 @@ class Worker:
             options = self._sharing.options(options)
         if options.get("rate_limit") is not None:
             options["rate_limit"] = shared_rate(options["rate_limit"], self.processes)
+        options["backoff"] = _backoff(options.get("backoff"))
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))
@@ -313,6 +315,14 @@ class Worker:
     def _not_started(self) -> None:
         if self._readers is not None:
             raise ClosedError("the Worker has started; make a new one")
+
+
+def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
+    """Return a handler's ``backoff=`` with the Worker's default of ``failure_ratio``."""
+    options = BackoffOptions() if given is None or given is True else given
+    if isinstance(options, BackoffOptions) and options.failure_ratio is None:
+        return replace(options, failure_ratio=0.5)
+    return options
 
 
 def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:

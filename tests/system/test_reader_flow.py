@@ -15,7 +15,7 @@ from gnsq_lite.consume.thread_pool import ThreadPool
 from tests.conftest import MakeBroker
 from tests.native import is_patched, start_native_thread
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on, wait_for
+from tests.system.test_reader import POOLS, QUICK, channel, reader_on, wait_for
 
 # -- HB-1: nothing a handler does holds up a heartbeat
 
@@ -194,6 +194,61 @@ def test_a_failure_pauses_all_then_probes_then_goes_on(broker: ServerHandle, top
     assert seen[1] - seen[0] >= 0.45
     assert pauses[0] > 0
     assert pauses[-1] == 0.0
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.parametrize("pool", POOLS)
+def test_with_a_failure_ratio_one_failure_in_twenty_starts_no_backoff_and_a_failing_half_does(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
+    broker.prepare(topic, "ch")
+    pauses: list[float] = []
+
+    def handler(message: Message) -> None:
+        if message.attempts == 1 and message.body == b"bad":
+            raise ValueError("once")
+
+    options: dict[str, Any] = {
+        "backoff": BackoffOptions(failure_ratio=0.4, unit=0.05, longest=0.1),
+        "max_in_flight": 50,
+        "requeue_delay": 0.0,
+        "on_backoff": pauses.append,
+        "handler_pool": pool,
+        "concurrency": 1,
+    }
+    with reader_on(broker, topic, handler, **options) as reader:
+        broker.publish(topic, *([b"good"] * 19 + [b"bad"]) * 25)
+        wait_for(lambda: reader.stats().finished == 500)
+        assert (reader.stats().failures, pauses) == (25, [])
+        broker.publish(topic, *[b"bad"] * 20)
+        wait_for(lambda: reader.stats().finished == 520)
+        wait_for(lambda: reader.stats().state == "connected")
+    assert pauses[0] > 0
+    assert pauses[-1] == 0
+
+
+@pytest.mark.rule("BACK-2")
+def test_probes_do_not_wait_at_an_nsqd_that_has_nothing(make_broker: MakeBroker, topic: str) -> None:
+    brokers = [make_broker() for _ in range(5)]
+    for each in brokers:
+        each.prepare(topic, "ch")
+    failed = 0
+
+    def handler(message: Message) -> None:
+        nonlocal failed
+        if message.body == b"bad" and message.attempts == 1:
+            failed += 1
+            raise ValueError
+
+    addresses = [each.tcp_address for each in brokers]
+    more: dict[str, Any] = {"backoff": BackoffOptions(unit=0.1), "requeue_delay": 0.0, **QUICK}
+    with Reader(topic, "ch", handler, nsqd_tcp_addresses=addresses, max_in_flight=50, **more) as reader:
+        wait_for(lambda: reader.stats().ready == 50)
+        began = time.monotonic()
+        brokers[2].publish(topic, *([b"good"] * 5 + [b"bad"] + [b"good"] * 5) * 10)
+        wait_for(lambda: reader.stats().finished == 110)
+        assert failed == 10
+        assert time.monotonic() - began < 9.0  # a probe of another nsqd waits 10 s for the first message
 
 
 @pytest.mark.rule("BACK-5")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Message, Requeue, Worker, Writer, errors
+from gnsq_lite import BackoffOptions, Message, Requeue, Worker, Writer, errors
 from gnsq_lite.contrib import give_up
 from gnsq_lite.worker import Handler, Middleware
 from tests.programs import wait_for
@@ -49,6 +49,37 @@ def test_one_worker_feeds_many_functions_which_stay_functions(broker: ServerHand
 
     assert handle(Plain()) == "returned"  # type: ignore[arg-type]
     assert handle.__doc__ == "Doc."
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.parametrize(
+    ("backoff", "ratio"),
+    [
+        (None, 0.5),
+        (True, 0.5),
+        (BackoffOptions(unit=2.0), 0.5),
+        (BackoffOptions(failure_ratio=0.0), 0.0),
+        (BackoffOptions(failure_ratio=0.2), 0.2),
+    ],
+)
+def test_the_default_failure_ratio_of_a_worker_is_a_half(
+    backoff: BackoffOptions | bool | None, ratio: float, broker: ServerHandle, topic: str
+) -> None:
+    """Failures come first and last: with a ratio above 0 fewer than ten outcomes start no backoff."""
+    worker = worker_on(broker, backoff=backoff, max_attempts=3)
+    states: list[str] = []
+
+    @worker.handler(topic, "ch", on_give_up="log")
+    def handle(message: Message) -> None:
+        if message.body == b"bad" and message.attempts == 1:
+            raise ValueError
+        states.append(worker.stats()[0].state)
+        worker.stop()
+
+    broker.publish(topic, b"bad")
+    assert worker.run() == 0
+    assert worker.readers[0]._settings.backoff.failure_ratio == ratio
+    assert states == ["backoff" if ratio == 0.0 else "connected"]
 
 
 @pytest.mark.rule("RDY-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +28,15 @@ class Bench:
         self.clock = FakeClock()
         reader = Reader("t", "c", print, nsqd_tcp_addresses="nsqd:4150", max_in_flight=10, **options)
         self.sent: list[int] = []
-        self.interrupted = 0
+        self.interrupted = self.successes = 0
         self.flow = FlowControl(
-            reader._settings, self.clock, random.Random(1), self.send, lambda pause: None, self.on_interrupted
+            reader._settings,
+            self.clock,
+            random.Random(1),
+            self.send,
+            lambda pause: None,
+            self.on_interrupted,
+            lambda: self.successes,
         )
         counts = SimpleNamespace(count=0, received_at=0.0)
         self.connection: Any = SimpleNamespace(
@@ -68,7 +75,7 @@ def test_it_is_told_where_the_rate_is_limited_or_the_server_counts_rdy_down() ->
 @pytest.mark.rule("BACK-2")
 def test_it_is_told_of_successes_until_backoff_is_over() -> None:
     bench = Bench()
-    bench.flow.failed()
+    bench.flow.failed(0)
     assert bench.flow.watches
     bench.tick(1000.0)
     assert bench.sent == [1, 10, 0, 1]
@@ -76,6 +83,25 @@ def test_it_is_told_of_successes_until_backoff_is_over() -> None:
     assert bench.sent == [1, 10, 0, 1, 10]
     bench.tick(1.0)
     assert not bench.flow.watches
+
+
+@pytest.mark.rule("BACK-1")
+def test_one_warning_says_that_backoff_holds_the_reader_below_a_tenth_of_its_rate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    for _ in range(200):
+        bench.tick(0.05)
+        bench.successes += 50
+        bench.flow.failed(bench.successes)
+        bench.tick(1.0)
+        bench.successes += 1
+        bench.flow.answered(NSQD, 1, 0, success=True)
+    said = [record.getMessage() for record in caplog.records if "failure_ratio" in record.getMessage()]
+    assert len(said) == 1
+    rate, full = (float(number) for number in re.findall(r"\d+\.\d", said[0]))
+    assert rate == pytest.approx(51 / 1.05, rel=0.1)
+    assert full == pytest.approx(1000.0, rel=0.1)
 
 
 @pytest.mark.rule("MSG-5")
@@ -133,7 +159,7 @@ def test_a_change_of_backoff_that_was_interrupted_is_made_up_for(monkeypatch: py
     monkeypatch.setattr(bench.flow.allocator, change, strike)
 
     def go_on() -> None:
-        bench.flow.failed()
+        bench.flow.failed(0)
         bench.tick(1.0)
         bench.tick(1000.0)
         bench.flow.answered(NSQD, 1, 0, success=True)

@@ -139,7 +139,10 @@ class ThreadBench(Bench):
         self.closed = reason
         self.released += self.connection.leave()
 
-    def failed(self) -> None:
+    def count_successes(self) -> int:
+        return 0
+
+    def failed(self, successes: int) -> None:
         pass
 
     def on_answers_lost(self, count: int) -> None: ...

@@ -51,6 +51,7 @@ class Bench:
         self.timers: list[Timer] = []
         self.sent: list[bytes] = []
         self.told: list[int] = []
+        self.failures: list[int] = []
         self.flow = self
         self.hub = SimpleNamespace(loop=SimpleNamespace(timer=self.timer))
         loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append, is_shared=False)
@@ -101,6 +102,12 @@ class Bench:
 
     def handle(self, messages: list[Message]) -> None:
         self.held += messages
+
+    def count_successes(self) -> int:
+        return self.connection.succeeded
+
+    def failed(self, successes: int) -> None:
+        self.failures.append(successes)
 
 
 @pytest.mark.rule("RDY-1")
@@ -266,11 +273,25 @@ def test_an_answer_on_its_way_and_a_message_in_work_are_counted_out_at_no_look()
     bench.connection.count_out(bench.clock.now())
     first.requeue(0.0)  # its backoff comes first
     bench.connection.count_out(bench.clock.now())
-    bench.connection.slow_down = lambda: None  # type: ignore[method-assign]
     bench.turn()
     for _ in range(3):
         bench.connection.count_out(bench.clock.now())
     assert (bench.connection.in_flight.count, bench.connection.expired) == (1, 0)
+
+
+@pytest.mark.rule("BACK-1")
+def test_a_failure_carries_the_successes_before_it_also_those_whose_fin_is_queued() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.message().finish()
+    bench.message().requeue(0.0)
+    bench.message().finish()  # before the loop hears of the failure
+    bench.turn()
+    bench.message().requeue(0.0)
+    bench.turn()
+    bench.message().requeue(0.0, backoff=False)
+    bench.turn()
+    assert bench.failures == [3, 4]
 
 
 @pytest.mark.rule("RDY-1")

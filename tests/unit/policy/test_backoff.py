@@ -124,6 +124,82 @@ def test_full_flow_comes_back_only_when_the_counter_is_down_to_nothing(clock: Fa
     assert (backoff.level, backoff.resume_at) == (0, None)
 
 
+def outcomes(backoff: Backoff, text: str) -> list[Phase]:
+    """Record an outcome for each letter, F for a failure."""
+    return [backoff.record(letter != "F") for letter in text]
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.parametrize("ratio", [None, 0.0])
+def test_without_a_failure_ratio_the_first_failure_starts_backoff(clock: FakeClock, ratio: float | None) -> None:
+    assert outcomes(make(clock, failure_ratio=ratio), "sF")[-1] is Phase.PAUSED
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.parametrize(
+    ("history", "starts"),
+    [
+        ("F" * 9, False),  # fewer than ten outcomes
+        ("F" * 10, True),
+        ("s" * 5 + "F" * 4, False),
+        ("s" * 5 + "F" * 5, True),  # half of ten
+        ("s" * 6 + "F" * 5, False),
+        ("s" * 10 + "F" * 9, False),
+        ("s" * 10 + "F" * 10, True),  # half of twenty
+        ("s" * 1000 + "F" * 9, False),
+        ("s" * 1000 + "F" * 10, True),  # of the last twenty
+        ("F" * 9 + "s" * 11 + "F", False),
+        ("F" * 9 + "s" * 10 + "F", True),
+        ("F" * 9 + "s", False),  # a success starts nothing
+        (("s" * 9 + "F") * 100, False),
+    ],
+)
+def test_a_failure_starts_backoff_when_the_share_of_the_last_outcomes_failed(
+    clock: FakeClock, history: str, starts: bool
+) -> None:
+    one_by_one, lazily = make(clock, failure_ratio=0.5), make(clock, failure_ratio=0.5)
+    phases = outcomes(one_by_one, history)
+    assert set(phases[:-1]) <= {Phase.FLOWING}
+    assert (phases[-1] is Phase.PAUSED) == starts
+    for position, letter in enumerate(history, 1):  # the same, with successes told by their count alone
+        if letter == "F":
+            lazily.record(False, history[:position].count("s"))
+    assert lazily.phase is one_by_one.phase
+
+
+@pytest.mark.rule("BACK-3")
+@pytest.mark.rule("BACK-4")
+def test_outcomes_before_and_during_a_backoff_do_not_start_the_next_one(clock: FakeClock) -> None:
+    backoff = make(clock, failure_ratio=0.5)
+    outcomes(backoff, "F" * 10)
+    assert backoff.level == 1
+    outcomes(backoff, "F" * 30)
+    assert backoff.level == 1
+    end_pause(backoff, clock)
+    assert backoff.record(False) is Phase.PAUSED  # a probe decides alone
+    assert backoff.level == 2
+    end_pause(backoff, clock)
+    backoff.record(True)
+    end_pause(backoff, clock)
+    assert backoff.record(True) is Phase.FLOWING
+    assert outcomes(backoff, "F" * 10) == [Phase.FLOWING] * 9 + [Phase.PAUSED]
+
+
+@pytest.mark.rule("BACK-1")
+@given(st.lists(st.integers(-50, 50), max_size=60))
+def test_a_count_of_successes_that_goes_back_for_a_moment_counts_none_twice(steps: list[int]) -> None:
+    """FINs are between two counters while they are sent."""
+    backoff, total, highest, last = make(FakeClock(), failure_ratio=1.0), 0, 0, 0
+    for step in steps:
+        total = max(0, total + step)
+        last = 0 if total > highest else last + 1
+        highest = max(highest, total)
+        backoff.record(False, total)
+        if backoff.phase is Phase.PAUSED:
+            assert last >= 9
+            return
+
+
 @pytest.mark.rule("BACK-5")
 def test_backoff_that_is_turned_off_never_pauses(clock: FakeClock) -> None:
     backoff = make(clock, longest=0.0)

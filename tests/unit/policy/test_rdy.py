@@ -255,19 +255,56 @@ def test_a_probe_is_rdy_1_on_one_connection_whatever_max_in_flight_is(clock: Fak
     assert allocator.probe() == []
 
 
+def delivered(clock: FakeClock, allocator: Fed, *keys: object) -> None:
+    """Have a message of each connection arrive and be answered, a second apart."""
+    for key in keys:
+        clock.advance(1)
+        allocator.received(key, 1)
+        allocator.answered(key, 1)
+
+
 @pytest.mark.rule("BACK-2")
-def test_probes_reach_every_connection_with_the_same_chance(clock: FakeClock) -> None:
+def test_each_probe_goes_to_the_connection_that_delivered_last(clock: FakeClock) -> None:
     allocator = make(clock, 100)
-    for key in range(10):
+    for key in "abcde":
         allocator.add(key, 2500)
     settled(clock, allocator)
-    seen = []
-    for _ in range(100):
+    delivered(clock, allocator, *"abdec")
+    for last, then in ["cc", "ca", "ab", "bb"]:
         allocator.pause()
         clock.advance(1)
-        seen += [change.key for change in allocator.probe()]
-    assert [seen.count(key) for key in range(10)] == [10] * 10
-    assert seen[:10] != seen[10:20]
+        assert pairs(allocator.probe()) == [(last, 1)]
+        delivered(clock, allocator, last, then)
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_moves_on_in_the_order_of_the_last_deliveries_to_each_once(clock: FakeClock) -> None:
+    allocator = make(clock, 100)
+    for key in "abcde":
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    delivered(clock, allocator, *"dbeca")
+    allocator.pause()
+    clock.advance(1)
+    probed = allocator.probe()
+    while len(probed) < 9:
+        assert allocator.next_tick is not None
+        clock.advance(max(0.0, allocator.next_tick - clock.now()))
+        probed += allocator.tick()
+    assert [change.key for change in probed if change.count] == list("acebd")
+
+
+@pytest.mark.rule("BACK-2")
+def test_a_probe_prefers_a_connection_with_nothing_in_flight(clock: FakeClock) -> None:
+    allocator = make(clock, 100)
+    allocator.add("a", 2500)
+    allocator.add("b", 2500)
+    settled(clock, allocator)
+    delivered(clock, allocator, "b")
+    allocator.received("a", 1)  # nsqd sends nothing more to it under RDY 1
+    allocator.pause()
+    clock.advance(1)
+    assert pairs(allocator.probe()) == [("b", 1)]
 
 
 @pytest.mark.rule("BACK-2")
