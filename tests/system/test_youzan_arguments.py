@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, Writer, errors
-from gnsq_lite.broker import Broker
 from gnsq_lite.youzan.dialect import YouzanDialect
+from tests.youzan_broker import YouzanBroker
 
 MOST = 1024 * 1024  # nsqd's --max-msg-size
 
@@ -53,7 +53,7 @@ def lookupd(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "unreachable":
         yield "127.0.0.1:1"
         return
-    with Broker(youzan=True, nsqds=2) as broker:
+    with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", partitions=2, ext=True)
         yield broker.lookupd_http_address or ""
 
@@ -108,7 +108,7 @@ def test_a_key_that_the_java_mapping_cannot_read_raises_at_once(lookupd: str) ->
 
 @pytest.mark.rule("YZ-15")
 def test_the_largest_headers_and_messages_are_sent() -> None:
-    with Broker(youzan=True, nsqds=1) as broker:
+    with YouzanBroker(nsqds=1) as broker:
         broker.youzan.create_topic("t", ext=True)
         with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
             writer.publish("t", b"x", headers=header_bytes(65_506))
