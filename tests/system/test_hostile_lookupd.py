@@ -319,7 +319,7 @@ def test_very_many_producers_neither_hang_it_nor_keep_it_from_a_direct_nsqd(coun
 @pytest.mark.parametrize("reads", [True, False], ids=["reader", "writer"])
 def test_ever_new_dead_nsqds_do_not_fill_the_log(reads: bool, caplog: pytest.LogCaptureFixture) -> None:
     def list_others(server: Stub, first: int) -> None:
-        hosts = [f"127.1.{(first + n) // 250}.{(first + n) % 250 + 1}" for n in range(100)]
+        hosts = [f"127.1.{(first + n) // 250}.{(first + n) % 250 + 1}" for n in range(50)]
         nodes = [{"broadcast_address": host, "tcp_port": 1, "http_port": 2, "topics": []} for host in hosts]
         server.answers["/lookup"] = server.answers["/nodes"] = (200, {"channels": [], "producers": nodes})
 
@@ -329,9 +329,9 @@ def test_ever_new_dead_nsqds_do_not_fill_the_log(reads: bool, caplog: pytest.Log
         with Reader("t", "ch", print, **options) if reads else Writer(dialect="nsq", **options) as client:
             if isinstance(client, Writer):
                 client.publish_nowait("t", b"x", timeout=2.5)
-            for number in range(1, 11):
+            for number in range(1, 6):
                 asked = len(server.requests)
-                list_others(server, 100 * number)
+                list_others(server, 50 * number)
                 wait_for(lambda asked=asked: len(server.requests) > asked + 1)
     lines = [record for record in caplog.records if record.levelno >= logging.INFO]
     assert 100 < len(lines) < 110
