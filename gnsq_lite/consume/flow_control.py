@@ -186,11 +186,6 @@ class FlowControl:
         self._apply(self.allocator.set_max_in_flight, 0 if self.paused else count)
         self._wake.set()
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is one connection."""
-        return len(self.allocator.keys) == 1
-
     def is_starved(self) -> bool:
         """RDY-7."""
         return self.allocator.is_starved()

@@ -16,9 +16,9 @@ _KEPT = 1000
 
 
 class InFlight:
-    """Counts, and remembers what is unanswered.  In the loop's thread."""
+    """Counts, and remembers what is unanswered.  In the loop's thread, but for :attr:`finished_by_handlers`."""
 
-    __slots__ = ("_at", "_kept", "_reads", "count", "received", "received_at")
+    __slots__ = ("_at", "_count", "_kept", "_reads", "finished_by_handlers", "received", "received_at")
 
     def __init__(self) -> None:
         self._reads: deque[list[Message]] = deque()
@@ -27,16 +27,27 @@ class InFlight:
         #: Messages in the reads.
         self._kept = 0
         self.received = 0
-        #: Messages that are neither answered nor counted out; whoever sends answers takes them off.
-        self.count = 0
+        #: Messages that came, without those that the loop has answered or counted out.
+        self._count = 0
+        #: FINs that handlers wrote themselves; changed only under the connection's write lock.
+        self.finished_by_handlers = 0
         #: The clock's time of the last read; none yet.
         self.received_at = float("-inf")
+
+    @property
+    def count(self) -> int:
+        """How many messages are neither answered nor counted out."""
+        return self._count - self.finished_by_handlers
+
+    def answered(self, count: int) -> None:
+        """Count out *count* messages whose answers the loop sends."""
+        self._count -= count
 
     def add(self, messages: list[Message], now: float) -> int:
         """A read at *now* brought these; return how many are in flight now."""
         self.received_at = now
         self.received += len(messages)
-        self.count += len(messages)
+        self._count += len(messages)
         self._kept += len(messages)
         reads = self._reads
         if reads and self.count == len(messages):  # nothing else is in flight
@@ -48,15 +59,6 @@ class InFlight:
             if self._kept > _KEPT and self._kept > 2 * self.count + _KEPT:
                 self._keep_open()
         return self.count
-
-    def add_first(self, messages: list[Message], now: float) -> None:
-        """Do the same with one message where nothing is in flight."""
-        self.received_at = now
-        self.received += 1
-        self.count = self._kept = 1
-        self._at = 0
-        self._reads.clear()
-        self._reads.append(messages)
 
     def _forget_answered(self) -> None:
         """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
@@ -106,11 +108,12 @@ class InFlight:
             return []
         self._at = 0
         late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
-        self.count -= len(late)
+        self.answered(len(late))
         self._keep_open()
         return late
 
     def clear(self) -> None:
         """The connection is gone; so is its claim on what it brought."""
         self._reads.clear()
-        self._at = self._kept = self.count = 0
+        self._at = self._kept = 0
+        self._count = self.finished_by_handlers

@@ -1,6 +1,8 @@
 """A Reader's connection: brings messages, and takes their answers from any thread (MSG-1, MSG-5).
 
-The cost is per read, not per message: FINs gather in one buffer, REQs in a list, and go out in one write a turn.
+The cost is per read, not per message: FINs gather in one buffer, REQs in a list, and the loop writes both once in each
+of its iterations.  Where one message is in flight at a time, nsqd sends the next one only after its FIN.  There the
+handler's thread writes FIN itself, so that it need not wake the loop (:meth:`Subscribed._write_fin`).
 """
 
 from __future__ import annotations
@@ -8,18 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
-from gnsq_lite.consume.message_owner import MessageOwner
 from gnsq_lite.consume.reading_limit import ReadingLimit
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.lost import DeliveryStalled, interrupted
-from gnsq_lite.net.target import Target
+from gnsq_lite.net.lost import DeliveryStalled, interrupted, lost
+from gnsq_lite.net.os_threads import native_rlock
+from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.delivery import TICK, Delivery
@@ -35,8 +38,58 @@ STALLED = 30.0
 _GRACE = 0.5
 
 
+class Flow(Protocol):
+    """Flow control: sets RDY by the messages that come and go; called in the loop's thread."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether a RDY may follow, which goes out before the answers to what a read brought."""
+
+    def received(self, endpoint: Endpoint, count: int) -> None:
+        """A read brought *count* messages; called while :attr:`watches`, and for more in flight than the RDY."""
+
+    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
+        """Messages left in flight; called as :meth:`received` is.
+
+        *answered* were answered, at least one by FIN if *success*; nsqd has taken *expired* back.
+        """
+
+    def count_successes(self) -> int:
+        """Return how many messages of the Reader were finished so far; from any thread."""
+
+    def failed(self, successes: int) -> None:
+        """A message failed after so many *successes*: RDY 0, if it follows, goes out before the message's REQ."""
+
+    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+        """The connection holds a failed message and gets no other; or it continues."""
+
+
+class MessageOwner(Owner, Protocol):
+    """Receives the messages of a connection, in the loop's thread; its methods do not wait."""
+
+    @property
+    def flow(self) -> Flow:
+        """The flow control that counts the messages."""
+
+    @property
+    def handle(self) -> Callable[[list[Message]], None]:
+        """Hands messages to the handlers; while the Reader closes it sends them back."""
+
+    def on_answers_lost(self, count: int) -> None:
+        """*count* answers came after the connection had closed."""
+
+    def requeue_delay(self, message: Message, asked: float | None) -> float:
+        """Return the seconds nsqd holds *message* back.  Called where handlers run."""
+
+
 class Subscribed(Connection):
-    """A connection and its counts of messages."""
+    """A connection and its counts of messages.
+
+    Args:
+        is_prompt: Whether RDY is kept low where that brings messages sooner.
+        reads_in_hub: Whether messages may be handed on in the hub: not to inline handlers, which would run there.
+        writes_fins: Whether handlers write FIN themselves where one message is in flight.
+    """
 
     def __init__(
         self,
@@ -48,16 +101,16 @@ class Subscribed(Connection):
         *,
         is_prompt: bool = False,
         reads_in_hub: bool = False,
+        writes_fins: bool = False,
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
-        #: Whether messages may be handed on in the hub: not to inline handlers, who would run there.
-        self._reads_in_hub = reads_in_hub
+        self._reads_in_hub, self._writes_fins = reads_in_hub, writes_fins
         self._messages_to, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
         #: Messages that were received and not answered (MSG-5).
         self.in_flight = InFlight()
-        self.finished = self.requeued = self.expired = self.answers_lost = 0
+        self._finished = self.requeued = self.expired = self.answers_lost = 0
         self._seen = (0, 0)  # what these and the messages received came to at the last look, and what was missing
         self._fins = Fins(partial(loop.call_soon, self._flush))
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
@@ -76,6 +129,10 @@ class Subscribed(Connection):
         self._is_handing_on = False
         #: Called after answers went out, once CLS was sent.
         self._on_answered: Callable[[], None] | None = None
+        #: Held by the thread that writes to the socket, for the time of one call that does not wait.
+        self._write_lock = native_rlock()
+        #: The loop found the lock taken: the thread that holds it has the loop flush after its release.
+        self._has_missed_lock = False
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         super()._adopt(negotiated)
@@ -91,8 +148,11 @@ class Subscribed(Connection):
 
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
-        if self._stream is not None and self._codec is None and self._reads_in_hub:
-            self._stream.offer(self._take_messages)
+        stream = self._stream
+        if stream is not None and self._codec is None and self._reads_in_hub:
+            stream.offer(self._take_messages)
+        # OpenSSL allows no two calls at once, and compressors have one state for all writes.
+        self._writes_fins &= stream is not None and stream.tls is None and self._codec is None
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
@@ -100,7 +160,7 @@ class Subscribed(Connection):
 
         So a handler begins without a switch to the greenlet that reads.
         """
-        is_busy = self._delivery is not None and self._delivery.is_full
+        is_busy = self._share > 1 and self._delivery is not None and self._delivery.is_full
         if is_busy or self.in_flight.count > self._limit.most:
             return False
         self.read_at = self.clock.now()
@@ -118,6 +178,11 @@ class Subscribed(Connection):
     def received(self) -> int:
         """Messages since it was opened."""
         return self.in_flight.received
+
+    @property
+    def finished(self) -> int:
+        """Messages answered with FIN since it was opened."""
+        return self._finished + self.in_flight.finished_by_handlers
 
     def _on_messages(self, messages: list[Message]) -> None:
         chooses = self._count_in(messages)
@@ -160,6 +225,7 @@ class Subscribed(Connection):
         """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
         self._limit.allow(count)
         self._share = count
+        self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
             self.send(commands.ready(count))
         else:
@@ -223,7 +289,33 @@ class Subscribed(Connection):
 
     def handled(self, message: Message) -> None:
         """Its handler has returned: finish it.  The message was claimed, as for :meth:`finish`."""
-        self.finish(message)
+        if not self._write_fin(message):
+            self.finish(message)
+
+    def _write_fin(self, message: Message) -> bool:
+        """Write FIN in the calling thread if nothing else is in flight or to be written; return whether that was done.
+
+        The loop learns of it from the count of messages in flight, when nsqd has sent the next one.
+        """
+        stream = self._stream
+        is_alone = self._writes_fins and self.in_flight.count == 1 and not (self._due or self._flow.watches)
+        if stream is None or not is_alone or self._on_answered is not None or not self._write_lock.acquire(False):
+            return False
+        try:
+            if stream.unsent or stream.closed is not None:
+                return False
+            self.in_flight.finished_by_handlers += 1  # before nsqd can send the next one
+            stream.send_beside_loop(commands.finish(message.id))
+        except BaseException as error:  # else how much was sent is not known
+            reason = lost(self.address, error) if isinstance(error, OSError) else interrupted(self.address)
+            self.loop.call_soon(partial(self.close, reason))
+            if not isinstance(error, OSError):
+                raise
+        finally:
+            self._write_lock.release()
+            if self._has_missed_lock:
+                self.loop.call_soon(self._flush)
+        return True
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
@@ -284,6 +376,15 @@ class Subscribed(Connection):
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        self._has_missed_lock = True  # before the attempt: the thread looks at it after its release
+        if self._write_lock.acquire(False):
+            try:
+                self._has_missed_lock = False
+                self._write_all()
+            finally:
+                self._write_lock.release()
+
+    def _write_all(self) -> None:
         # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
         try:
@@ -307,9 +408,9 @@ class Subscribed(Connection):
                 self._messages_to.on_answers_lost(finished + requeued)
                 return
             if finished or requeued:
-                self.finished += finished
+                self._finished += finished
                 self.requeued += requeued
-                self.in_flight.count -= finished + requeued
+                self.in_flight.answered(finished + requeued)
             if delivery is not None:
                 is_told = self._delivery_timer is None or not delivery.is_full
                 if is_told and (finished or requeued):
@@ -397,14 +498,15 @@ class Subscribed(Connection):
         missing = max(0, self.in_flight.missing() - len(self._fins) - len(self._reqs))  # what is queued is not lost
         if self._seen != (moved, missing):
             self._seen, missing = (moved, missing), 0
-        self.in_flight.count -= missing
+        self.in_flight.answered(missing)
         return missing
 
     # -- the end
 
     def close(self, reason: NSQError) -> None:
         """Close at once; what was not answered is nsqd's again."""
-        super().close(reason)
+        with self._write_lock:  # no thread is in the middle of a call with the socket's descriptor
+            super().close(reason)
         self._end_delivery()
         if len(self._fins):  # answers that waited: they are lost now
             self._flush_soon()
@@ -421,6 +523,11 @@ class Subscribed(Connection):
         if self._on_answered is None:
             self.send(commands.CLS)
         self._on_answered = on_answered
+
+    def abandon(self) -> None:
+        """In a forked child: the connection, and the thread that may hold its lock, are the parent's."""
+        self._write_lock = native_rlock()
+        super().abandon()
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]} in_flight={self.in_flight.count}>"

@@ -7,14 +7,10 @@ import random
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.message_owner import MessageOwner
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.consume.ordered_in_threads import OrderedInThreads
 from gnsq_lite.consume.pools import Pool
 from gnsq_lite.consume.settings import ConsumerSettings
-from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.consume.unordered_in_threads import UnorderedInThreads
+from gnsq_lite.consume.subscribed import MessageOwner, Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import InvalidError, NSQError
 from gnsq_lite.net.addresses import mapped
@@ -121,12 +117,8 @@ class Subscription:
         )
         sequence = dialect.sequence(topic, self.endpoint)
         given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
-        threads = owner.pool if isinstance(owner.pool, ThreadPool) and not settings.batch_size else None
-        if sequence is None:
-            prompt = settings.is_prompt
-            if prompt and threads is not None:
-                return UnorderedInThreads(threads, *given, is_prompt=True)
-            return Subscribed(*given, is_prompt=prompt, reads_in_hub=prompt and pool != "inline")
-        if threads is not None:
-            return OrderedInThreads(threads, sequence, *given)
-        return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")
+        if sequence is not None:
+            return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")
+        prompt, in_threads = settings.is_prompt, pool == "thread"
+        reads_in_hub = prompt and pool != "inline"
+        return Subscribed(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from gevent import get_hub, monkey
@@ -39,47 +36,6 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
         _start_native(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
-
-
-def start_native_thread_soon(name: str, run: Callable[[], None], refused: Callable[[RuntimeError], None]) -> None:
-    """Like :func:`start_native_thread`, but nobody waits until it has begun, which may be for ever.
-
-    A thread in which another one sets an exception may end before its ``start()`` hears of it.  *refused* is called, in
-    some thread, where the system gives no thread; that may be raised here, too.
-    """
-    if monkey.is_module_patched("threading"):
-        _start_native(run, ())
-        return
-    thread = threading.Thread(target=run, name=name, daemon=True)
-
-    def start() -> None:
-        try:
-            thread.start()
-        except RuntimeError as error:
-            refused(error)
-
-    _start_native(start, ())
-
-
-def current_frames() -> dict[int, FrameType]:
-    """Return the frame of each thread of the interpreter, by ident.
-
-    Python 3.11 holds a lock meanwhile that each thread takes as it begins and ends.  A garbage collection in the
-    middle, one of whose finalizers lets another thread run, would hang the process for good (python/cpython#106883).
-    From 3.12 on none comes there.
-    """
-    if sys.version_info >= (3, 12) or not gc.isenabled():
-        return sys._current_frames()
-    try:
-        gc.disable()
-        return sys._current_frames()
-    finally:
-        gc.enable()
-
-
-def living_threads() -> set[int]:
-    """Return the idents of all threads of the interpreter."""
-    return set(current_frames())
 
 
 #: The hubs of the threads that :func:`start_hub_thread` has started.

@@ -291,6 +291,19 @@ class Stream:
             waiting, self._waiting = self._waiting, None
             waiting.switch()
 
+    def send_beside_loop(self, data: bytes) -> None:
+        """Send *data* in any thread, while nothing is unsent and no other thread sends; not under TLS.  Raises OSError.
+
+        The loop sends what nsqd does not take now.
+        """
+        try:
+            sent = self._sock.send(data, _DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        self.bytes_out += sent
+        if sent < len(data):
+            self.leave_rest(data[sent:])
+
     def leave_rest(self, rest: bytes) -> None:
         """Have the loop send *rest*, of what a thread has sent in part; from that thread, while it alone sends."""
         self.unsent += len(rest)

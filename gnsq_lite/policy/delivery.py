@@ -28,13 +28,13 @@ from collections import deque
 
 from gnsq_lite.clock import Clock
 
-__all__ = ["LONGEST_KEPT", "SLOWEST_TICK", "SPAN", "TICK", "Delivery"]
+__all__ = ["LONGEST_KEPT", "SPAN", "TICK", "Delivery"]
 
 #: Seconds for which messages may gather at nsqd, at a steady rate.
 SPAN = 0.001
 #: Seconds between two ticks: the first; the second, once the whole share has been used for the last; a hundredth of
 #: that time, where it lasts, up to the third.  A tick wakes the process: 250 a second are some percent of full speed.
-TICK, _SLOW_TICK, SLOWEST_TICK, _LONG_FULL = 0.001, 0.004, 0.02, 0.05
+TICK, _SLOW_TICK, _SLOWEST_TICK, _LONG_FULL = 0.001, 0.004, 0.02, 0.05
 #: Seconds for which answers wait for the next message: twice as long as messages take to come, within these two; and
 #: seconds from message to message above which they do not wait.
 _SHORTEST_KEPT, LONGEST_KEPT, _SELDOM = 0.02, 0.12, 0.15
@@ -186,7 +186,7 @@ class Delivery:
 
     def _pause(self) -> float:
         full_for = self._read_at - self._full_since if self.is_full and self._full_since is not None else 0.0
-        return TICK if full_for < _LONG_FULL else min(max(_SLOW_TICK, full_for / 100.0), SLOWEST_TICK)
+        return TICK if full_for < _LONG_FULL else min(max(_SLOW_TICK, full_for / 100.0), _SLOWEST_TICK)
 
     def set_limit(self, limit: int, in_flight: int) -> None:
         """Change the limit."""

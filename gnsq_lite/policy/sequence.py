@@ -46,12 +46,6 @@ class Sequence(Protocol):
     def at_handler(self) -> Any | None:
         """The message that waits for a handler, or for what its handler does; None: there is none."""
 
-    def begins(self, message: Any) -> bool:
-        """A message came: handle it.  False: ask :meth:`arrived`, nothing is known of it yet."""
-
-    def ends(self, message: Any) -> bool:
-        """A message was answered with FIN, and no other is to be handled.  False: ask :meth:`finished`."""
-
     def arrived(self, message: Any) -> List[Decision]: ...
 
     def finished(self, message: Any) -> List[Decision]: ...

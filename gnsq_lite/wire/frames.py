@@ -130,27 +130,6 @@ class FrameDecoder(Generic[MessageT]):
             return None
         return found if at == len(data) else None
 
-    def feed_leading(self, data: bytes) -> tuple[list[MessageT], bool]:
-        """Return the messages that are now whole up to the first other frame, or error; and whether that has come.
-
-        Where it has, feed ``b""`` for it.  Never raises.
-        """
-        if self.error is not None:
-            return [], True
-        whole = self._buffer.join(data) if self._is_buffering else data
-        found: list[MessageT] = []
-        if whole is None:
-            return found, False
-        at = wanted = 0
-        try:
-            at = scan(whole, 0, self.limit, self.make_message, self.owner, found)
-            wanted = self._end(whole, at) - at if at < len(whole) else 0
-        except ProtocolError:
-            found = found if at else []  # else all of it is made again
-        rest = whole[at:]
-        self._keep(rest, wanted)
-        return found, bool(rest) and wanted <= len(rest)
-
     def feed_one(self, data: bytes) -> Frame | None:
         """Take bytes of a handshake; return at most one frame, of whatever kind, or None while it is not whole.
 

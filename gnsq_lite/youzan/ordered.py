@@ -59,21 +59,6 @@ class OrderedPartition:
         """The message whose handler is to return or to answer."""
         return None if self._held or self._returned else self._current
 
-    def begins(self, message: OrderedMessage) -> bool:
-        """Take a message from the server where no other is here: handle it.  False: :meth:`arrived` decides."""
-        if self._current is not None or self._queue:
-            return False
-        self._current, self._returned = message, False
-        return True
-
-    def ends(self, message: OrderedMessage) -> bool:
-        """Take the FIN of a message where no other is here.  False: :meth:`finished` decides."""
-        if self._current is not message or self._queue or self._held or self._again is not None:
-            return False
-        self._current = None
-        self._returned = False
-        return True
-
     def arrived(self, message: OrderedMessage) -> list[Decision]:
         """Take a message from the server."""
         current = self._current

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import BackoffOptions, Message, Reader, Requeue, errors
-from gnsq_lite.consume.thread_pool import ThreadPool
+from gnsq_lite import BackoffOptions, Message, Reader, Requeue, TLSOptions, errors
+from tests.certs import Certificates
 from tests.conftest import MakeBroker
-from tests.native import is_patched, start_native_thread
+from tests.native import is_patched, native_held_lock, start_native_thread
+from tests.proxy import Proxy
 from tests.servers import ServerHandle
 from tests.system.test_reader import POOLS, QUICK, channel, reader_on, wait_for
 
@@ -263,23 +264,17 @@ def test_backoff_can_be_turned_off(broker: ServerHandle, topic: str) -> None:
         assert reader.stats().state == "connected"
 
 
-# -- who reads
+# -- handlers in threads
 
 
 @pytest.mark.rule("MSG-1")
 @pytest.mark.rule("CONN-2")
-def test_threads_that_keep_up_read_by_themselves_and_nothing_is_lost_where_some_do_not(
-    broker: ServerHandle, topic: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("max_in_flight", [1, 200])
+def test_handlers_in_threads_answer_each_message_once_however_they_answer(
+    broker: ServerHandle, topic: str, max_in_flight: int
 ) -> None:
     numbers = range(1, 12001)
-    handled, later, reads = Counter[bytes](), list[Message](), list[int]()
-    take_on = ThreadPool.take_on
-
-    def counted(pool: ThreadPool, jobs: list[Any]) -> None:
-        reads.append(len(jobs))
-        take_on(pool, jobs)
-
-    monkeypatch.setattr(ThreadPool, "take_on", counted)
+    handled, later = Counter[bytes](), list[Message]()
 
     def handler(message: Message) -> None:
         number = int(message.body)
@@ -287,7 +282,7 @@ def test_threads_that_keep_up_read_by_themselves_and_nothing_is_lost_where_some_
             time.sleep(0.03)
         elif number % 1001 == 0 and message.attempts == 1:
             raise Requeue(delay=0.0, backoff=False)
-        elif number % 1002 == 0:
+        elif number % 1002 == 0 and max_in_flight > 1:
             message.enable_async()
             later.append(message)
         elif later:
@@ -297,23 +292,75 @@ def test_threads_that_keep_up_read_by_themselves_and_nothing_is_lost_where_some_
         handled[message.body] += 1
 
     bodies = b"\n".join(b"%d" % number for number in numbers)
-    reader = reader_on(broker, topic, handler, handler_pool="thread", max_in_flight=200)
-
-    def go_round(number: int) -> None:
+    with reader_on(broker, topic, handler, handler_pool="thread", max_in_flight=max_in_flight) as reader:
         assert broker.http("POST", f"/mpub?topic={topic}", bodies).body == b"OK"
-        wait_for(lambda: sum(handled.values()) == number * len(numbers))
+        wait_for(lambda: sum(handled.values()) == len(numbers))
         while later:
             later.pop().finish()
-        wait_for(lambda: reader.stats().finished == number * len(numbers))
-        assert set(handled.values()) == {number}
-        assert reader.stats().in_flight == 0
-        assert reader.stats().requeued == number * 11
+        wait_for(lambda: reader.stats().finished == len(numbers))
+        assert set(handled.values()) == {1}
+        assert (reader.stats().in_flight, reader.stats().requeued) == (0, 11)
+    assert (channel(broker, topic)["in_flight_count"], broker.stats(topic)["depth"]) == (0, 0)
 
-    with reader:
-        rounds = 0
-        while not reads:  # who reads is decided by how quick they are, and so by the machine too
-            rounds += 1
-            assert rounds < 20
-            go_round(rounds)
-        broker.publish(topic, b"1")  # and what comes when nobody is in a hurry
-        wait_for(lambda: reader.stats().finished == rounds * len(numbers) + 1)
+
+class StopsReading:
+    """A proxy's tap that reads nothing more from the client once ``stopped`` is set."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._ended = native_held_lock()
+
+    def up(self, data: bytes) -> None:
+        if self.stopped:
+            self._ended.acquire(True, 30.0)
+
+    def down(self, data: bytes) -> None: ...
+
+    def passed(self, count: int) -> None: ...
+
+
+@pytest.mark.rule("HB-1")
+def test_heartbeats_of_other_nsqds_are_answered_while_one_stops_reading_and_tls_handlers_run_in_threads(
+    make_broker: MakeBroker, certs: Certificates, topic: str
+) -> None:
+    tls: dict[str, Any] = {"tls_cert": certs.server.cert, "tls_key": certs.server.key}
+    stuck, other = make_broker(**tls), make_broker(**tls)
+    tap, ends, touches = StopsReading(), time.monotonic() + 5.0, list[int]()
+
+    def handler(message: Message) -> None:
+        if message.body != b"touch":
+            return
+        tap.stopped = True
+        while time.monotonic() < ends:
+            for _ in range(20000):  # far more than the buffers of both sockets take
+                message.touch()
+            touches.append(20000)
+            time.sleep(0.01)
+
+    lost = list[str]()
+    with Proxy(stuck.tcp_address) as proxy:
+        proxy.tap = lambda: tap
+        reader = Reader(
+            topic,
+            "ch",
+            handler,
+            nsqd_tcp_addresses=[proxy.address, other.tcp_address],
+            tls=TLSOptions(ca_file=certs.ca),
+            handler_pool="thread",
+            concurrency=4,
+            max_in_flight=20,
+            heartbeat_interval=1.0,
+            on_disconnected=lambda address, error: lost.append(address),
+        )
+        with reader:
+            wait_for(lambda: len(reader.stats().connections) == 2)
+            stuck.publish(topic, *[b"touch"] * 2)
+            wait_for(lambda: tap.stopped)
+            while time.monotonic() < ends:
+                finished = reader.stats().finished
+                other.publish(topic, b"x")
+                wait_for(lambda: reader.stats().finished == finished + 1)  # noqa: B023 - called at once
+                time.sleep(0.1)
+            assert other.tcp_address not in lost
+            assert sum(touches) > 100_000
+            reader.close(0.0)

@@ -10,12 +10,8 @@ import pytest
 from greenlet import getcurrent, greenlet
 
 from gnsq_lite import speed
-from gnsq_lite.consume import thread_pool
-from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.message import Message
-from gnsq_lite.net.os_threads import living_threads
 from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, Runner
-from tests.native import native_held_lock, native_ident, start_native_thread
 from tests.unit.test_runner import BOTH, FakeConnection, a_runner, queue_of
 
 
@@ -83,29 +79,3 @@ def test_a_seat_is_a_list_of_two_places() -> None:
         made.drain(deque([1]), ["me"])
     with pytest.raises(TypeError):
         made.drain()
-
-
-def test_a_thread_that_takes_its_seat_during_a_look_at_them_is_not_taken_for_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nothing: Any = None
-    pool = ThreadPool(nothing, nothing, 2, nothing)
-    came: list[bool] = []
-
-    def come() -> None:
-        came.append(pool._lock.acquire(blocking=False))
-        if came[-1]:
-            pool.seats.append([native_ident(), None])
-            pool._lock.release()
-        done.release()
-
-    def look() -> set[int]:
-        living = living_threads()
-        start_native_thread("comes", come)
-        done.acquire()
-        return living
-
-    done = native_held_lock()
-    monkeypatch.setattr(thread_pool, "living_threads", look)
-    pool.look(1.0)
-    assert came == [False]

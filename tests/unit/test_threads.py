@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,10 +11,9 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite.consume import thread_pool as threads
+from gnsq_lite.consume import thread_pool
 from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.nested import must_not_wait
-from gnsq_lite.net.os_threads import start_native_thread_soon
+from gnsq_lite.net.loop import loop_here
 from gnsq_lite.speed import Runner
 from tests.fakes import FakeClock
 from tests.native import is_patched, native_held_lock, native_ident, native_lock, start_native_thread
@@ -23,29 +21,38 @@ from tests.profiles import repeats
 
 #: Seconds after which a test gives up: far more than anything here takes.
 PATIENCE = 30.0
+MAIN = native_ident()
 
 
-class FakeLoop:
-    """Acts at once: only what a dying worker asks for."""
+class PoolLoop:
+    """The loop of a pool: the test's own hub where the process is patched; else it acts at once."""
 
     def __init__(self) -> None:
-        self.queued: list[Callable[[], None]] = []
+        self.hub = gevent.get_hub()
+        self._loop = loop_here()
+        self.spawn = self._loop.spawn
+        #: What the pool asked for while :attr:`is_held`.
+        self.asked: list[Callable[[], Any]] = []
+        self.is_held = False
 
     def call_soon(self, act: Callable[[], Any]) -> None:
-        act()
-
-    def queue_call(self, act: Callable[[], None]) -> None:
-        """Have it called in the test's thread, as the loop's would be: patched, a log record takes patched locks."""
-        self.queued.append(act)
+        if self.is_held:
+            self.asked.append(act)
+        elif is_patched():
+            self._loop.call_soon(act)
+        else:
+            act()
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Wait, in this native thread, until *condition* is so."""
+    """Wait until *condition* is true: in the hub if it is patched and this is its thread, else in the native thread."""
     limit = time.monotonic() + patience
-    nap = native_held_lock()
+    nap, is_in_hub = native_held_lock(), is_patched() and native_ident() == MAIN
     while not condition():
         assert time.monotonic() < limit
         nap.acquire(True, 0.0002)
+        if is_in_hub:
+            gevent.sleep(0)
 
 
 class Tally:
@@ -73,14 +80,14 @@ def make() -> Iterator[Made]:
 
     def a_pool(run: Callable[[Any], Any], concurrency: int, on_exit: Any = None) -> ThreadPool:
         runner = Runner(lambda message: None, 1, run, lambda job, error: None, lambda job: None)
-        made.append(ThreadPool(FakeLoop(), runner, concurrency, on_exit or (lambda error: None)))  # type: ignore[arg-type]
+        made.append(ThreadPool(PoolLoop(), runner, concurrency, on_exit or (lambda error: None)))  # type: ignore[arg-type]
         return made[-1]
 
     yield a_pool
     for pool in made:
         pool.take_queued()
         pool.close()
-        until(lambda: not pool._workers())  # noqa: B023 - called at once
+        until(lambda: not pool.seats)  # noqa: B023 - called at once
 
 
 @pytest.fixture
@@ -92,61 +99,29 @@ def busy_switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-class Threads:
-    """Stands for the system: notes which threads were to be started, and starts none."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[Callable[[], None]] = []
-        monkeypatch.setattr(threads, "start_native_thread_soon", lambda name, run, refused: self.asked.append(run))
-
-
-def test_any_number_of_jobs_wakes_one_thread(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    system, done = Threads(monkeypatch), Tally()
+def test_any_number_of_jobs_wakes_one_thread(make: Made) -> None:
+    done = Tally()
     pool = make(done.add, 1000)
+    loop: Any = pool._loop
+    loop.is_held = True
     for _ in range(50):
         pool.submit(list(range(20)))
-    assert len(system.asked) == 1
-    start_native_thread("first", system.asked[0])
+    assert len(loop.asked) == 1
+    loop.asked[0]()
     done.wait_for(1000)
-    assert len(system.asked) == 2  # it asked for the next as long as more was queued than it took, once
-    start_native_thread("second", system.asked[1])  # finds nothing, and wakes nobody
-    until(lambda: len(pool._idle) == 2)
-    assert len(system.asked) == 2
+    assert len(loop.asked) == 2  # the thread asked for the next one once, as more was queued than it took
+    loop.asked[1]()  # finds nothing, and wakes nobody
+    until(lambda: len(pool.seats) == 2 and not pool.busy())
+    assert len(loop.asked) == 2
 
 
-def test_a_woken_thread_wakes_no_other_for_the_job_it_takes_itself(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    system, done = Threads(monkeypatch), Tally()
+def test_a_woken_thread_wakes_no_other_for_the_job_it_takes_itself(make: Made) -> None:
+    done = Tally()
     pool = make(done.add, 1000)
-    pool.submit([1])
-    start_native_thread("only", system.asked[0])
     for number in range(1, 200):
-        done.wait_for(number)
         pool.submit([1])
-    done.wait_for(200)
-    assert len(system.asked) <= 2  # the second where the first was not idle again in time
-
-
-def test_a_thread_that_finds_nothing_queued_may_queue_more_itself_and_wakes_others_for_it(make: Made) -> None:
-    done, met = Tally(), Tally()
-
-    def run(job: str) -> None:
-        if job == "meets another":
-            met.add()
-            met.wait_for(2)
-        done.add()
-
-    pool = make(run, 4)
-    more = [["meets another", "meets another"], ["alone"], []]
-
-    def read_on() -> bool:
-        jobs = more.pop(0) if more else []
-        pool.take_on(jobs)
-        return bool(jobs)
-
-    pool.read_on = read_on
-    pool.submit(["alone"])
-    done.wait_for(4)
-    until(lambda: more == [] and len(pool._idle) == len(pool.seats))
+        done.wait_for(number)
+    assert len(pool.seats) <= 2  # the second where the first was not idle again in time
 
 
 def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made) -> None:
@@ -157,31 +132,6 @@ def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made
     assert sorted(pool.jobs()) == ["first", "second"]
     gate.release()
     until(lambda: not any(pool.jobs()))
-
-
-@pytest.mark.parametrize("step", [("submit", []), ("look", 1.0), ("_wake_next",), ("_park", native_held_lock())])
-def test_a_finalizer_that_comes_in_under_the_lock_neither_waits_for_the_loop_nor_for_itself(
-    make: Made, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, ...]
-) -> None:
-    Threads(monkeypatch)
-    pool, seen = make(print, 1), list[tuple[bool, int]]()
-    lock = pool._lock
-
-    class Finalized:  # a lock under which garbage is collected
-        def __enter__(self) -> None:
-            lock.acquire()
-            pool._lock = lock
-            seen.append((must_not_wait(), pool.busy()))
-            pool._lock = self
-
-        def __exit__(self, *error: object) -> None:
-            lock.release()
-
-    pool._lock = Finalized()
-    getattr(pool, step[0])(*step[1:])
-    pool._lock = lock
-    assert seen == [(True, 0)]
-    assert not must_not_wait()
 
 
 def test_a_thread_that_ends_leaves_no_hub_behind(make: Made) -> None:
@@ -301,86 +251,6 @@ def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -
     done.wait_for(2)
 
 
-@pytest.mark.parametrize("step", ["_wake_next", "_park"])
-def test_a_thread_that_is_ended_between_jobs_takes_no_wake_up_with_it(make: Made, step: str) -> None:
-    """As by an exception that another thread sets, and that a handler's return was quicker than."""
-    done, ended = Tally(), Tally()
-    pool = make(done.add, 1, ended.add)
-    pool.submit([1])
-    until(lambda: len(pool._idle) == 1)
-    usual = getattr(pool, step)
-
-    def end(*parked: Any) -> None:
-        setattr(pool, step, usual)
-        if parked:
-            usual(*parked)
-        raise SystemExit
-
-    setattr(pool, step, end)
-    pool.submit([2])
-    ended.wait_for(1)
-    until(lambda: not pool.queued())
-    pool.submit([3])
-    done.wait_for(3)
-    until(lambda: (len(pool._idle), pool.busy()) == (1, 0))
-
-
-def test_a_thread_that_never_begins_is_replaced(
-    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As one in which another thread has set an exception before its first line."""
-    system, done = Threads(monkeypatch), Tally()
-    pool = make(done.add, 1)
-    pool.submit([1])
-    for now in (0.0, 0.9, 1.0):  # it may just be slow
-        pool.look(now)
-        assert len(system.asked) == 1 + (now == 1.0)
-    for act in pool._loop.queued:  # type: ignore[attr-defined]
-        act()
-    assert "1 handler threads have ended" in caplog.text
-    start_native_thread("late", system.asked[0])
-    start_native_thread("in its place", system.asked[1])
-    done.wait_for(1)
-    until(lambda: (len(pool._idle), pool.busy()) == (1, 0))
-    pool.submit([2])
-    done.wait_for(2)
-    pool.look(2.0)
-    pool.look(3.0)
-    assert (len(system.asked), len(pool.seats)) == (2, 1)
-
-
-def test_a_thread_that_is_gone_without_a_word_is_replaced(make: Made) -> None:
-    """As one in which another thread has set an exception while it ended."""
-    done = Tally()
-    pool = make(done.add, 2)
-    pool.submit([1])
-    until(lambda: len(pool._idle) == 1)
-    pool.seats.append([-1, None])
-    pool._idle.append(native_held_lock())
-    pool.submit([2])  # wakes that one
-    pool.look(0.0)
-    done.wait_for(2)
-    until(lambda: not pool.busy())
-    assert -1 not in [ident for ident, _ in pool.seats]
-
-
-def test_nobody_waits_for_a_thread_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may never: another thread has set an exception in it."""
-    began, ends, errors = Tally(), native_held_lock(), deque[RuntimeError]()
-
-    def never(thread: Any) -> None:
-        began.add()
-        ends.acquire()
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", never)
-    start_native_thread_soon("never", print, errors.append)
-    if not is_patched():
-        began.wait_for(1)
-        ends.release()
-        until(lambda: bool(errors))
-
-
 def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:
     gate, started, done = native_held_lock(), Tally(), Tally()
 
@@ -400,17 +270,17 @@ def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) ->
     pool.set_concurrency(1)
     gate.release()
     done.wait_for(6)
-    until(lambda: pool._workers() == 1 and not pool.busy())
+    until(lambda: len(pool.seats) == 1 and not pool.busy())
     pool.submit([None])
     done.wait_for(7)
     pool.set_concurrency(4)
     pool.submit([None] * 8)
     done.wait_for(15)
     pool.set_concurrency(1)  # idle ones go too
-    until(lambda: pool._workers() == 1)
+    until(lambda: len(pool.seats) == 1)
 
 
-def test_a_handler_that_ends_its_thread_leaves_the_other_jobs_to_a_new_one(make: Made) -> None:
+def test_a_handler_that_raises_what_is_no_exception_leaves_the_other_jobs_to_be_handled(make: Made) -> None:
     done, told = Tally(), []
 
     def run(job: int) -> None:
@@ -424,71 +294,41 @@ def test_a_handler_that_ends_its_thread_leaves_the_other_jobs_to_a_new_one(make:
     until(lambda: len(told) == 5)
 
 
-@pytest.mark.parametrize("how", ["at once", "later"])
-def test_where_the_system_gives_no_more_threads_the_others_do_the_work(
-    make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
-) -> None:
-    given = []
-
-    def start(name: str, run: Callable[[], None], refused: Callable[[RuntimeError], None]) -> None:
-        if given:
-            error = RuntimeError("can't start new thread")
-            if how == "at once":
-                raise error
-            refused(error)
-            return
-        given.append(name)
-        start_native_thread(name, run)
-
-    monkeypatch.setattr(threads, "start_native_thread_soon", start)
-    done = Tally()
-    pool = make(done.add, 10)
-    pool.submit([None] * 50)
-    done.wait_for(50)
-    for act in pool._loop.queued:  # type: ignore[attr-defined]
-        act()
-    pool.submit([None] * 50)
-    done.wait_for(100)
-    assert pool._workers() == 1
-    assert "no more than 1 of 10 handler threads" in caplog.text
-
-
-def test_a_system_that_refuses_a_thread_is_asked_again_a_second_later(
+def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is_asked_again(
     make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, asked, blocks = FakeClock(), [], native_held_lock()
+    clock, done, gate = FakeClock(), Tally(), native_held_lock()
+    monkeypatch.setattr(thread_pool, "SYSTEM_CLOCK", clock)
 
-    def start(name: str, run: Callable[[], None], refused: Callable[[RuntimeError], None]) -> None:
-        asked.append(name)
-        if len(asked) > 1:
+    def run(job: Any) -> None:
+        if job == "blocks":
+            gate.acquire()
+        done.add()
+
+    pool = make(run, 10)
+    pool.submit(["blocks"])
+    until(lambda: pool.busy() == 1 and not pool.queued())
+    usual, asked = pool._start_with, Tally()
+
+    def refuse(start: Any, *args: Any) -> None:
+        def fail(*args: Any) -> None:
+            asked.add()
             raise RuntimeError("can't start new thread")
-        start_native_thread(name, run)
 
-    monkeypatch.setattr(threads, "start_native_thread_soon", start)
-    monkeypatch.setattr(threads, "SYSTEM_CLOCK", clock)
-    done = Tally()
-    pool = make(lambda job: blocks.acquire() and blocks.release() is None and done.add(), 10)
-    pool.submit([None])
-    until(lambda: not pool._waking)
+        usual(fail)
+
+    monkeypatch.setattr(pool, "_start_with", refuse)
     for _ in range(50):
-        pool.submit([None])
-    assert len(asked) == 2
-    clock.advance(1.0)
-    pool.submit([None])
-    assert len(asked) == 3
-    blocks.release()
-    done.wait_for(52)
-    for act in pool._loop.queued:  # type: ignore[attr-defined]
-        act()
-    assert len(caplog.records) == 2
-
-
-def test_without_a_single_thread_the_error_is_raised(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(name: str, *_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threads, "start_native_thread_soon", start)
-    pool = make(print, 10)
-    with pytest.raises(RuntimeError):
-        pool.submit([None])
-    assert pool._workers() == 0
+        pool.submit(["job"])
+    until(lambda: asked.count == 1)
+    clock.advance(0.9)
+    pool.look(clock.now())
+    gevent.sleep(0)
+    assert (asked.count, done.count) == (1, 0)
+    clock.advance(0.1)
+    monkeypatch.undo()
+    pool.look(clock.now())
+    done.wait_for(50)
+    gate.release()
+    done.wait_for(51)
+    assert "no more than 1 of 10 handler threads" in caplog.text

@@ -59,7 +59,7 @@ def test_one_that_expires_while_its_handler_has_taken_it_over_is_not_finished_wh
 def test_an_answer_beside_the_count_counts_once() -> None:
     flight, messages, _ = brought(3)
     messages[1].finish()
-    flight.count -= 1
+    flight.answered(1)
     assert flight.expire(LATE, LATE) == [messages[0], messages[2]]
     assert flight.count == 0
 
@@ -94,28 +94,11 @@ def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None
         message = Message(connection, 1, 1, b"%016d" % number, b"")
         flight.add([message], 0.0)
         message.finish()
-        flight.count -= 1
+        flight.answered(1)
     assert sum(map(len, flight._reads)) < 2_000
     assert flight.unanswered() == [slow]
     assert flight.expire(LATE, LATE) == [slow]
     assert flight.count == 0
-
-
-@pytest.mark.parametrize("before", [0, 1, 3])
-def test_the_first_in_flight_is_counted_as_any_other(before: int) -> None:
-    (flight, messages, connection), (other, _, _) = brought(before), brought(before)
-    for message in messages:
-        message.finish()
-    flight.count = other.count = 0
-    for number in range(2):  # as when the first of them is answered before the second comes
-        first = [Message(connection, 1, 1, b"%016d" % number, b"")]
-        flight.add_first(first, 1.0)
-        other.add(first, 1.0)
-        assert flight.unanswered() == first
-        for name in ("count", "received", "received_at", "_kept", "_at"):
-            assert getattr(flight, name) == getattr(other, name)
-        first[0].finish()
-        flight.count = other.count = 0
 
 
 @pytest.mark.rule("MSG-1")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,31 +38,16 @@ def decoder(limit: int = LIMIT) -> FrameDecoder[Fields]:
 Outcome = tuple[list[Fields], list[Frame], "str | None"]
 
 
-Fed = Iterator[tuple[list[Fields], list[Frame]]]
-
-
-def whole(under_test: FrameDecoder[Fields], data: bytes) -> Fed:
-    yield under_test.feed(data)
-
-
-def in_parts(under_test: FrameDecoder[Fields], data: bytes) -> Fed:
-    """Feed what messages begin to one, and the rest to the other, as a Reader's threads do."""
-    found, has_other = under_test.feed_leading(data)
-    yield found, []
-    if has_other:
-        yield under_test.feed(b"")
-
-
-def run(reads: list[bytes], limit: int = LIMIT, feed: Callable[[FrameDecoder[Fields], bytes], Fed] = whole) -> Outcome:
+def run(reads: list[bytes], limit: int = LIMIT) -> Outcome:
     """Feed the reads one by one; return messages, other frames, and the error's text."""
     under_test = decoder(limit)
     messages: list[Fields] = []
     frames: list[Frame] = []
     try:
         for data in reads:
-            for found, others in feed(under_test, data):
-                messages += found
-                frames += others
+            found, others = under_test.feed(data)
+            messages += found
+            frames += others
             assert under_test.pending_bytes < limit + 4  # bounded memory
             under_test.feed(b"")  # what ended the stream behind good frames
     except FrameError as error:
@@ -276,11 +260,6 @@ def test_what_the_message_maker_refuses_ends_the_stream() -> None:
     assert under_test.feed(message(b"good") + message(b"bad") + message(b"good")) == ([b"good"], [])
     with pytest.raises(ProtocolError, match="no header"):
         under_test.feed(b"")
-    assert under_test.feed_leading(message(b"good")) == ([], True)
-
-    under_test = FrameDecoder(LIMIT, picky)
-    assert under_test.feed_leading(message(b"good") + message(b"bad")) == ([], True)
-    assert under_test.feed(b"") == ([b"good"], [])
     with pytest.raises(ProtocolError, match="no header"):
         under_test.feed(b"")
 
@@ -341,7 +320,7 @@ def test_any_bytes_in_any_split_give_what_the_rules_say(pieces: list[bytes], poi
     got = run(cut(stream, *points))
     assert got[:2] == (messages, frames)
     assert (got[2] is not None) == failed
-    assert got == run([stream]) == run(cut(stream, *points), feed=in_parts)
+    assert got == run([stream])
 
 
 @pytest.mark.rule("WIRE-5")

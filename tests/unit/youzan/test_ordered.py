@@ -159,23 +159,6 @@ def test_answers_that_fit_nothing_do_nothing() -> None:
     assert partition.failed(first, 5.0) == [SendBack(first)]
 
 
-def test_a_message_that_is_alone_begins_and_ends_without_a_decision() -> None:
-    partition, _ = a_partition()
-    first, second = Note(b"1", 60), Note(b"2", 60)
-    assert partition.begins(first)
-    assert not partition.begins(second)
-    assert partition.arrived(second) == []
-    assert not partition.ends(first)
-    assert partition.finished(first) == [Handle(second)]
-    assert not partition.ends(first)
-    assert partition.ends(second)
-    assert partition.begins(first)
-    assert partition.arrived(again := Note(b"1", 90)) == []
-    assert not partition.ends(first)
-    assert partition.finished(first) == [CountOut(again)]
-    assert partition.is_idle
-
-
 def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
     first, again, third = Note(b"1", 60), Note(b"1", 60, 2), Note(b"1", 60, 3)
     for act, decisions in (
