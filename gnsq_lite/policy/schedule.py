@@ -41,14 +41,17 @@ def parse_every(text: str | float) -> Every:
     return Every(float(check_number("every", seconds, 1.0, 366 * 86400.0)))
 
 
-def due(schedule: Schedule, last: float, now: float) -> tuple[float | None, int]:
+def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
     """Return the latest time after *last* that has come by *now*, None for none, and how many before it were missed.
 
-    Of several that were missed only the latest is due: who slept for an hour does not send an hour's worth at once.
-    What is more than a day ago is past.
+    Of several missed times only the latest is due: a process that slept for an hour does not send an hour's worth at
+    once.  A time more than a day ago is past.  *waited* are the monotonic seconds since *last*: after twice the
+    interval the next time is due even though the clock, which was set back, does not show it yet.
     """
     found, missed = None, 0
     when = schedule.next_after(max(last, now - _PAST))
+    if when > now and waited >= 2 * (when - last):
+        return when, 0
     while when <= now:
         missed += found is not None
         found, when = when, schedule.next_after(when)

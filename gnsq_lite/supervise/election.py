@@ -18,8 +18,8 @@ class Election(Protocol):
     def done(self) -> dict[str, float]:
         """What the elected process did last, by name."""
 
-    def note(self, done: dict[str, float]) -> None:
-        """Remember what was done."""
+    def note(self, name: str, when: float) -> None:
+        """Remember when *name* was done last; one thread at a time."""
 
     def leave(self) -> None:
         """Resign, so that another process can be elected."""
@@ -39,9 +39,9 @@ class Alone:
         """What it has noted."""
         return self._done
 
-    def note(self, done: dict[str, float]) -> None:
+    def note(self, name: str, when: float) -> None:
         """Keep it."""
-        self._done = done
+        self._done[name] = when
 
     def leave(self) -> None:
         """There is nobody else."""
@@ -56,6 +56,7 @@ class ByLock:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: int | None = None
+        os.register_at_fork(after_in_child=self.leave)  # a child that a handler forked would keep the lock
 
     def wins(self) -> bool:
         """Take the lock if it is free."""
@@ -81,10 +82,10 @@ class ByLock:
             found = json.loads(text)
         return found if isinstance(found, dict) else {}
 
-    def note(self, done: dict[str, float]) -> None:
+    def note(self, name: str, when: float) -> None:
         """Write the file in one call, padded to cover a longer text."""
         if self._file is not None:
-            text = json.dumps(done).encode()
+            text = json.dumps({**self.done(), name: when}).encode()
             size = os.fstat(self._file).st_size
             os.pwrite(self._file, text.ljust(size), 0)
 

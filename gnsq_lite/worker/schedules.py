@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +24,10 @@ log = logging.getLogger("gnsq_lite.worker")
 
 #: Seconds between two checks of the clock, at most.
 _LOOK = 0.5
+#: Seconds after its due time with which a publish counts as late, and that it may take until it counts as hung.
+_LATE, _HUNG = 5.0, 30.0
+#: Seconds that the publishes in progress have when the worker stops, before another process may publish.
+_LEAVE = 2.0
 
 #: A body, or a function that makes one of the due time in seconds since 1970.
 Body = bytes | Callable[[float], bytes]
@@ -53,11 +59,32 @@ class Entry:
         return f"{self.schedule!r} {self.topic} {body}"
 
 
+@dataclass(eq=False)
+class _Job:
+    """One entry and its progress."""
+
+    name: str
+    entry: Entry
+    #: The time published last, and when this process saw that, in monotonic seconds.
+    last: float = 0.0
+    since: float = 0.0
+    #: The time that is due, and when its thread began, in monotonic seconds; None: no thread runs.
+    when: float = 0.0
+    began: float | None = None
+    #: Whether its last error, or that it hangs, was logged.
+    is_logged: bool = False
+
+
+def _start_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="gnsq_lite-schedule", daemon=True).start()
+
+
 class Publishing:
-    """Publishes what is due while this process is the elected one.
+    """Publishes each entry when it is due, in a thread of its own, while this process is the elected one.
 
     Args:
         publish: Called with a topic and a body; returns when nsqd has it.
+        start: Runs a function in a new thread.
     """
 
     def __init__(
@@ -66,51 +93,80 @@ class Publishing:
         publish: Callable[[str, bytes], Any],
         election: Election,
         clock: Clock = SYSTEM_CLOCK,
+        start: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
-        self._publish, self._election, self._clock = publish, election, clock
-        #: By name; entries that share one are numbered in order, which is the same in every process.
-        self._entries: dict[str, Entry] = {}
-        alike = Counter[str]()
+        self._publish, self._election, self._clock, self._start = publish, election, clock, start
+        self._jobs: list[_Job] = []
+        alike = Counter[str]()  # entries that share a name are numbered in order, which is the same in every process
         for entry in entries:
             alike[entry.name] += 1
-            self._entries[f"{entry.name} {alike[entry.name]}"] = entry
+            self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
         #: Where no process has published before, only what is due from now on counts.
         self._began = clock.wall()
-        self._failed: set[str] = set()
+        self._noting = threading.Lock()
 
     def look(self) -> None:
-        """Publish what is due if this process is elected; retry what fails at the next look."""
+        """Begin to publish what is due if this process is elected; retry what fails at the next look."""
         if not self._election.wins():
             return
-        now, done = self._clock.wall(), self._election.done()
-        for name, entry in self._entries.items():
-            when, missed = due(entry.schedule, done.get(name, self._began), now)
-            if when is None:
-                continue
-            if missed:
-                log.warning("%d times of %r were missed", missed, entry.schedule, extra={"topic": entry.topic})
+        done = self._election.done()
+        for job in self._jobs:
             try:
-                body = entry.body if isinstance(entry.body, bytes) else entry.body(when)
-                self._publish(entry.topic, body)
-            except Exception as error:  # the user's code too
-                self._tell(name, entry, error)
-                if isinstance(error, NSQError):
-                    continue  # tried again, until the next time is due
-            self._failed.discard(name)
-            done = {**done, name: when}
-            self._election.note(done)
+                self._look_at(job, done.get(job.name, self._began))
+            except Exception as error:  # the user's schedule too, and a system without another thread
+                job.began = None
+                self._log_error(job, error)
 
-    def _tell(self, name: str, entry: Entry, error: Exception) -> None:
-        if name not in self._failed:
-            self._failed.add(name)
+    def is_busy(self) -> bool:
+        """Whether a thread makes or publishes a body."""
+        return any(job.began is not None for job in self._jobs)
+
+    def _look_at(self, job: _Job, last: float) -> None:
+        now, wall, extra = self._clock.now(), self._clock.wall(), {"topic": job.entry.topic}
+        if job.began is not None:
+            if now - job.began >= _HUNG and not job.is_logged:
+                job.is_logged = True
+                said = "publishing %r to %s has taken %.0f s; its later times wait"
+                log.error(said, job.entry.schedule, job.entry.topic, now - job.began, extra=extra)
+            return
+        if last != job.last:
+            job.last, job.since = last, now
+        when, missed = due(job.entry.schedule, last, wall, now - job.since)
+        if when is None:
+            return
+        if when != job.when and (missed or wall - when >= _LATE):
+            said = "publishing %r to %s %.0f s late; %d earlier times were left out"
+            log.warning(said, job.entry.schedule, job.entry.topic, wall - when, missed, extra=extra)
+        job.when, job.last, job.since, job.began = when, when, now, now
+        self._start(partial(self._run, job, when))
+
+    def _run(self, job: _Job, when: float) -> None:
+        entry = job.entry
+        try:
+            try:
+                self._publish(entry.topic, entry.body if isinstance(entry.body, bytes) else entry.body(when))
+                job.is_logged = False
+            except Exception as error:  # the user's code too
+                self._log_error(job, error)
+                if isinstance(error, NSQError):
+                    return  # tried again, until the next time is due
+            with self._noting:
+                self._election.note(job.name, when)
+        finally:
+            job.began = None
+
+    def _log_error(self, job: _Job, error: Exception) -> None:
+        if not job.is_logged and not isinstance(error, ClosedError):  # closed: Python exits
+            job.is_logged = True
             said = "what %r is to publish to %s is late, or left out: %s: %s"
-            log.error(said, entry.schedule, entry.topic, type(error).__name__, error, extra={"topic": entry.topic})
+            topic = job.entry.topic
+            log.error(said, job.entry.schedule, topic, type(error).__name__, error, extra={"topic": topic})
 
 
 def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
 ) -> None:
-    """Publish in a separate thread until *over* is done."""
+    """Publish in separate threads until *over* is done."""
     elected = election or Alone()
     publishing = Publishing(entries, publish, elected)
 
@@ -118,6 +174,9 @@ def start(
         try:
             while not wait_any([over], _LOOK):
                 publishing.look()
+            ends = SYSTEM_CLOCK.now() + _LEAVE
+            while publishing.is_busy() and SYSTEM_CLOCK.now() < ends:
+                time.sleep(0.05)
         except ClosedError:  # Python exits
             pass
         finally:

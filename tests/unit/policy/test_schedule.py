@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -44,6 +47,20 @@ def test_of_what_was_missed_only_the_latest_is_due_and_what_is_a_day_old_is_past
     assert due(every, 0.0, 10 * 86400.0 + 5) == (10 * 86400.0, 1439)
 
 
+def call(run: Callable[[], None]) -> None:
+    """Run what a new thread would run."""
+    run()
+
+
+class SettableClock(FakeClock):
+    """A clock whose wall time can be set."""
+
+    offset = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.offset
+
+
 class Nsqd:
     def __init__(self) -> None:
         self.had: list[tuple[str, bytes]] = []
@@ -64,7 +81,7 @@ def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away()
         return b"made"
 
     entries = [checked("5m", "plain", b"x"), checked(60, "made", body)]
-    publishing = Publishing(entries, nsqd.publish, Alone(), clock)
+    publishing = Publishing(entries, nsqd.publish, Alone(), clock, call)
     began = clock.wall()
     publishing.look()
     assert nsqd.had == []
@@ -88,7 +105,7 @@ def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away()
 def test_functions_of_one_topic_and_time_are_all_published() -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     entries = [checked(60, "t", lambda when: b"one"), checked(60, "t", lambda when: b"two"), checked(60, "t", b"x")]
-    publishing = Publishing(entries, nsqd.publish, Alone(), clock)
+    publishing = Publishing(entries, nsqd.publish, Alone(), clock, call)
     clock.advance(60)
     publishing.look()
     publishing.look()
@@ -97,7 +114,9 @@ def test_functions_of_one_topic_and_time_are_all_published() -> None:
 
 def test_a_large_body_is_published_once_each_time(tmp_path: Any) -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
-    publishing = Publishing([checked(60, "t", bytes(1 << 20))], nsqd.publish, ByLock(str(tmp_path / "lock")), clock)
+    publishing = Publishing(
+        [checked(60, "t", bytes(1 << 20))], nsqd.publish, ByLock(str(tmp_path / "lock")), clock, call
+    )
     clock.advance(60)
     publishing.look()
     publishing.look()
@@ -111,11 +130,101 @@ def test_a_function_that_fails_leaves_its_time_out_and_nothing_else() -> None:
     def broken(when: float) -> bytes:
         raise ValueError(when)
 
-    publishing = Publishing([checked(60, "b", broken), checked(60, "a", b"x")], nsqd.publish, Alone(), clock)
+    publishing = Publishing([checked(60, "b", broken), checked(60, "a", b"x")], nsqd.publish, Alone(), clock, call)
     clock.advance(60)
     publishing.look()
     publishing.look()
     assert nsqd.had == [("a", b"x")]
+
+
+@pytest.mark.parametrize(("interval", "back"), [(300, 60), (60, 60), (1, 60), (60, 3600)])
+def test_a_clock_set_back_repeats_no_time_and_delays_the_next_by_one_interval_at_most(
+    interval: float, back: float
+) -> None:
+    clock = SettableClock(0.0)
+    times: list[float] = []
+    published_at: list[float] = []
+
+    def body(when: float) -> bytes:
+        times.append(when)
+        published_at.append(clock.now())
+        return b"x"
+
+    publishing = Publishing([checked(interval, "t", body)], Nsqd().publish, Alone(), clock, call)
+    while len(times) < 2:
+        clock.advance(0.5)
+        publishing.look()
+    clock.offset = -back
+    while len(times) < 6 + 2 * back / interval:
+        clock.advance(0.5)
+        publishing.look()
+    assert times == [times[0] + interval * number for number in range(len(times))]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(published_at)]
+    assert max(gaps) <= 2 * interval + 1
+    assert all(gap == interval for gap in gaps[-2:]), "due times are on the wall clock again"
+
+
+def test_a_body_that_hangs_stops_no_other_schedule_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    threads: list[Callable[[], None]] = []
+    entries = [checked(60, "hung", b"x"), checked(60, "other", b"x")]
+    publishing = Publishing(entries, nsqd.publish, Alone(), clock, threads.append)
+    clock.advance(60)
+    publishing.look()
+    hung, other = threads
+    other()
+    for _ in range(2):
+        clock.advance(60)
+        publishing.look()
+        threads[-1]()
+    assert len(threads) == 4
+    assert nsqd.had == [("other", b"x")] * 3
+    assert caplog.text.count("to hung has taken 60 s; its later times wait") == 1
+    assert publishing.is_busy()
+    hung()
+    assert not publishing.is_busy()
+    publishing.look()
+    threads[-1]()
+    publishing.look()
+    assert nsqd.had.count(("hung", b"x")) == 2
+    assert "to hung 20 s late; 1 earlier times were left out" in caplog.text
+
+
+def test_a_schedule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def next_after(self, wall: float) -> float:
+            raise ValueError(wall)
+
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    publishing = Publishing([checked(Broken(), "b", b"x"), checked(60, "a", b"x")], nsqd.publish, Alone(), clock, call)
+    for _ in range(2):
+        clock.advance(60)
+        publishing.look()
+    assert nsqd.had == [("a", b"x")] * 2
+    assert caplog.text.count("is to publish to b is late") == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_does_not_keep_the_lock_of_a_process_that_ended(tmp_path: Any) -> None:
+    holder, other = ByLock(str(tmp_path / "lock")), ByLock(str(tmp_path / "lock"))
+    assert holder.wins()
+    runs, ends = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(runs[1], b"x")
+        os.read(ends[0], 1)
+        os._exit(0)
+    try:
+        os.read(runs[0], 1)
+        assert not other.wins()
+        holder.leave()
+        assert other.wins()
+    finally:
+        os.write(ends[1], b"x")
+        os.waitpid(child, 0)
+        other.leave()
+        for file in (*runs, *ends):
+            os.close(file)
 
 
 def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped(tmp_path: Any) -> None:
@@ -123,7 +232,7 @@ def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped
     path = str(tmp_path / "schedules")
     entries = [checked(60, "t", b"x")]
     elections = [ByLock(path), ByLock(path), ByLock(path)]
-    first, second, third = (Publishing(entries, nsqd.publish, each, clock) for each in elections)
+    first, second, third = (Publishing(entries, nsqd.publish, each, clock, call) for each in elections)
     for _ in range(3):
         clock.advance(60)
         for each in (first, second, third):
