@@ -45,10 +45,11 @@ def to_directory(path: str | os.PathLike[str]) -> GiveUp:
     """Write each message, with its metadata, to a JSON file of its own in *path*; :func:`read` reads them back.
 
     A file is written under another name, synced and renamed: it is there whole or not at all.  The same message given
-    up twice is one file.  Raises OSError when the directory cannot be made.
+    up twice is one file.  A directory that is missing is made with mode 0700, and files have mode 0600.  Raises OSError
+    when the directory cannot be made.
     """
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(0o700, parents=True, exist_ok=True)
 
     def keep(message: Message) -> None:
         record = {

@@ -38,13 +38,20 @@ def test_a_directory_gets_one_file_for_each_message_with_its_metadata(
     broker.prepare(topic, "ch")
     broker.publish(topic, b"one\n\x00", b"two")
     folder = tmp_path / "dead"
-    with poisoned(broker, topic, give_up.to_directory(folder)) as reader:
+    umask = os.umask(0)
+    try:
+        on_give_up = give_up.to_directory(folder)
+    finally:
+        os.umask(umask)
+    with poisoned(broker, topic, on_give_up) as reader:
         wait_for(lambda: reader.stats().given_up == 2)
         wait_for(lambda: reader.stats().finished == 2)
     kept = list(give_up.read(folder))
     assert sorted(k.body for k in kept) == [b"one\n\x00", b"two"]
     assert {(k.topic, k.channel, k.attempts, k.nsqd_address) for k in kept} == {(topic, "ch", 2, broker.tcp_address)}
     assert all(name.endswith(".json") for name in os.listdir(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
 
 
 @pytest.mark.rule("MSG-4")
