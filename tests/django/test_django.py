@@ -74,6 +74,55 @@ def shop(tmp_path: Path, migrated: Path) -> Iterator[Shop]:
         yield Shop(tmp_path / "project", nsqd)
 
 
+#: Wrong settings, each with a part of the text that ``manage.py check`` shows.
+WRONG = {
+    "not a dict": (["127.0.0.1:4150"], "NSQ must be a dict"),
+    "unknown key": ({"LOOKUPD_ADDRESSES": []}, "did you mean 'LOOKUPD_HTTP_ADDRESSES'?"),
+    "nsqd address": ({"NSQD_TCP_ADDRESSES": ["127.0.0.1:port"]}, "NSQ['NSQD_TCP_ADDRESSES']: nsqd_tcp_addresses"),
+    "lookupd address": ({"LOOKUPD_HTTP_ADDRESSES": ["ftp://a"]}, "NSQ['LOOKUPD_HTTP_ADDRESSES']: lookupd_http"),
+    "reader option": ({"READER": {"max_atempts": 3}}, "NSQ['READER']: max_atempts"),
+    "reader value": ({"READER": {"time_limit": -1.0}}, "NSQ['READER']: time_limit"),
+    "reader type": ({"READER": [("max_attempts", 3)]}, "NSQ['READER'] must be a dict of keywords"),
+    "writer option": ({"WRITER": {"publish_timout": 5.0}}, "NSQ['WRITER']: publish_timout"),
+    "writer value": ({"WRITER": {"publish_timeout": "5s"}}, "NSQ['WRITER']: publish_timeout"),
+    "missing middleware": ({"MIDDLEWARE": ["shop.missing.Tracing"]}, "NSQ['MIDDLEWARE']: No module named"),
+    "no middleware": ({"MIDDLEWARE": ["shop.models.Order"]}, "shop.models.Order is no class derived from"),
+    "middleware as text": ({"MIDDLEWARE": "shop.middleware.Tracing"}, "must be a list of dotted paths"),
+    "drain timeout": ({"DRAIN_TIMEOUT": "30"}, "NSQ['DRAIN_TIMEOUT']: drain_timeout"),
+    "outbox": ({"OUTBOX": ["replica"]}, "NSQ['OUTBOX'] must be a list of names of DATABASES"),
+    "outbox interval": ({"OUTBOX_INTERVAL": 0}, "NSQ['OUTBOX_INTERVAL']"),
+}
+CHECKS = """
+import json, os, sys
+import django
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.test.utils import override_settings
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+django.setup()
+found = {}
+for name, wrong in json.loads(sys.argv[1]).items():
+    with override_settings(NSQ=wrong):
+        try:
+            call_command("check")
+            found[name] = ""
+        except SystemCheckError as error:
+            found[name] = str(error)
+print("found:", json.dumps(found), flush=True)
+"""
+
+
+def test_the_system_checks_name_each_wrong_setting(shop: Shop) -> None:
+    assert "no issues" in shop.call("check")
+    wrong = json.dumps({name: setting for name, (setting, _) in WRONG.items()})
+    with running(["-W", "error", "-c", CHECKS, wrong], shop.folder, env=shop.env) as program:
+        assert program.ends() == 0, program.output
+        found = json.loads(program.output.split("found: ")[1])
+    assert {name: text for name, (_, text) in WRONG.items() if text not in found[name]} == {}, found
+    assert all(text.count("(gnsq_lite.E001)") == 1 for text in found.values()), found
+
+
 def test_the_worker_feeds_every_apps_handlers_which_use_the_database(shop: Shop) -> None:
     with shop.manage("nsq_worker") as program:
         program.says("connected", times=2)

@@ -1,8 +1,9 @@
-"""The app for INSTALLED_APPS; it provides ``manage.py nsq_worker``."""
+"""The app for INSTALLED_APPS; it provides ``manage.py nsq_worker`` and checks the setting ``NSQ``."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.checks import register
 
 
 class NSQConfig(AppConfig):
@@ -12,3 +13,9 @@ class NSQConfig(AppConfig):
     label = "gnsq_lite"
     verbose_name = "NSQ"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the checks."""
+        from gnsq_lite.contrib.django.checks import check_settings
+
+        register(check_settings, "nsq")
