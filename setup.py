@@ -1,7 +1,6 @@
 """Package definition.  The version's only home is ``gnsq_lite/version.py``."""
 
 import re
-import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -11,16 +10,6 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "gnsq_lite/version.py").r
 assert VERSION is not None
 
 CLI = ["click>=8.1", "rich>=13.0"]
-
-#: It waits as only Linux does.
-SHARED = [
-    Extension(
-        "gnsq_lite._shared",
-        [f"gnsq_lite/_shared{part}.c" for part in ("", "_io", "_lock", "_settle")],
-        depends=["gnsq_lite/_shared.h", "gnsq_lite/_slots.h"],
-        optional=True,
-    )
-]
 
 setup(
     name="gnsq_lite",
@@ -45,7 +34,6 @@ setup(
             optional=True,
         ),
         Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),
-        *(SHARED if sys.platform == "linux" else ()),
     ],
     install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0.2,<3"],
     extras_require={

@@ -96,6 +96,7 @@ class WriterKeywords(ConnectionKeywords, LookupKeywords, total=False):
     max_msg_size: int
     max_body_size: int
     max_pending: int
+    max_connections: int
     reconnect_delay: float
     max_reconnect_delay: float
     reconnect_jitter: float

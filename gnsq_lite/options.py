@@ -149,6 +149,9 @@ class WriterOptions:
     max_pending: int = size(
         64 * 1024 * 1024, 1, 2**40, "how much publish_nowait may have unanswered; beyond that it raises BacklogFull"
     )
+    max_connections: int = count(
+        100, 1, 10_000, "connections", "most connections of publishing threads to one nsqd; each one sends AUTH once"
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -96,3 +96,5 @@ class WriterStats:
     failed: int
     unknown: int
     reconnects: int
+    #: Most connections of publishing threads to one nsqd.
+    max_connections: int = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import getpid
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import ClosedError, NotSent, NSQError
@@ -24,7 +26,7 @@ from gnsq_lite.keywords import (
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import forget_on_fork, look_for_fork
 from gnsq_lite.net.io_thread import io_loop
-from gnsq_lite.net.nested import WHY, must_not_wait
+from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
 from gnsq_lite.net.waiting import look_in_loop, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
@@ -38,10 +40,11 @@ from gnsq_lite.options import (
     WriterReconnectOptions,
 )
 from gnsq_lite.publish.batches import Batch, batch_of
+from gnsq_lite.publish.pool import Left, Pool, is_plain_thread
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import GRACE, Outcome, Publication, wait_for_all
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
-from gnsq_lite.publish.snapshot import writer_stats
+from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
@@ -69,6 +72,8 @@ class Writer(Generic[Outcome]):
         max_msg_size: Bytes of one body, as nsqd's --max-msg-size; larger ones are refused before anything is sent.
         max_body_size: Bytes of one MPUB, as nsqd's --max-body-size; larger batches are split.
         max_pending: Bytes that publish_nowait may have unanswered.
+        max_connections: Connections to one nsqd that publishing threads may open.  Each thread that publishes at the
+            same time as others uses one, and each connection sends AUTH once; further publishes share one connection.
         coalesce: Send publishes of one turn of the loop to one topic as one MPUB; each keeps its own outcome.
         dialect, trace: For Youzan's NSQ; see its page.
         options: Every field of ConnectionOptions, LookupOptions and WriterReconnectOptions.
@@ -128,12 +133,15 @@ class Writer(Generic[Outcome]):
             max_body_size=own.max_body_size,
             max_pending=own.max_pending,
             coalesce=coalesce,
+            max_connections=own.max_connections,
             retries=own.retries,
             address_map=address_map,
             allowed_addresses=allowed_addresses,
         )
+        #: The loop's part, once something needs it.
         self._core: Producer | None = None
         self._made: list[Producer] = []
+        self._pool = self._make_pool()
         self._closed = False
         self._pid = getpid()
         forget_on_fork(self)
@@ -174,21 +182,28 @@ class Writer(Generic[Outcome]):
             look_for_fork()
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
-        if core is not None and not (asks or core.closing or self._packs):
-            # The most common ways, made short.
+        if not (asks or self._packs or self._closed):  # The most common ways, made short.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
-            if core.routed:
-                key, seconds = key_bytes(key), self._own.publish_timeout
-                if key is not None or partition is not None:
-                    self._dialect.check_place(key, partition)
-                return core.publish_led(topic, body, seconds, key, partition)  # type: ignore[no-any-return]
-            if key is None and partition is None:
-                return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
-        core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
-        return core.carry_and_wait(publication)  # type: ignore[no-any-return]
+            if key is None and partition is None and self._uses_pool(core):
+                command = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
+                receipt = self._pool.publish(topic, command, self._own.publish_timeout)
+                if type(receipt) is not Left:
+                    return receipt  # type: ignore[no-any-return]
+                publication = self._checked_publication(topic, body, None, 0.0, None, None, None, None)
+                return self._leave_to_loop(publication, receipt)  # type: ignore[no-any-return]
+            if core is not None and not (core.closing or is_plain_thread()):
+                if core.routed:
+                    key = key_bytes(key)
+                    if key is not None or partition is not None:
+                        self._dialect.check_place(key, partition)
+                    return core.publish_alone(topic, body, self._own.publish_timeout, key, partition)  # type: ignore[no-any-return]
+                if key is None and partition is None:
+                    return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
+        publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
+        return self._carry_and_wait(publication)  # type: ignore[no-any-return]
 
     @overload
     def publish_nowait(self, topic: str, body: bytes, **options: Unpack[arguments.Publish]) -> Publication[Outcome]: ...
@@ -215,7 +230,9 @@ class Writer(Generic[Outcome]):
         """
         if getpid() != self._pid:
             look_for_fork()
-        core, publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
+        publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
+        core = self._running_core(publication.timeout, wait=False)
+        publication.hand_to(core.loop, publication.retries)
         try:
             core.outcomes.backlog.reserve(publication, len(publication.bodies[0]))
             core.carry(publication)
@@ -267,52 +284,64 @@ class Writer(Generic[Outcome]):
             whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
             batch = Batch(listed, extra=self._dialect.batch_extra)
         look_for_fork()
-        if must_not_wait():
-            raise NotSent(WHY)
-        core = self._core
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        if core is None or core.closing:
-            core = self._start(seconds)
-        deadline = core.clock.now() + seconds
+        core = self._core_if_needed(seconds)
+        deadline = SYSTEM_CLOCK.now() + seconds
         most = self._own.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._dialect.batch_extra <= most
         publications: list[Publication[Any]] = []
         for part in (parts := [batch] if fits else list(batch.parts(most))):
-            publication = Publication(core.loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
+            loop = None if core is None else core.loop
+            publication = Publication(loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
             if asks:
                 self._ask(core, publication, part.request(topic, key_bytes(key), partition))
             elif fits:
                 publication.data = whole
             if len(parts) == 1:
-                return core.carry_and_wait(publication)  # type: ignore[no-any-return]
-            core.carry(publication)
+                return self._carry_and_wait(publication)  # type: ignore[no-any-return]
+            if core is not None and not self._uses_pool(core):
+                core.carry(publication)
+            else:
+                self._settle(publication)
             publications.append(publication)
         return wait_for_all(publications)
+
+    def _settle(self, publication: Publication[Any]) -> None:
+        """Carry out a part of a batch, and wait; whatever its outcome is, the other parts follow."""
+        try:
+            publication.settle(self._carry_and_wait(publication))
+        except NSQError as error:
+            publication.settle(error=error)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
         look_for_fork()
-        if (core := self._core) is None:
-            return
         seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
-        if not run_in_loop(core.loop, core.outcomes.drain, seconds, timeout=seconds + GRACE):
+        ends = SYSTEM_CLOCK.now() + seconds
+        drained = self._pool.drain(seconds)
+        if drained and (core := self._core) is not None:
+            left = max(0.0, ends - SYSTEM_CLOCK.now())
+            drained = run_in_loop(core.loop, core.outcomes.drain, left, timeout=left + GRACE)
+        if not drained:
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
         """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect.
 
-        ``wait=False`` starts this and returns at once.  So does a call in gevent's hub, and in a signal handler that
-        interrupted a publish.
+        ``wait=False``, which is for signal handlers, starts this and returns at once; so does a call in gevent's hub.
         """
         look_for_fork()
         self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
+        ends = SYSTEM_CLOCK.now() + timeout
+        wait = wait and not must_not_wait()
+        self._pool.close(timeout, wait=wait)
         if (core := self._core) is not None and not (core.ended or core.loop.stopped):
-            run_or_leave(core.loop, core.close, timeout, wait=wait)
+            run_or_leave(core.loop, core.close, max(0.0, ends - SYSTEM_CLOCK.now()), wait=wait)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing was published here yet, so that no connection was ever made."""
-        return self._core is None
+        return self._core is None and not self._pool.is_used
 
     def stats(self, timeout: float | None = None) -> WriterStats:
         """Return counts and the state of each connection.  Connects nothing: before the first publish it is "idle".
@@ -321,10 +350,10 @@ class Writer(Generic[Outcome]):
         when some greenlet holds up all others.
         """
         look_for_fork()
-        if (core := self._core) is None:
-            state = "closed" if self._closed else "idle"
-            return WriterStats(state=state, connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
-        return look_in_loop(core.loop, writer_stats, core, timeout)  # type: ignore[no-any-return]
+        core, pool = self._core, self._pool
+        is_closed = self._closed and (core is None or core.ended)
+        state = "closed" if is_closed else "idle" if self.is_idle else None
+        return with_pool(None if core is None else look_in_loop(core.loop, loop_stats, core, timeout), pool, state)
 
     def __enter__(self) -> Writer[Outcome]:
         return self
@@ -334,13 +363,72 @@ class Writer(Generic[Outcome]):
 
     # -- inside
 
-    def _start(self, seconds: float) -> Producer:
+    def _make_pool(self) -> Pool:
+        pool = Pool(self._settings, random.Random())
+        settings = self._settings
+        #: Whether nothing can be published without the loop, which finds nodes or leaders, or coalesces.
+        self._needs_loop = bool(settings.coalesce or settings.lookupds or settings.dialect.needs_route(""))
+        if not self._needs_loop:
+            pool.add(settings.endpoints)
+        return pool
+
+    def _uses_pool(self, core: Producer | None) -> bool:
+        """Return whether the caller borrows a connection to any node; if not, the loop publishes, or a leader takes it.
+
+        While a ``publish_nowait`` is unanswered, all publishes go behind it through the loop.
+        """
+        if not is_plain_thread():
+            return False
+        if core is None:
+            return not self._needs_loop
+        return not (self._settings.coalesce or core.routed or core.undecided or core.outcomes.backlog.size)
+
+    def _core_if_needed(self, seconds: float) -> Producer | None:
+        """Return the loop's part, which is started unless the caller can do without.  Raises NotSent, ClosedError."""
+        if self._core is None and self._uses_pool(None) and not self._closed:
+            return None
+        return self._running_core(seconds)
+
+    def _carry_and_wait(self, publication: Publication[Any]) -> Any:
+        """Carry out a checked publish and return its receipt.  Raises its error."""
+        core, left = self._core_if_needed(publication.timeout), Left(publication.retries)
+        topic, timeout, count = publication.topic, publication.timeout, publication.count
+        if self._uses_pool(core):
+            outcome = self._pool.publish(
+                topic, publication.command(), timeout, count, publication.request, deadline=publication.deadline
+            )
+            if type(outcome) is not Left:
+                return outcome
+            left = outcome
+        elif core is not None and core.routed and is_plain_thread() and not core.outcomes.backlog.size:
+            leader = core.leaders.in_thread(publication)
+            if leader is not None:
+                outcome = core.publish_to_leader(leader, publication)
+                if type(outcome) is not Left:
+                    return outcome
+                left = outcome
+            publication.data = b""
+        return self._leave_to_loop(publication, left)
+
+    def _leave_to_loop(self, publication: Publication[Any], left: Left) -> Any:
+        core = self._running_core(publication.timeout)
+        publication.hand_to(core.loop, left.retries, in_doubt=left.in_doubt)
+        return core.carry_and_wait(publication)
+
+    def _running_core(self, seconds: float, *, wait: bool = True) -> Producer:
+        core = self._core
+        return self._start(seconds, wait=wait) if core is None or core.closing else core
+
+    def _start(self, seconds: float, *, wait: bool = True) -> Producer:
         try:
             if not (self._closed or self._made):
-                self._made.append(Producer(io_loop(), self._settings))  # which opens nothing; the first counts
+                self._made.append(
+                    Producer(io_loop(), self._settings, SYSTEM_CLOCK, self._pool)
+                )  # it opens nothing; the first counts
             core = self._core = self._made[0] if self._made else None
             if core is not None and not self._closed:
-                run_or_leave(core.loop, core.start, timeout=seconds + GRACE)
+                wait = wait or core.loop.is_here()
+                run_or_leave(core.loop, core.start, timeout=seconds + GRACE, wait=wait)
                 return core
         except TimeoutError as error:
             raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from error
@@ -362,8 +450,8 @@ class Writer(Generic[Outcome]):
         partition: int | None,
         trace_id: int | None,
         headers: Mapping[str, object] | None,
-    ) -> tuple[Producer, Publication[Any]]:
-        """Return the publish of one message and the core that carries it out.  Raises what :meth:`publish` does."""
+    ) -> Publication[Any]:
+        """Return the publish of one message, checked.  Raises what :meth:`publish` does."""
         if type(topic) is not str:
             check_topic(topic)
         commands.PUBLISH_HEADS[topic]  # a bad name opens nothing
@@ -371,23 +459,21 @@ class Writer(Generic[Outcome]):
             body, headers = self._dialect.pack(topic, body, headers)
         if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
             body = self._checked(body)
-        core = self._core
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        if core is None or core.closing:
-            core = self._start(seconds)
-        deadline = core.clock.now() + seconds
-        publication = Publication(core.loop, topic, (body,), seconds, deadline, self._own.retries)
+        core = self._core_if_needed(seconds)
+        loop = None if core is None else core.loop
+        publication = Publication(loop, topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._own.retries)
         if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
             request.defer = check_number("defer", defer, *DEFER) if defer else 0.0
             self._ask(core, publication, self._dialect.check(request, self._nsqd_max_msg_size))
-        return core, publication
+        return publication
 
-    def _ask(self, core: Producer, publication: Publication, request: PublishRequest) -> None:
+    def _ask(self, core: Producer | None, publication: Publication, request: PublishRequest) -> None:
         """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
         publication.request = request
-        if not (core.routed or core.undecided):
+        if core is None or not (core.routed or core.undecided):
             publication.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:
@@ -398,7 +484,8 @@ class Writer(Generic[Outcome]):
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone and begin anew."""
         core, self._core = self._core, None
-        self._made, self._pid = [], getpid()
+        self._pool.abandon()
+        self._made, self._pid, self._pool = [], getpid(), self._make_pool()
         if core is not None:
             core.abandon()
 

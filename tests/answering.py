@@ -11,12 +11,17 @@ OK = b"\0\0\0\6\0\0\0\0OK"
 
 
 def answering(answer: Callable[[socket.socket, int], None]) -> str:
-    """Serve one connection, and call *answer* with it and the number of the command it has read; return the address."""
+    """Serve connections; call *answer* with one and the number of the command it has read; return the address."""
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
+    def accept() -> None:
+        with listener:
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    def serve(nsqd: socket.socket) -> None:
         # Closed here, as Python would warn of what is not; and it aborts where a daemon writes while it exits.
-        with listener, listener.accept()[0] as nsqd, nsqd.makefile("rb") as commands:
+        with nsqd, nsqd.makefile("rb") as commands:
             commands.read(4)
             count = 0
             while commands.readline():
@@ -24,5 +29,5 @@ def answering(answer: Callable[[socket.socket, int], None]) -> str:
                 count += 1
                 answer(nsqd, count)
 
-    threading.Thread(target=serve, daemon=True).start()
+    threading.Thread(target=accept, daemon=True).start()
     return f"127.0.0.1:{listener.getsockname()[1]}"

@@ -58,9 +58,8 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str:
     """Say which implementation the run tests: the accelerator is easily missing where a compile has failed."""
     from gnsq_lite import packing, speed
-    from gnsq_lite.publish import carrying
 
-    parts = {"messages": speed, "batches": packing, "publishing threads": carrying}
+    parts = {"messages": speed, "batches": packing}
     said = (f"{part} in {'C' if home.is_accelerated else 'Python'}" for part, home in parts.items())
     return f"gnsq_lite: {', '.join(said)}"
 

@@ -76,7 +76,7 @@ PATCHABLE = (
 REPLACED = (
     *("tests/unit/wire", "tests/unit/net", "tests/unit/consume", "tests/unit/publish", "tests/unit/test_speed.py"),
     *("tests/unit/test_runner.py", "tests/unit/test_seats.py", "tests/unit/test_packing.py"),
-    *("tests/system/test_reader.py", "tests/system/test_security.py", "tests/system/test_carried_publishes.py"),
+    *("tests/system/test_reader.py", "tests/system/test_security.py"),
 )
 LONG = {"GNSQ_LITE_IMPL": "c", "GNSQ_TESTS_LONG": "1"}
 CHECKS = {

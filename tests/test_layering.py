@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"blocking_calls"} | BASE | {"option_fields", "options", "clock", "keywords", "wire.names"},
     "net": CORE | {"blocking_calls", "speed", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"speed", "wire", "policy", "dialect", "net"},
-    "publish": CORE | {"_shared", "accelerator", "wire", "policy", "dialect", "http", "net", "youzan.messages"},
+    "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
     "arguments": CORE | {"dialect", "net.settings"},
     "reader": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "consume"},
     "writer": CORE

@@ -6,8 +6,6 @@ Reading costs one pass over what a read brought; all that is queued in a turn of
 from __future__ import annotations
 
 import logging
-import socket
-from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -15,7 +13,6 @@ import gevent
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import (
     ConnectionLost,
-    DecompressionError,
     HandshakeTimeout,
     HeartbeatTimeout,
     NSQConnectionError,
@@ -27,6 +24,7 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.message import Message
 from gnsq_lite.net.dialing import dial
+from gnsq_lite.net.handshaking import HANDSHAKE_BYTES, shake_hands
 from gnsq_lite.net.loop import SLICE, Loop, let_io
 from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.stream import Stream
@@ -34,18 +32,12 @@ from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints
 from gnsq_lite.options import ConnectionOptions, format_address
 from gnsq_lite.wire import commands
-from gnsq_lite.wire.compress import make_codec
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
 from gnsq_lite.wire.frames import Frame, FrameDecoder
-from gnsq_lite.wire.handshake import Done, Handshake, Send, StartCompression, StartTLS
-from gnsq_lite.wire.identify import Negotiated, build_identify
+from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Most bytes of a frame of the handshake, and of what one read of it decompresses to.
-_HANDSHAKE_BYTES = 1024 * 1024
-#: Most frames of a handshake; but for heartbeats, nsqd sends five.
-_HANDSHAKE_FRAMES = 1000
 #: Frames, messages apart, between two looks at the clock.
 _FRAMES_AT_ONCE = 256
 #: Bytes that wait for nsqd to take them, before it gets no more answers to heartbeats and a Reader reads no more.
@@ -71,12 +63,11 @@ class Connection:
         self.close_waited = False
         self._stream: Stream | None = None
         self._codec: Any = None
-        self._early = b""
         self._out: list[bytes] = []
         self._due = False  # a flush is on its way
         self._must_wait = False  # what the last read brought is more than can be taken
         self._turn_began = 0.0
-        limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
+        limit = min(options.max_frame_size, HANDSHAKE_BYTES)
         self._decoder = FrameDecoder[Message](limit, Message, self, at_once=_FRAMES_AT_ONCE)
         self.complaints = Complaints(clock)
 
@@ -112,51 +103,19 @@ class Connection:
         self.opened_at = self.clock.now()
 
     def _shake_hands(self, stream: Stream, host: str) -> Negotiated | None:
-        options = self.options
-        if self.target.identify_extra:
-            options = replace(options, extra_identify={**options.extra_identify, **self.target.identify_extra})
-        identify = build_identify(options, hostname_default=socket.gethostname())
-        handshake = Handshake(options, self.address, identify=identify, subscribe=self.target.subscribe)
-        began = self.clock.now()
-        stream.write(handshake.start())
-        for _ in range(_HANDSHAKE_FRAMES):
-            frame = self._one_frame(stream)
-            self.identified_in = self.identified_in or self.clock.now() - began
-            step = handshake.receive(frame)
-            if isinstance(step, Send):
-                self._emit(step.data)
-            elif isinstance(step, StartTLS):
-                stream.start_tls(options.tls, host, self._decoder.take_pending())  # type: ignore[arg-type]
-                self._early = stream.decrypt_buffered()
-            elif isinstance(step, StartCompression):
-                self._codec = make_codec(step.algorithm, step.level)
-                self._early = self._decompress_early(self._decoder.take_pending())
-            elif isinstance(step, Done):
-                break
-        else:
-            raise UnexpectedFrame(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
-        for warning in handshake.warnings:
-            log.warning("%s: %s", self.address, warning)
-        self.auth_reply = handshake.auth_reply
-        return handshake.negotiated
-
-    def _one_frame(self, stream: Stream) -> Frame:
-        """Return the next frame and read no meaning into the bytes after it: they may be encrypted (SEC-3)."""
-        frame = self._decoder.feed_one(self._early)
-        while frame is None:
-            data = stream.read()
-            frame = self._decoder.feed_one(data if self._codec is None else self._decompress_early(data))
-        self._early = b""
-        return frame
-
-    def _decompress_early(self, data: bytes) -> bytes:
-        """Decompress a read of the handshake, which holds an answer or two: more is a bomb."""
-        plain = b""
-        for piece in self._codec.decompress(data):
-            plain += piece
-            if len(plain) > _HANDSHAKE_BYTES:
-                raise DecompressionError(f"a read of the handshake decompresses to more than {_HANDSHAKE_BYTES} bytes")
-        return plain
+        target = self.target
+        opened = shake_hands(
+            stream,
+            self._decoder,
+            self.options,
+            host,
+            self.address,
+            self.clock,
+            identify_extra=target.identify_extra,
+            subscribe=target.subscribe,
+        )
+        self._codec, self.auth_reply, self.identified_in = opened.codec, opened.auth_reply, opened.identified_in
+        return opened.negotiated
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
         self.negotiated = negotiated

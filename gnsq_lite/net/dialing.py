@@ -1,4 +1,4 @@
-"""From a host name to a connected socket, in one loop.
+"""From a host name to a connected socket, in a loop or in a thread that blocks.
 
 A name is resolved anew for each attempt and may have several addresses.  One of them may drop what is sent to it, a
 firewall's way, and never answer: it gets only its share of the time, so that those behind it are tried as well.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -40,13 +41,36 @@ def dial(loop: Loop, host: str, port: int, timeout: float) -> Any:
     tried = gevent.Timeout(timeout)
     tried.start()
     try:
-        return _dial_each(loop, _resolve(host, port, address), address, end)
+        return _dial_each(loop, _resolve(host, port, address, getaddrinfo), address, end)
     except gevent.Timeout as expired:
         if expired is not tried:
             raise
         raise ConnectTimeout(address, f"no connection within {timeout:g} s") from None
     finally:
         tried.close()
+
+
+def dial_blocking(host: str, port: int, timeout: float) -> Any:
+    """Do the same in a thread without a loop, which blocks; the system resolves the name, and nothing bounds that."""
+    address = format_address((host, port))
+    end = SYSTEM_CLOCK.now() + timeout
+    found = _resolve(host, port, address, socket.getaddrinfo)
+    last: OSError | None = None
+    for index, (family, kind, protocol, _, target) in enumerate(found):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.001, share(end - SYSTEM_CLOCK.now(), len(found) - index)))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(target)
+            _check_peer(sock, target)
+            return sock
+        except OSError as error:
+            sock.close()
+            last = error
+        except BaseException:
+            sock.close()
+            raise
+    raise _not_connected(address, last, timeout) from last
 
 
 def share(left: float, addresses: int) -> float:
@@ -58,9 +82,9 @@ def share(left: float, addresses: int) -> float:
     return left if addresses == 1 else max(left / addresses, min(SANE_SHARE, left / 2))
 
 
-def _resolve(host: str, port: int, address: str) -> list[Any]:
+def _resolve(host: str, port: int, address: str, look_up: Callable[..., Any]) -> list[Any]:
     try:
-        return list(getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        return list(look_up(host, port, 0, socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or str(error)
         hint = "if nsqd announces a name only it knows, map it with address_map"
@@ -83,8 +107,20 @@ def _dial_each(loop: Loop, found: list[Any], address: str, end: float) -> Any:
             last = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         finally:
             limit.close()
+    raise _not_connected(address, last) from last
+
+
+def _not_connected(address: str, last: OSError | None, timeout: float | None = None) -> ConnectError:
+    if timeout is not None and isinstance(last, TimeoutError):
+        return ConnectTimeout(address, f"no connection within {timeout:g} s")
     why = (last.strerror or str(last)) if last is not None else "no address"
-    raise ConnectError(address, f"cannot connect: {why}") from last
+    return ConnectError(address, f"cannot connect: {why}")
+
+
+def _check_peer(sock: Any, target: Any) -> None:
+    """Raise OSError for a port of this host's own range that was connected to itself: nobody listens there."""
+    if sock.getsockname() == target:
+        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def _dial_one(loop: Loop, family: int, kind: int, protocol: int, target: Any) -> Any:
@@ -102,8 +138,7 @@ def _dial_one(loop: Loop, family: int, kind: int, protocol: int, target: Any) ->
             failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
             raise OSError(failed, os.strerror(failed))
-        if sock.getsockname() == target:  # a port of our own range, connected to itself: nobody listens
-            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        _check_peer(sock, target)
     except BaseException:
         sock.close()
         raise

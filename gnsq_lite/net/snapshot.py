@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from gnsq_lite.net.blocking_connection import BlockingConnection
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.stats import ConnectionStats
 
 
-def connection_stats(connection: Connection, now: float, counts: dict[str, int]) -> ConnectionStats:
+def connection_stats(
+    connection: Connection | BlockingConnection, now: float, counts: dict[str, int]
+) -> ConnectionStats:
     """Return the state of one connection; *counts* are of its messages."""
     received, sent = connection.traffic()
     return ConnectionStats(

@@ -321,14 +321,15 @@ class Stream:
 
     # -- TLS
 
-    def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> None:
-        """Do the handshake; waits; the caller bounds the time.  Raises TLSError, CertificateError.
+    def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> bytes:
+        """Do the handshake; waits; the caller bounds the time.  Return plain text that came with its end, often b"".
 
-        *early* is what was read past the last plain frame.
+        *early* is what was read past the last plain frame.  Raises TLSError, CertificateError.
         """
         layer = TLSLayer(tls, host, self.address, early)
         layer.shake_hands(self.read, self._send)
         self.tls = layer
+        return self._decrypt(layer, b"")
 
     def encrypt(self, data: bytes) -> bytes:
         """Return what to send for *data*, in the order of the calls; for who sends.  Raises TLSError."""
@@ -355,10 +356,6 @@ class Stream:
         """Send what TLS has to send for itself; in the loop's thread, and only while nobody else sends."""
         if self.tls is not None:
             self._send(self.tls.take_outgoing())
-
-    def decrypt_buffered(self) -> bytes:
-        """Return plain text that came in one packet with the end of the handshake."""
-        return self._decrypt(self.tls, b"") if self.tls is not None else b""
 
     # -- the end
 

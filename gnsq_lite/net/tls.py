@@ -22,7 +22,7 @@ _READ_SIZE = 64 * 1024
 
 #: Held where certificates are read, in a step of a handshake, and while the process forks: OpenSSL has locks for all
 #: connections, which it takes there above all, and a child that inherits one held never ends a handshake of its own.
-_handshake = native_lock()
+handshake_lock = native_lock()
 #: Seconds that a fork waits for it: a step takes some milliseconds.
 _LONGEST_STEP = 1.0
 #: The threads that fork and hold it.
@@ -30,14 +30,14 @@ _forking: set[int] = set()
 
 
 def _before_fork() -> None:
-    if _handshake.acquire(True, _LONGEST_STEP):
+    if handshake_lock.acquire(True, _LONGEST_STEP):
         _forking.add(native_ident())
 
 
 def _after_fork() -> None:
     if native_ident() in _forking:
         _forking.clear()
-        _handshake.release()
+        handshake_lock.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
@@ -51,18 +51,14 @@ class TLSLayer:
     """
 
     def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
-        with _handshake:
-            context = tls.context() if isinstance(tls, TLSOptions) else tls
-        self._name = (tls.server_hostname if isinstance(tls, TLSOptions) else None) or host
+        context, self._name = context_of(tls, host)
         self._address = address
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(early)
         #: OpenSSL allows no two calls on one connection at once, and the ssl module lets go of the GIL within.
         self._lock = native_lock()
-        must_verify = context.check_hostname or context.verify_mode != ssl.CERT_NONE
-        name = self._name if must_verify or self._name else None
         try:
-            self._object = context.wrap_bio(self._in, self._out, server_hostname=name)
+            self._object = context.wrap_bio(self._in, self._out, server_hostname=self._name)
         except (ssl.SSLError, ValueError) as error:
             raise tls_failure(address, error) from error
 
@@ -71,19 +67,12 @@ class TLSLayer:
         try:
             while not self._is_done(send):
                 self._in.write(read())
-        except ssl.SSLCertVerificationError as error:
-            raise CertificateError(self._address, certificate_hint(error, self._name)) from error
-        except (ssl.SSLError, ValueError) as error:
-            raise tls_failure(self._address, error) from error
-        except ConnectionLost as error:
-            why = (
-                f"nsqd closed the connection in the TLS handshake ({error.why}); does it ask for a client certificate?"
-            )
-            raise TLSError(self._address, why) from error
+        except (ssl.SSLError, ValueError, ConnectionLost) as error:
+            raise handshake_failure(self._address, self._name, error) from error
 
     def _is_done(self, send: Callable[[bytes], None]) -> bool:
         try:
-            with _handshake:
+            with handshake_lock:
                 self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
@@ -137,6 +126,25 @@ class TLSLayer:
             except (ssl.SSLError, OSError):
                 pass
             return self._out.read()
+
+
+def context_of(tls: TLSOptions | ssl.SSLContext, host: str) -> tuple[ssl.SSLContext, str]:
+    """Return the context, and the host name to verify.  Raises OptionError for a file that cannot be read."""
+    if not isinstance(tls, TLSOptions):
+        return tls, host
+    with handshake_lock:
+        return tls.context(), tls.server_hostname or host
+
+
+def handshake_failure(address: str, name: str, error: Exception) -> TLSError:
+    """Return the error for a TLS handshake that failed: which check failed, or who ended it, and what to set."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CertificateError(address, certificate_hint(error, name))
+    if isinstance(error, (ssl.SSLError, ValueError)) and not isinstance(error, ssl.SSLEOFError):
+        return tls_failure(address, error)
+    said = getattr(error, "why", None) or getattr(error, "strerror", None) or error
+    why = f"nsqd closed the connection in the TLS handshake ({said}); does it ask for a client certificate?"
+    return TLSError(address, why)
 
 
 def tls_failure(address: str, error: Exception) -> TLSError:

@@ -17,8 +17,6 @@ class Leader:
     endpoint: Any
     #: The line of a PUB to it.
     head: bytes
-    #: What is connected to it, once somebody has looked.
-    destination: Any = None
 
 
 class Leaders:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Protocol
 
 import gevent
@@ -21,13 +20,10 @@ from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.answer_queue import AnswerQueue
-from gnsq_lite.publish.coalescing import gathered
-from gnsq_lite.publish.in_threads import InThreads
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.pipelined import MANY, Pipelined
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
-from gnsq_lite.publish.shared_connection import SharedConnection
 
 log = logging.getLogger("gnsq_lite.writer")
 
@@ -43,7 +39,6 @@ class DestinationOwner(Protocol):
     clock: Clock
     rng: Rng
     outcomes: Outcomes
-    threads: InThreads
     loss_log: LossLog
     #: Whether the Writer has ended: nothing is connected any more.
     ended: bool
@@ -82,20 +77,16 @@ class Destination:
         self.link = Link[Connection](endpoint, self, owner.settings.reconnect, owner.rng, log)
         #: The connection, once its handshake is done; None before and after.
         self.connection: Any = None
-        #: Whether threads use the connection too; the queue of answers is theirs as well then.
-        self.shared = owner.loop.is_shared
-        self._receipt = owner.settings.dialect.receipt
-        self.pending: AnswerQueue[Publication] = AnswerQueue(read=self._receipt)
+        self.pending: AnswerQueue[Publication] = AnswerQueue(read=owner.settings.dialect.receipt)
         #: Routed publishes, which may go nowhere else, until the connection is there.
         self.waiting: deque[Publication] = deque()
         self.error: NSQError | None = None
         self._told, self._told_until = "", 0.0
         self.task: Any = None
-        #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).  Set under the threads'
-        #: lock: the answers of a silent one are for the loop, which has it back.
+        #: Left out of the turn until it answers, and what it owed at the last look (PUB-4).
         self.silent = False
         self.seen: Publication | None = None
-        #: It is connected and takes no more for now; only where the loop alone uses the connection.
+        #: It is connected and takes no more for now.
         self.full = False
 
     def send(self, publication: Publication) -> bool:
@@ -137,27 +128,15 @@ class Destination:
     def _answered(self, connection: Connection) -> Publication:
         """Take the oldest unanswered publish away."""
         publication = self.pending.popleft()
-        if len(self.pending) == MANY - 1 and not self.shared:
+        if len(self.pending) == MANY - 1:
             connection.read_at_least(1)
         if self.silent:
             self._owner.on_silent_answered(self, in_time=not publication.done())
         return publication
 
     def owes(self) -> list[Publication]:
-        """Return its unanswered publishes, with those not sent yet; a copy, because threads go on."""
-        return [*self.pending, *self._unsent(), *self.waiting]
-
-    def _unsent(self, *, take: bool = False) -> list[Publication]:
-        connection = self.link.connection
-        return connection.unsent_publishes(take=take) if isinstance(connection, SharedConnection) else []
-
-    def fall_silent(self, owed: Publication) -> bool:
-        """Mark it as silent, unless *owed* is answered: a thread may have just read the answer."""
-        with self._owner.threads.lock:
-            before, self.silent = self.silent, True
-        if self.oldest() is not owed:
-            self.silent = before
-        return self.oldest() is owed
+        """Return its unanswered publishes, with those not sent yet."""
+        return [*self.pending, *self.waiting]
 
     def oldest(self) -> Publication | None:
         """Return its oldest unanswered publish, or None."""
@@ -166,8 +145,7 @@ class Destination:
     def take_movable(self, may_move: Callable[[Publication], bool]) -> list[Publication]:
         """Remove and return, in order, what another nsqd may get instead: what was not sent or may be sent again."""
         with self._owner.outcomes.moving(self.owes()):
-            with self._owner.threads.lock:
-                again = self.pending.take_repeatable(may_move)
+            again = self.pending.take_repeatable(may_move)
             waiting, self.waiting = self.waiting, deque()
             for publication in waiting:
                 if not publication.done():
@@ -177,8 +155,6 @@ class Destination:
     def forget_done(self) -> None:
         """Drop what has an outcome and was not sent."""
         self.waiting = deque(each for each in self.waiting if not each.done())
-        if isinstance(self.connection, SharedConnection):
-            self.connection.forget_done()
 
     # -- life; the link's owner
 
@@ -190,15 +166,7 @@ class Destination:
             identify_extra=settings.dialect.identify_extra("", self.endpoint),
             connect_to=mapped(settings.address_map, self.endpoint),
         )
-        if not self.shared:
-            return Pipelined(
-                owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken
-            )
-        # What a thread still reads of the last connection answers none of these.
-        self.pending = AnswerQueue(read=self._receipt)
-        most, retries = settings.max_body_size, settings.retries
-        join = partial(gathered, owner.loop, most=most, retries=retries) if settings.coalesce else None
-        return SharedConnection(owner.loop, target, settings.connection, self, owner.threads, self.pending, join)
+        return Pipelined(owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken)
 
     def is_over(self) -> bool:
         """Whether the Writer has ended."""
@@ -228,9 +196,8 @@ class Destination:
         self.error = reason
         self._owner.loss_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
         with self._owner.outcomes.moving(self.owes()):  # this is called again where a signal handler raises in here
-            with self._owner.threads.lock:
-                loss = self.pending.lose(reason)
-            unsent = [*loss.again, *self._unsent(take=True), *self.waiting]
+            loss = self.pending.lose(reason)
+            unsent = [*loss.again, *self.waiting]
             self.waiting = deque()
             for publication in loss.unknown:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
@@ -256,12 +223,10 @@ class Destination:
             self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
 
     def check(self, now: float) -> None:
-        """Close a silent connection, and do what no thread does; called about once a second."""
+        """Close a silent connection; called about once a second."""
         self.start()
         if self.connection is not None:
             self.connection.check(now)
-            if self.shared:
-                self.connection.look_after()
 
     def on_retry(self) -> None:
         """Count it."""

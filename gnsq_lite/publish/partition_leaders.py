@@ -42,8 +42,9 @@ class PartitionLeaders:
 
     Args:
         shunned: Endpoints that are left out where another will do.
-        find: Returns the destination at an endpoint, if there is one; from any thread.
         destinations: Returns all destinations.
+        load: Returns how many publishes an endpoint has not answered; from any thread.
+        avoids: Returns whether the pool has found an endpoint silent, or cannot reach it; from any thread.
         send_to: Sends a publish to an endpoint, and to no other.
         fail: Settles a publish with an error.
         keep: Takes each greenlet that is to be killed at the end.
@@ -57,14 +58,16 @@ class PartitionLeaders:
         rng: Rng,
         *,
         shunned: Shunned[Endpoint],
-        find: Callable[[Endpoint], Destination | None],
         destinations: Callable[[], Iterable[Destination]],
+        load: Callable[[Endpoint], int],
+        avoids: Callable[[Endpoint], bool],
         send_to: Callable[[Endpoint, Publication], None],
         fail: Callable[[Publication, NSQError], None],
         keep: Callable[[Any], None],
     ) -> None:
         self._loop, self._settings, self._clock, self._rng = loop, settings, clock, rng
-        self._shunned, self._find, self._destinations = shunned, find, destinations
+        self._shunned, self._destinations = shunned, destinations
+        self._load, self._avoids = load, avoids
         self._send_to, self._fail, self._keep = send_to, fail, keep
         self._dialect = settings.dialect
         self._topics: dict[str, Topic] = {}
@@ -72,39 +75,38 @@ class PartitionLeaders:
         self._numbers = itertools.count(1)
         self._ended = False
 
-    def in_thread(self, publication: Publication) -> Any:
-        """Make its command and return the connection to its leader; in the caller's thread.
+    def in_thread(self, publication: Publication) -> Endpoint | None:
+        """Make its command and return its leader; in the caller's thread.
 
-        None: the loop is to see to it; for one, where something waits that was published before.
+        None: the loop has to send it, because something waits that was published before, for example.
         """
         topic = self._topics.get(publication.topic)
         if topic is None:
             return None
         leaders = topic.leaders
         leader = self._leader(leaders, publication)
-        if leader is not None:
-            destination: Any = leader.destination
-            if destination is None or destination.connection is None:
-                destination = leader.destination = self._find(leader.endpoint)
-            # As below; who put something back has taken these leaders away.
-            return None if destination is None or topic.leaders is not leaders else destination.connection
-        return self._ask_in_thread(topic, publication)
+        if leader is None:
+            return self._ask_in_thread(topic, publication)
+        # As below: these leaders are taken away before something is put back.
+        return leader.endpoint if topic.leaders is leaders else None
 
     def _leader(self, leaders: Leaders | None, publication: Publication) -> Leader | None:
         """Make its command and return its leader; None where that takes the dialect."""
         if leaders is None or publication.request is not None or publication.batch or publication.leader is not None:
             return None  # who has a leader already has had its turn
         key, partition = publication.key, publication.partition
-        if key is None and partition is None and self._shunned:
+        is_free = key is None and partition is None
+        if is_free and self._shunned:
             return None
         leader = leaders.of(key, partition)
-        if leader is not None:
-            publication.number = next(self._numbers)
-            publication.leader = leader.endpoint
-            publication.data = publication.command_behind(leader.head)
+        if leader is None or (is_free and self._avoids(leader.endpoint)):
+            return None
+        publication.number = next(self._numbers)
+        publication.leader = leader.endpoint
+        publication.data = publication.command_behind(leader.head)
         return leader
 
-    def _ask_in_thread(self, topic: Topic, publication: Publication) -> Any:
+    def _ask_in_thread(self, topic: Topic, publication: Publication) -> Endpoint | None:
         if topic.waiting or not topic.fresh:
             return None
         returns, lookup = topic.returns, topic.lookup
@@ -115,10 +117,7 @@ class PartitionLeaders:
             publication.data = self._dialect.encode(request, endpoint, lookup)
         except NSQError:
             return None
-        destination = self._find(endpoint)
-        connection = None if destination is None else destination.connection
-        # From here on the connection refuses it where it has ended: what it lost is put back first.
-        return None if topic.waiting or not topic.fresh or topic.returns != returns else connection
+        return None if topic.waiting or not topic.fresh or topic.returns != returns else endpoint
 
     def send(self, publication: Publication) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
@@ -335,15 +334,12 @@ class PartitionLeaders:
         endpoints = self._settings.endpoints if lookup is None else lookup.endpoints
         if not _is_bound(request):
             endpoints = self._shunned.best(endpoints)
+            endpoints = [each for each in endpoints if not self._avoids(each)] or endpoints
             if before is not None and before in endpoints:
                 return before
             if self._dialect.balances_load:
                 endpoints = lightest(endpoints, self._load)
         return self._dialect.choose(request, tuple(endpoints), lookup)
-
-    def _load(self, endpoint: Endpoint) -> int:
-        destination = self._find(endpoint)
-        return 0 if destination is None else len(destination.owes())
 
     def _look_again(self, topic: Topic, pause: float) -> None:
         if topic.timer is not None or topic.discovery is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gevent
@@ -17,19 +17,21 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError
+from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, lasting, surely
+from gnsq_lite.net.nested import WHY, must_not_wait
 from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
 from gnsq_lite.publish.deadline_timer import DeadlineTimer, settle_expired
 from gnsq_lite.publish.destination import Destination
-from gnsq_lite.publish.in_threads import InThreads
+from gnsq_lite.publish.hand_over import HandOver
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.partition_leaders import PartitionLeaders
+from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import Publication, of_the_parent
 from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
@@ -41,8 +43,12 @@ _CHECK_EVERY = 1.0
 class Producer:
     """Carries publishes out.  Made and used in the loop's thread."""
 
-    def __init__(self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK, pool: Pool | None = None
+    ) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
+        #: The blocking connections of plain threads, which are told of the nodes.
+        self.pool = pool or Pool(settings, random.Random(), clock)
         self.rng: Rng = random.Random()
         self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
         shunned: Shunned[Endpoint] = Shunned()
@@ -52,8 +58,9 @@ class Producer:
             clock,
             self.rng,
             shunned=shunned,
-            find=lambda endpoint: self.destinations.get(endpoint),  # noqa: PLW0108 - it comes later
             destinations=lambda: list(self.destinations.values()),
+            load=self._load,
+            avoids=self.pool.avoids,
             send_to=self._send_to,
             fail=lambda publication, error: self.outcomes.settle(publication, error=error),
             keep=self.keep,
@@ -74,16 +81,18 @@ class Producer:
         self._hub = loop.hub
         self._deadline_timer = DeadlineTimer(loop, clock, self._expire)
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
-        self._gathered = self._make_gathered()
-        self.threads = self._make_threads()
-        #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout, and key, partition where
-        #: led).  From any thread.  Raises InvalidName before anything is sent, and the publish's own error.
-        self.publish: Callable[[str, bytes, float], Any] = self._publish
-        if loop.is_shared:
-            self.publish = self.threads.publish
-        elif settings.coalesce:
-            self.publish = self._gathered.publish
-        self.publish_led: Callable[..., Any] = self.threads.publish_led if loop.is_shared else self._publish
+        self._gathered = Gathered(
+            loop,
+            clock,
+            most=settings.max_body_size,
+            retries=settings.retries,
+            deadline_timer=self._deadline_timer,
+            publish_alone=self.publish_alone,
+        )
+        self.threads = HandOver(loop, clock, self.submit, self._given_up, self._reasons)
+        #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout).  From any thread.
+        #: Raises InvalidName before anything is sent, and the publish's own error.
+        self.publish = self._gathered.publish if settings.coalesce else self.publish_alone
         self._greenlets: list[Any] = []
         self._started = False
         self._set_routed(settings.dialect.needs_route(""))
@@ -92,35 +101,9 @@ class Producer:
         self._discovery: Discovery | None = None
         close_at_exit(self)
 
-    def _make_gathered(self) -> Gathered:
-        return Gathered(
-            self.loop,
-            self.clock,
-            most=self.settings.max_body_size,
-            retries=self.settings.retries,
-            deadline_timer=self._deadline_timer,
-            publish_alone=self._publish,
-        )
-
-    def _make_threads(self) -> InThreads:
-        return InThreads(
-            self.loop,
-            self.clock,
-            turns=self.rotation,
-            lead=self.leaders.in_thread,
-            gathered=self._gathered.batches,
-            retries=self.settings.retries,
-            carry=self.carry,
-            submit=self.submit,
-            taken=self.outcomes.taken,
-            given_up=self._given_up,
-            cover=self._cover,
-            reasons=self._reasons,
-        )
-
     def _set_routed(self, routed: bool) -> None:
         #: Whether every publish goes to an endpoint that the dialect chooses.
-        self.routed = self.threads.routed = routed
+        self.routed = routed
         self._send = self._gathered.carry = self.leaders.send if routed else self.rotation.send
 
     def start(self) -> None:
@@ -138,9 +121,14 @@ class Producer:
                 self.keep(self.loop.spawn("discovery", lasting, self._discovery.run))
         self.keep(self.loop.spawn("writer-ticker", lasting, self._tick))
 
-    def _connect(self, endpoints: Iterable[Endpoint]) -> None:
+    def _load(self, endpoint: Endpoint) -> int:
+        destination = self.destinations.get(endpoint)
+        return self.pool.busy_at(endpoint) + (0 if destination is None else len(destination.owes()))
+
+    def _connect(self, endpoints: Sequence[Endpoint]) -> None:
         """Connect to nsqds that any publish may go to; where topics have leaders, none is."""
         if not (self.routed or self.undecided):
+            self.pool.add(endpoints)
             for endpoint in endpoints:
                 self._destination(endpoint)
 
@@ -163,7 +151,8 @@ class Producer:
                     publication.data = b""  # it was for another dialect
                 self._dispatch(publication)
 
-    def _forget(self, endpoints: Iterable[Endpoint]) -> None:
+    def _forget(self, endpoints: Sequence[Endpoint]) -> None:
+        self.pool.remove(endpoints)
         for endpoint in endpoints:
             destination = self.destinations.pop(endpoint, None)
             if destination is not None:
@@ -241,7 +230,8 @@ class Producer:
 
     # -- publishing
 
-    def _publish(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
+    def publish_alone(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
+        """Publish one message without coalescing it, and wait; from any thread."""
         greenlet = getcurrent()
         # A greenlet below the hub, or the thread's first one above it; else it is another thread's, or a nested one.
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
@@ -252,25 +242,45 @@ class Producer:
         if here:
             self.submit(publication)
             return publication.wait_in(greenlet)
-        return self.threads.leave_and_wait(publication)
-
-    def carry_and_wait(self, publication: Publication) -> Any:
-        """Send it, wait, and return its receipt; from any thread.  Raises its error."""
-        if self.loop.is_shared:
-            return self.threads.publish_any(publication)
-        return self.threads.leave_and_wait(publication)
+        return self.carry_and_wait(publication)
 
     def carry(self, publication: Publication) -> None:
         """Send it, now or as soon as an nsqd can be reached; from any thread."""
         if self.loop.is_here():
             self.submit(publication)
-        elif not self.loop.is_shared or not self.threads.queue(publication):
-            self.threads.hand_over(publication)
+        else:
+            self.threads.put(publication)
 
-    def _cover(self, deadline: float) -> None:
-        """Have a deadline kept; from any thread."""
-        if deadline < self._deadline_timer.at:
-            self.loop.call_soon(lambda: self._deadline_timer.cover(deadline))
+    def carry_and_wait(self, publication: Publication) -> Any:
+        """Do the same, wait, and return its receipt.  Raises its error; NotSent where waiting would hang."""
+        if must_not_wait():
+            raise NotSent(WHY)
+        self.carry(publication)
+        return publication.result()
+
+    def publish_to_leader(self, leader: Endpoint, publication: Publication) -> Any:
+        """Publish, in a plain thread, what was made for *leader*; return its receipt, or a Left: the loop has to do it.
+
+        A leader that cannot be reached, or does not answer, is looked up again (YZ-18).
+        """
+        outcome: Any = None
+        try:
+            outcome = self.pool.publish(
+                publication.topic,
+                publication.data,
+                publication.timeout,
+                publication.count,
+                publication.request,
+                leader=leader,
+                deadline=publication.deadline,
+            )
+        except OutcomeUnknown:
+            self.loop.call_soon(lambda: self.leaders.refresh(leader))
+            raise
+        if type(outcome) is Left:
+            publication.data = b""
+            self.loop.call_soon(lambda: self.leaders.refresh(leader))
+        return outcome
 
     def submit(self, publication: Publication) -> None:
         """Carry it out, in the loop's thread."""

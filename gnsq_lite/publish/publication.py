@@ -67,7 +67,6 @@ class Publication(Completion, Generic[Outcome]):
         "data",
         "deadline",
         "decided",
-        "gate",
         "in_doubt",
         "key",
         "last_error",
@@ -84,7 +83,7 @@ class Publication(Completion, Generic[Outcome]):
 
     def __init__(
         self,
-        loop: Loop,
+        loop: Loop | None,
         topic: str,
         bodies: Sequence[bytes],
         timeout: float,
@@ -97,11 +96,9 @@ class Publication(Completion, Generic[Outcome]):
         self.decided: list[tuple[Any, BaseException | None]] = []
         #: Of a publish that another thread may give up.
         self.carrier: Carrier | None = None
-        #: What its thread waits at, where that does I/O by itself: an acquired lock.
-        self.gate: Any = None
         self._value = self._error = None
         self._wakers = []
-        self._loop = loop
+        self._loop: Any = loop
         self._greenlet: Any = None
         self.topic, self.bodies, self.batch = topic, bodies, batch
         #: How it was asked for, where that was more than a plain message or batch, or where a leader takes it.
@@ -127,6 +124,11 @@ class Publication(Completion, Generic[Outcome]):
         self.last_error: NSQError | None = None
         #: Whether an nsqd may have it; and whether an earlier try, whose answer did not come, is why.
         self.sent = self.in_doubt = False
+
+    def hand_to(self, loop: Loop, retries: int, *, in_doubt: bool = False) -> None:
+        """Let *loop* carry out what the pool could not, or tried; *in_doubt*: an nsqd may have it."""
+        self._loop, self.retries = loop, retries
+        self.sent = self.in_doubt = in_doubt
 
     def asked(self) -> PublishRequest:
         """Return what a dialect is to read."""
@@ -218,13 +220,6 @@ class Publication(Completion, Generic[Outcome]):
             raise self._error
         return self._value
 
-    def outcome(self) -> Any:
-        """Return its receipt, or raise its error, once it is decided."""
-        value, error = self.decided[0]
-        if error is not None:
-            raise error
-        return value
-
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome; in any thread.  False when it was settled before.
 
@@ -251,8 +246,6 @@ class Publication(Completion, Generic[Outcome]):
         """Have the outcome, and wake who waits; *again*, where that was interrupted."""
         self._value, self._error = self.decided[0]
         self._done = True
-        if self.gate is not None:
-            self.open_gate()
         greenlet = self._greenlet
         if greenlet is not None:
             if self._loop.is_shared:
@@ -270,13 +263,6 @@ class Publication(Completion, Generic[Outcome]):
         elif self._greenlet is not None:
             greenlet, self._greenlet = self._greenlet, None
             self._loop.resume_soon((greenlet,))
-
-    def open_gate(self) -> None:
-        """Wake the thread that waits at the gate."""
-        try:
-            self.gate.release()
-        except RuntimeError:  # woken already
-            pass
 
     def mark_sent(self) -> bool:
         """Note that it is about to be sent; False: it was given up, and is not to be sent."""
@@ -301,10 +287,7 @@ class Publication(Completion, Generic[Outcome]):
             return self.last_error
         if self.sent:
             return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
-        why = f": {'; '.join(map(str, reasons[:3]))}" if reasons else ""
-        error = NotSent(f"no nsqd could be reached for the publish to {self.topic} within {self.timeout:g} s{why}")
-        error.__cause__ = next((reason for reason in reasons if isinstance(reason, NSQError)), None)
-        return error
+        return not_reached(self.topic, self.timeout, reasons)
 
     # -- of other threads, which keep the deadline themselves, whatever the loop does
 
@@ -318,6 +301,14 @@ class Publication(Completion, Generic[Outcome]):
         if not super().wait(left):
             self.carrier.give_up(self)
         return super().wait()  # where the loop is settling it just now
+
+
+def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -> NotSent:
+    """Return the error for a publish that no nsqd could be reached for; *reasons* say why."""
+    why = f": {'; '.join(map(str, reasons[:3]))}" if reasons else ""
+    error = NotSent(f"no nsqd could be reached for the publish to {topic} within {timeout:g} s{why}")
+    error.__cause__ = next((reason for reason in reasons if isinstance(reason, NSQError)), None)
+    return error
 
 
 def of_the_parent() -> OutcomeUnknown:

@@ -53,12 +53,11 @@ class Rotation:
     # -- publishes
 
     def at_turn(self, turn: int) -> Destination | None:
-        """Return the next one that is not silent, in turn; from any thread."""
+        """Return the next one that is not silent, in turn."""
         connected = self.connected
-        try:
-            destination = connected[turn % len(connected)]
-        except (IndexError, ZeroDivisionError):  # there is none; or, for a thread, the loop has just taken one out
+        if not connected:
             return None
+        destination = connected[turn % len(connected)]
         if destination.silent:
             answering = [each for each in connected if not each.silent]
             return answering[turn % len(answering)] if answering else None
@@ -93,7 +92,7 @@ class Rotation:
         return min(silent, key=lambda destination: len(destination.pending), default=None)
 
     def send_waiting(self) -> None:
-        """Send what waits.  Each leaves the queue once it has its place: until then no thread may overtake it."""
+        """Send what waits."""
         waiting = self.waiting
         while waiting and (waiting[0].done() or self._send_now(waiting[0])):
             waiting.popleft()
@@ -155,7 +154,7 @@ class Rotation:
         for destination in list(self.destinations.values()):
             owed = destination.oldest()
             if owed is not None and owed is destination.seen:
-                self._leave_out(destination, owed)
+                self._leave_out(destination)
             destination.seen = owed
         held = self.waiting[0] if self.waiting else None
         if held is not None and held is self._held and not self.any_answers():
@@ -173,14 +172,12 @@ class Rotation:
         """Mark as silent each that missed its oldest publish's deadline; called when deadlines have passed."""
         for destination in list(self.connected):
             owed = destination.oldest()
-            known = destination.silent and self.shunned.has(destination.endpoint)  # a thread says the first alone
-            if owed is not None and owed.done() and not known:
-                self._leave_out(destination, owed)
+            if owed is not None and owed.done() and not destination.silent:
+                self._leave_out(destination)
 
-    def _leave_out(self, destination: Destination, owed: Publication) -> None:
-        """It is silent until it answers, having not answered *owed*; what may go elsewhere does."""
-        if not destination.fall_silent(owed):
-            return
+    def _leave_out(self, destination: Destination) -> None:
+        """It is silent until it answers; what may go elsewhere does."""
+        destination.silent = True
         self.shunned.add(destination.endpoint, whole_node=True)
         self._on_silent(destination.endpoint)
         self._relieve(destination)

@@ -31,6 +31,8 @@ class ProducerSettings:
     #: Bytes that publishes nobody waits for may have on their way.
     max_pending: int
     coalesce: bool
+    #: Blocking connections to one nsqd at the most.
+    max_connections: int = 100
     #: How often a publish of unknown outcome is sent again.
     retries: int = 0
     #: Errors that waiting does not mend, as long as nsqd was never reached.

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.snapshot import connection_stats
+from gnsq_lite.publish.pool import Pool
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.stats import WriterStats
 
 _NO_MESSAGES = dict.fromkeys(("ready", "in_flight", "received", "finished", "requeued", "expired", "answers_lost"), 0)
 
 
-def writer_stats(core: Producer) -> WriterStats:
-    """Return the state of a Writer."""
+def loop_stats(core: Producer) -> WriterStats:
+    """Return the state of the loop's part of a Writer."""
     now = core.clock.now()
     connections = [each.connection for each in core.rotation.connected if each.connection is not None]
     return WriterStats(
-        state="closed" if core.ended else "connected" if connections else "connecting",
+        state="connecting",
         connections=tuple(connection_stats(c, now, _NO_MESSAGES) for c in connections),
         pending=core.outcomes.unsettled(),
         published=core.outcomes.published,
         failed=core.outcomes.failed,
         unknown=core.outcomes.unknown,
         reconnects=core.reconnects,
+    )
+
+
+def with_pool(stats: WriterStats | None, pool: Pool, state: str | None) -> WriterStats:
+    """Return the state of a Writer, given that of the loop's part, if any; *state*: it is idle or closed."""
+    now = SYSTEM_CLOCK.now()
+    loop = stats or WriterStats(state="", connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
+    own = tuple(connection_stats(each, now, _NO_MESSAGES) for each in pool.connections())
+    connections = loop.connections + own
+    return WriterStats(
+        state=state or ("connected" if connections else "connecting"),
+        connections=connections,
+        pending=loop.pending + pool.pending(),
+        published=loop.published + pool.published(),
+        failed=loop.failed + pool.failed,
+        unknown=loop.unknown + pool.unknown,
+        reconnects=loop.reconnects + pool.reconnects,
+        max_connections=pool.max_connections,
     )

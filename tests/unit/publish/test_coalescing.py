@@ -19,7 +19,6 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.coalescing import gathered
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
@@ -446,55 +445,3 @@ def test_a_deadline_set_while_others_expire_is_kept() -> None:
         first.result(0)
     assert not last.done()
     assert bench.producer._deadline_timer.at == again.deadline
-
-
-@pytest.mark.rule("PUB-1")
-def test_neighbours_of_one_topic_that_threads_queue_are_joined_in_their_order() -> None:
-    loop = loop_here()
-
-    def queued(topic: str, *bodies: bytes) -> tuple[Publication, bytes]:
-        publication = Publication(loop, topic, bodies, 5.0, 5.0, batch=len(bodies) > 1)
-        return publication, publication.command()
-
-    nop = (None, commands.NOP)
-    batch = queued("t", b"4", b"5")
-    queue = [queued("t", b"1"), queued("t", b"2"), queued("u", b"3"), nop, batch, queued("t", b"6"), queued("t", b"7")]
-    joined = gathered(loop, queue, 1000, 0)
-    assert [command for _, command in joined] == [
-        commands.multipublish("t", [b"1", b"2"]),
-        commands.publish("u", b"3"),
-        commands.NOP,
-        commands.multipublish("t", [b"4", b"5"]),
-        commands.multipublish("t", [b"6", b"7"]),
-    ]
-    first, second = joined[0][0], joined[4][0]
-    assert (first.count, [publication.sent for publication, _ in queue[:3] if publication]) == (2, [True, True, False])
-    first.settle(None)
-    second.settle(error=errors.OutcomeUnknown("lost"))
-    assert [publication.done() for publication, _ in queue if publication] == [True, True, False, False, True, True]
-    with pytest.raises(errors.OutcomeUnknown):
-        queue[5][0].result(0)  # type: ignore[union-attr]
-
-
-@pytest.mark.rule("PUB-2")
-def test_what_came_out_of_a_refused_mpub_is_not_joined_again() -> None:
-    loop = loop_here()
-    queue = []
-    for body in (b"1", b"2"):
-        publication = Publication(loop, "t", (body,), 5.0, 5.0)
-        queue.append((publication, publication.command()))
-    batch, _ = gathered(loop, queue, 1000, 0)[0]
-    apart = batch.come_apart(errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"))
-    assert apart == [publication for publication, _ in queue]
-    again = gathered(loop, [(publication, publication.command()) for publication in apart], 1000, 0)
-    assert [command for _, command in again] == [commands.publish("t", b"1"), commands.publish("t", b"2")]
-
-
-def test_joined_publishes_fit_into_one_mpub_without_those_that_were_given_up() -> None:
-    queue: list[tuple[Any, bytes]] = []
-    for _ in range(11):
-        queue.append((Publication(loop_here(), "t", (b"x" * 100,), 5.0, 5.0), b""))
-    queue[4][0].settle(error=errors.NotSent("given up"))
-    joined = gathered(loop_here(), queue, 4 + 3 * 104, 0)
-    assert [publication.count for publication, _ in joined] == [3, 3, 3, 1]
-    assert (joined[3][1], queue[4][0].sent) == (commands.publish("t", b"x" * 100), False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -17,8 +16,6 @@ from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import MISCONFIGURED, ProducerSettings
-from gnsq_lite.publish.shared_connection import SharedConnection
-from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 
 
@@ -30,18 +27,11 @@ class Line:
     def __init__(self, pending: Any) -> None:
         self.sent: list[bytes] = []
         self.pending = pending
-        #: What threads do in the middle of a send.
-        self.meanwhile: Callable[[], Any] = bool
 
     def send_publish(self, publication: Publication) -> bool:
         if publication.mark_sent():
             self.pending.append(publication)
-            self.meanwhile()
             self.sent.append(publication.command())
-        return True
-
-    def put_in_thread(self, publication: Publication) -> bool:
-        self.sent.append(publication.command())
         return True
 
     def read_at_least(self, size: int) -> None:
@@ -231,61 +221,6 @@ def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
     assert silent.silent
 
 
-@pytest.mark.rule("PUB-1")
-@pytest.mark.rule("PUB-4")
-def test_no_thread_overtakes_what_waits_when_a_silent_nsqd_answers_again() -> None:
-    bench = Bench()
-    _, silent = bench.destinations
-    bench.leave_the_silent_one_alone()
-    for _ in range(3):
-        bench.publish(9.0)
-    assert bench.owed() == [0, 1]
-    line = silent.connection
-    del line.sent[:]
-    late = publish_of(bench.core, b"late", 9.0)
-    line.meanwhile = lambda: bench.core.threads.queue(late)
-    bench.answer(silent)
-    assert line.sent == [commands.publish("t", b"x")] * 3
-    line.meanwhile = bool
-    assert bench.core.threads.queue(late)
-    assert line.sent[3:] == [late.command()]
-    bench.core._deadline_timer.stop()
-
-
-@pytest.mark.rule("PUB-4")
-def test_an_nsqd_that_a_thread_finds_silent_is_so_for_the_loop_which_sees_to_the_rest() -> None:
-    bench = Bench(retries=1)
-    good, silent = bench.destinations
-    publications = [bench.publish(1.0), bench.publish(60.0), bench.publish(1.0), bench.publish(60.0)]
-    first, second = silent.pending
-    assert [first, second] in (publications[::2], publications[1::2])
-    for _ in range(2):
-        bench.answer(good)
-    first.settle(error=errors.PublishTimeout("given up by its thread"))
-    silent.silent = True
-    for _ in range(4):
-        bench.publish(60.0)
-    assert bench.owed() == [4, 2]
-    bench.core.rotation.overdue()
-    assert bench.core.rotation.shunned.has(silent.endpoint)
-    assert good.pending[-1] is second  # it may be sent again, and was
-    bench.answer(silent)
-    bench.answer(silent)
-    assert not silent.silent
-
-
-@pytest.mark.rule("PUB-4")
-def test_an_nsqd_whose_answer_a_thread_takes_just_now_is_not_silent() -> None:
-    bench = Bench()
-    bench.publish(60.0), bench.publish(60.0)
-    busy = bench.destinations[0]
-    owed = busy.oldest()
-    assert owed is not None
-    busy.pending.popleft().settle()
-    assert not busy.fall_silent(owed)
-    assert not busy.silent
-
-
 @pytest.mark.rule("PUB-4")
 def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
     bench = Bench(destinations=3)
@@ -394,16 +329,12 @@ def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another()
 @pytest.mark.rule("PUB-2")
 def test_what_has_passed_its_deadline_is_kept_in_no_queue() -> None:
     bench = Bench(destinations=1)
-    connection: Any = SharedConnection.__new__(SharedConnection)
-    connection._lock, bench.destinations[0].connection = bench.core.threads.lock, connection
-    entering, queued, waiting = (publish_of(bench.core, b"x", 5.0) for _ in range(3))
+    entering, waiting = (publish_of(bench.core, b"x", 5.0) for _ in range(2))
     bench.core.threads._entering.append(entering)
-    connection._queue = [(queued, b"PUB")]
-    bench.destinations[0].owes = lambda: [queued, waiting]
     bench.destinations[0].waiting.append(waiting)
     bench.later(5.0)
-    assert [type(each._error) for each in (entering, queued, waiting)] == [errors.NotSent] * 3
-    assert [*bench.core.threads.entering(), *connection._queue, *bench.destinations[0].waiting] == []
+    assert [type(each._error) for each in (entering, waiting)] == [errors.NotSent] * 2
+    assert [*bench.core.threads.entering(), *bench.destinations[0].waiting] == []
 
 
 def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:

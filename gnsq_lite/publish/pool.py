@@ -1,0 +1,552 @@
+"""Publishing from plain threads: each publish borrows a blocking connection, sends, reads the answer, and returns it.
+
+A plain thread is a native thread without a gevent hub in a process that is not monkey-patched.  The pool decides under
+its lock, and connects, sends, reads and closes outside it.  Whatever is raised between checkout and return closes that
+one connection.  A connection is open as long as its node refers to it, weakly, and only a thread or the idle queue
+holds it: so one that an exception leaves behind is no longer counted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any
+from weakref import WeakSet
+
+from gevent._hub_local import get_hub_if_exists
+from gevent.monkey import saved  # type: ignore[attr-defined]
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.dialect import Endpoint, PublishRequest
+from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown, PublishTimeout, UnexpectedFrame
+from gnsq_lite.net.addresses import mapped
+from gnsq_lite.net.at_exit import PATIENCE
+from gnsq_lite.net.blocking_connection import BlockingConnection
+from gnsq_lite.net.blocking_stream import DeadlinePassed
+from gnsq_lite.net.forks import look_for_fork, on_fork
+from gnsq_lite.net.os_threads import native_lock, start_native_thread
+from gnsq_lite.net.user_hooks import LossLog
+from gnsq_lite.net.waiting import Parking
+from gnsq_lite.options import Address
+from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.policy.rng import Rng
+from gnsq_lite.publish.publication import not_reached
+from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.wire.constants import OK
+
+log = logging.getLogger("gnsq_lite.writer")
+
+#: Seconds after which the return of another connection closes an idle one.
+IDLE = 60.0
+#: Seconds without an answer after which a node is silent; a publish that another node can take gives as much to a node
+#: that it tries again.
+SILENT_AFTER = 1.0
+#: Seconds between two looks whether a node is silent.
+_LOOK_AGAIN = 0.1
+#: Seconds between two looks for connections that are idle for too long.
+_SWEEP = 1.0
+#: Seconds between two looks whether all publishes have their outcome.
+_POLL = 0.005
+
+
+def is_plain_thread() -> bool:
+    """Return whether the caller is a plain thread (see above)."""
+    return not saved and get_hub_if_exists() is None
+
+
+@dataclass(slots=True)
+class Left:
+    """What the pool returns for a publish that the loop has to carry out."""
+
+    #: How often it may still be sent again although its outcome is unknown, and whether an earlier try is why.
+    retries: int
+    in_doubt: bool = False
+
+
+class Node:
+    """An nsqd: its idle connections, the one used last at the right, and why it is not used, if so."""
+
+    def __init__(self, endpoint: Endpoint, retry: Reconnect) -> None:
+        self.endpoint, self.retry = endpoint, retry
+        #: Idle, in use, or being opened.
+        self.connections: WeakSet[BlockingConnection] = WeakSet()
+        self.idle: deque[BlockingConnection] = deque()
+        #: Why it is not used before a connection to it is tried at ``retry_at``; None: it is used.
+        self.error: NSQError | None = None
+        self.failed_at = self.retry_at = 0.0
+        #: Whether its oldest publish is unanswered for too long, which is looked at again at ``look_at``.
+        self.is_silent, self.look_at = False, 0.0
+        #: When connections are closed next that are idle for too long.
+        self.sweep_at = 0.0
+        self.is_removed = False
+
+    def busy(self) -> list[BlockingConnection]:
+        """Return the connections that a publish has."""
+        return [each for each in self.connections if each.busy_since]
+
+    def is_usable(self, now: float) -> bool:
+        """Return whether a publish may go there although another node may take it."""
+        if self.error is not None:
+            return self.may_be_tried(now)
+        if now >= self.look_at:
+            self.look_at = now + _LOOK_AGAIN
+            oldest = min((each.busy_since for each in self.busy()), default=now)
+            self.is_silent = now - oldest > SILENT_AFTER
+        return not self.is_silent
+
+    def may_be_tried(self, now: float) -> bool:
+        """Return whether it has failed, its pause is over, and no other thread is trying it."""
+        return self.error is not None and now >= self.retry_at and all(each.opened_at for each in self.connections)
+
+
+class Pool:
+    """A Writer's blocking connections.
+
+    Args:
+        connect: Returns a connection to an endpoint that is not open yet.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        rng: Rng,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Callable[[Endpoint], BlockingConnection] | None = None,
+    ) -> None:
+        self._settings, self._rng, self._clock, self._now = settings, rng, clock, clock.now
+        self._connect = connect or (lambda endpoint: BlockingConnection(endpoint, settings.connection, clock))
+        #: Connections to one node at the most.
+        self.max_connections = settings.max_connections
+        self._lock = native_lock()
+        #: Notified when a node may be usable again, and at the end.  It is entered by its lock: its own __enter__ is
+        #: Python, and an exception of a signal handler there would leave the lock held.
+        self._changed = Condition(self._lock)
+        self._loss_log = LossLog(log, clock)
+        self._nodes: dict[Address, Node] = {}
+        #: The nodes that take turns; others are used for their partitions alone.
+        self._in_turn: list[Node] = []
+        self._turn = self._waiting = 0
+        _pools.add(self)
+        #: Whether any connection was opened: the settings are right.
+        self._is_proven = False
+        #: Whether anything was published here.
+        self.is_used = False
+        #: New publishes are refused; those that wait for a node end.
+        self.closing = self._closed = False
+        self._published = self.failed = self.unknown = self.reconnects = 0
+
+    # -- nodes
+
+    def add(self, endpoints: Iterable[Endpoint]) -> None:
+        """Let publishes take turns among these too."""
+        with self._lock:
+            for endpoint in endpoints:
+                node = self._node(endpoint)
+                if node not in self._in_turn:
+                    self._in_turn = [*self._in_turn, node]
+            self._changed.notify_all()
+
+    def remove(self, endpoints: Iterable[Endpoint]) -> None:
+        """Use these no more."""
+        with self._lock:
+            nodes = [node for each in endpoints if (node := self._nodes.pop(each.address, None)) is not None]
+            self._in_turn = [each for each in self._in_turn if each not in nodes]
+            self._changed.notify_all()
+        for node in nodes:
+            node.is_removed = True
+            self._close(node, self._take_idle(node))
+
+    def _node(self, endpoint: Endpoint) -> Node:
+        node = self._nodes.get(endpoint.address)
+        if node is None:
+            endpoint = Endpoint(endpoint.host, endpoint.port)
+            node = self._nodes[endpoint.address] = Node(endpoint, Reconnect(self._settings.reconnect, self._rng))
+        return node
+
+    def avoids(self, endpoint: Endpoint) -> bool:
+        """Return whether a publish that another node may take is not to go to this one now."""
+        node = self._nodes.get(endpoint.address)
+        if node is None:
+            return False
+        with self._lock:
+            return not node.is_usable(self._now())
+
+    def busy_at(self, endpoint: Endpoint) -> int:
+        """Return how many publishes to a node are unanswered."""
+        node = self._nodes.get(endpoint.address)
+        if node is None:
+            return 0
+        with self._lock:
+            return len(node.busy())
+
+    # -- publishing
+
+    def publish(
+        self,
+        topic: str,
+        command: bytes,
+        timeout: float,
+        count: int = 1,
+        request: PublishRequest | None = None,
+        *,
+        leader: Endpoint | None = None,
+        deadline: float | None = None,
+    ) -> Any:
+        """Publish *command*, of *count* messages, and wait; return its receipt, or a Left: the loop has to do it.
+
+        Args:
+            request: How it was asked for, where that is more than a plain message or batch.
+            leader: The only node that may take it; None: any.
+            deadline: When its *timeout* seconds end, by the clock; None: they begin now.
+        Raises:
+            ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: as ``Writer.publish``.
+        """
+        if self.closing:
+            raise ClosedError("the Writer was closed")
+        now = self._now()
+        seconds = timeout if deadline is None else deadline - now
+        deadline = now + seconds
+        left = Left(self._settings.retries)
+        while True:
+            try:
+                found = self._check_out(leader, now, deadline)
+            except DeadlinePassed:
+                overdue = self._overdue(topic, timeout, left)
+                raise self._count_failure(overdue, count) from overdue.__cause__
+            except NSQError as error:
+                raise self._count_failure(error, count) from error.__cause__
+            if found is None:
+                return left
+            node, connection = found
+            try:
+                body = connection.exchange(command, seconds, deadline)
+                receipt = None if body == OK else self._receipt(request, body)
+            except NsqdError as error:
+                if not error.closes_connection:
+                    self._check_in(node, connection)
+                else:
+                    began = connection.busy_since
+                    self._discard(node, connection)
+                    if self._has_other(node, self._now()):  # its disk may be full
+                        self._fail(node, error, began)
+                if leader is not None and self._settings.dialect.should_reroute(error):
+                    return left
+                raise self._count_failure(error, count) from None
+            except (NSQError, DeadlinePassed) as error:
+                outcome = self._lost(node, connection, error, left, topic, timeout)
+                if outcome is not None:
+                    raise self._count_failure(outcome, count) from error
+                if leader is not None:
+                    return left
+                now = self._now()
+                seconds = deadline - now
+            except BaseException:
+                self._discard(node, connection)
+                self._count_failure(OutcomeUnknown(""), count)
+                raise
+            else:
+                self._check_in(node, connection, count)
+                return receipt
+
+    def _receipt(self, request: PublishRequest | None, body: bytes) -> Any:
+        if request is None:
+            raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
+        return self._settings.dialect.receipt(request, body)
+
+    # -- checkout
+
+    def _check_out(
+        self, leader: Endpoint | None, now: float, deadline: float
+    ) -> tuple[Node, BlockingConnection] | None:
+        """Return a connection that is open and quiet, and its node; None: the loop has to publish.
+
+        Waits for a node that can be used.  Raises DeadlinePassed at the deadline, and at once what waiting cannot mend.
+        """
+        while now < deadline:
+            node = self._next_node(now) if leader is None else self._leading(leader, now)
+            if node is None:
+                if leader is not None or not self._in_turn:
+                    return None
+                self._wait(deadline)
+            else:
+                try:
+                    connection = node.idle.pop()
+                except IndexError:
+                    with self._lock:
+                        if len(node.connections) >= self.max_connections:
+                            return None
+                        opens = node.error is None or node.may_be_tried(now)  # not while another thread tries it
+                        if opens:
+                            connection = self._connect(node.endpoint)
+                            connection.busy_since = connection.used_at = now
+                            node.connections.add(connection)
+                    if opens and self._open(node, connection, now, deadline):
+                        return node, connection
+                else:
+                    connection.busy_since = connection.used_at = now
+                    if connection.is_quiet():
+                        return node, connection
+                    self.reconnects += 1
+                    self._discard(node, connection)
+                    self._close_ended(node)
+            now = self._now()
+        raise DeadlinePassed
+
+    def _next_node(self, now: float) -> Node | None:
+        """Return the node whose turn it is; None: none can be used now."""
+        nodes = self._in_turn
+        self._turn = turn = self._turn + 1
+        if nodes:
+            node = nodes[turn % len(nodes)]
+            if node.error is None and (len(nodes) == 1 or (now < node.look_at and not node.is_silent)):
+                return node  # without the lock, as most publishes
+        with self._lock:
+            return self._choose(now)
+
+    def _choose(self, now: float) -> Node | None:
+        """Return a node that can be used; a silent one only where no other can be reached."""
+        nodes = self._in_turn
+        usable = [each for each in nodes if each.is_usable(now)] or [each for each in nodes if each.error is None]
+        return usable[self._turn % len(usable)] if usable else None
+
+    def _leading(self, leader: Endpoint, now: float) -> Node | None:
+        with self._lock:
+            node = self._node(leader)
+            return node if node.error is None or node.may_be_tried(now) else None
+
+    def _wait(self, deadline: float) -> None:
+        """Wait until a node may be usable, at most until *deadline*.  Raises what waiting cannot mend."""
+        with self._lock:
+            now, nodes = self._now(), self._in_turn
+            errors = [node.error for node in nodes]
+            if self._choose(now) is not None:
+                return
+            if (
+                not self._is_proven
+                and errors
+                and all(isinstance(each, self._settings.misconfigured) for each in errors)
+            ):
+                raise copy(errors[0])  # type: ignore[misc]
+            if self._closed:
+                raise NotSent("the Writer was closed before an nsqd could be reached")
+            self._waiting += 1
+            try:
+                self._changed.wait(min([deadline, *(each.retry_at for each in nodes if each.retry_at > now)]) - now)
+            finally:
+                self._waiting -= 1
+
+    def _open(self, node: Node, connection: BlockingConnection, now: float, deadline: float) -> bool:
+        """Connect; return False, and leave the node alone for a while, where that fails."""
+        self.is_used = True
+        limit = deadline - now
+        self.reconnects += node.error is not None
+        if self._has_other(node, now):
+            limit = min(limit / 2, SILENT_AFTER)
+        try:
+            address = self._address_of(node.endpoint)
+            connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))
+        except NSQError as error:
+            self._discard(node, connection)
+            self._fail(node, error, now)
+            return False
+        except BaseException:
+            self._discard(node, connection)
+            raise
+        with self._lock:
+            self._is_proven = True
+            if node.error is not None:
+                node.error = None
+                self._changed.notify_all()
+        return True
+
+    def _address_of(self, endpoint: Endpoint) -> Address:
+        if self._settings.address_map is None:
+            return endpoint.address
+        try:
+            return mapped(self._settings.address_map, endpoint) or endpoint.address
+        except Exception as error:  # of the user's function
+            raise NSQError(f"{endpoint}: address_map: {type(error).__name__}: {error}") from error
+
+    def _has_other(self, node: Node, now: float) -> bool:
+        """Return whether another node can be used instead of this one, which takes turns."""
+        with self._lock:
+            return node in self._in_turn and any(each is not node and each.is_usable(now) for each in self._in_turn)
+
+    # -- return
+
+    def _check_in(self, node: Node, connection: BlockingConnection, count: int = 0) -> None:
+        """Return a connection whose command is answered; close those that were idle for too long."""
+        connection.published += count
+        connection.busy_since = 0.0
+        node.idle.append(connection)
+        if self._closed or node.is_removed or node.error is not None:
+            self._close(node, self._take_idle(node))
+        elif connection.used_at >= node.sweep_at:
+            node.sweep_at = connection.used_at + _SWEEP
+            node.retry.restart()
+            taken = self._take_idle(node)
+            self._put_back(node, taken, [each.used_at >= connection.used_at - IDLE for each in taken])
+
+    def _close_ended(self, node: Node) -> None:
+        """Close the idle connections that have ended, or have anything to read."""
+        taken = self._take_idle(node)
+        self._put_back(node, taken, [each.is_quiet() for each in taken])
+
+    def _take_idle(self, node: Node) -> list[BlockingConnection]:
+        """Take all idle connections, the one used last at the end; other threads may return theirs meanwhile."""
+        taken: list[BlockingConnection] = []
+        while node.idle:
+            try:
+                taken.insert(0, node.idle.pop())
+            except IndexError:
+                break
+        return taken
+
+    def _put_back(self, node: Node, taken: list[BlockingConnection], keep: list[bool]) -> None:
+        node.idle.extend(each for each, stays in zip(taken, keep, strict=True) if stays)
+        self._close(node, [each for each, stays in zip(taken, keep, strict=True) if not stays])
+
+    def _close(self, node: Node, connections: Iterable[BlockingConnection]) -> None:
+        """Close idle connections."""
+        for connection in connections:
+            self._forget(node, connection)
+            connection.close(goodbye=True)
+
+    def _discard(self, node: Node, connection: BlockingConnection) -> None:
+        """Close a connection that has ended, or whose command may be answered yet."""
+        self._forget(node, connection)
+        connection.busy_since = 0.0
+        connection.close()
+
+    def _forget(self, node: Node, connection: BlockingConnection) -> None:
+        with self._lock:
+            if connection in node.connections:
+                node.connections.discard(connection)
+                self._published += connection.published
+            self._changed.notify_all()  # another thread may try the node now
+
+    def _lost(
+        self, node: Node, connection: BlockingConnection, error: Exception, left: Left, topic: str, timeout: float
+    ) -> NSQError | None:
+        """Close a connection that was lost; return the outcome of its publish, None: it is to be sent again."""
+        began, now = connection.busy_since, self._now()
+        self._discard(node, connection)
+        if isinstance(error, DeadlinePassed):
+            if now - began > SILENT_AFTER:
+                self._fail(node, PublishTimeout(f"{node.endpoint}: no answer to a publish within {timeout:g} s"), began)
+            if not connection.is_sent:
+                return None
+            return PublishTimeout(f"no answer to the publish to {topic} within {timeout:g} s")
+        self._close_ended(node)
+        if isinstance(error, NSQError) and not node.connections:
+            self._fail(node, error, began)  # nsqd is gone, and may be back soon
+        if not connection.is_sent:
+            return None
+        if left.retries > 0:
+            left.retries, left.in_doubt = left.retries - 1, True
+            return None
+        why = "the Writer was closed" if self._closed else f"the connection was lost: {error}"
+        return OutcomeUnknown(f"no answer came, so the outcome is unknown: {why}")
+
+    def _fail(self, node: Node, error: NSQError, began: float) -> None:
+        """Leave a node alone for a while: an attempt or an exchange that *began* then has failed."""
+        with self._lock:
+            if began < node.failed_at:
+                return  # another thread's has failed meanwhile
+            is_news = node.error is None
+            node.error, node.failed_at = error, self._now()
+            node.retry_at = node.failed_at + node.retry.failed()
+            self._changed.notify_all()
+        self._close(node, self._take_idle(node))
+        self._loss_log.add(error, is_news=is_news, extra={"nsqd": str(node.endpoint)})
+
+    def _count_failure(self, error: NSQError, count: int) -> NSQError:
+        with self._lock:
+            if isinstance(error, OutcomeUnknown):
+                self.unknown += count
+            else:
+                self.failed += count
+        return error
+
+    def _overdue(self, topic: str, timeout: float, left: Left) -> NSQError:
+        """Return the error for a deadline that passed before the publish could be sent, or sent again."""
+        if left.in_doubt:
+            return PublishTimeout(f"no answer to the publish to {topic} within {timeout:g} s")
+        reasons = [node.error or f"{node.endpoint}: no connection yet" for node in self._in_turn]
+        return not_reached(topic, timeout, reasons)
+
+    # -- the whole
+
+    def connections(self) -> list[BlockingConnection]:
+        """Return all open connections; idle ones that have ended are closed."""
+        for node in list(self._nodes.values()):
+            self._close_ended(node)
+        with self._lock:
+            return [each for node in self._nodes.values() for each in node.connections if each.opened_at]
+
+    def published(self) -> int:
+        """Return how many messages nsqd took."""
+        with self._lock:
+            return self._published + sum(each.published for node in self._nodes.values() for each in node.connections)
+
+    def pending(self) -> int:
+        """Return how many publishes have no outcome."""
+        with self._lock:
+            return self._waiting + sum(len(node.busy()) for node in self._nodes.values())
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until all publishes have their outcome, at most *seconds*; return whether they have."""
+        ends = self._now() + seconds
+        while self.pending():
+            if self._now() >= ends:
+                return False
+            Parking().park(_POLL)
+        return True
+
+    def close(self, seconds: float, *, wait: bool = True) -> None:
+        """Refuse new publishes, wait at most *seconds* for the others, and close all connections.
+
+        Without *wait* a thread does all but the first; this takes no lock then, as a signal handler needs it.
+        """
+        self.closing = True
+        if not wait:
+            if self.is_used:
+                start_native_thread("gnsq_lite-close", lambda: self.close(seconds))
+            return
+        self.drain(seconds)
+        with self._lock:
+            self._closed = True
+            nodes = list(self._nodes.values())
+            self._changed.notify_all()
+        for node in nodes:
+            self._close(node, self._take_idle(node))
+        with self._lock:
+            busy = [each for node in nodes for each in node.connections]
+        for connection in busy:  # its thread closes it
+            connection.shut_down()
+
+    def abandon(self) -> None:
+        """In a forked child: give up the descriptors; the parent goes on with the connections."""
+        for node in self._nodes.values():
+            for connection in list(node.connections):
+                connection.close()
+
+
+_pools: WeakSet[Pool] = WeakSet()
+
+
+@atexit.register
+def _close_pools() -> None:
+    """At the interpreter's exit: let publishes of daemon threads have their outcome."""
+    look_for_fork()
+    ends = SYSTEM_CLOCK.now() + PATIENCE
+    for pool in list(_pools):
+        pool.close(max(0.0, ends - SYSTEM_CLOCK.now()))
+
+
+on_fork(_pools.clear)
