@@ -70,14 +70,11 @@ class Script:
             self.cuts_left -= 1
         return max(self.cut_after - sent, 0)
 
-    def pieces(self, data: bytes, now: float) -> Iterator[tuple[float, bytes]]:
-        """Yield when to send what of *data*."""
-        step = self.piece or len(data)
-        at = now + self.latency
-        for start in range(0, len(data), step):
-            yield at, data[start : start + step]
-            if self.piece:
-                at += _BETWEEN_PIECES
+    def pieces(self, data: bytes) -> Iterator[tuple[float, bytes]]:
+        """Yield (seconds from now, piece) for each piece of *data*."""
+        step = self.piece or max(len(data), 1)
+        for count, start in enumerate(range(0, len(data), step)):
+            yield self.latency + count * _BETWEEN_PIECES, data[start : start + step]
 
 
 class Faults:

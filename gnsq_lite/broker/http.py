@@ -12,7 +12,6 @@ from urllib.parse import unquote_to_bytes
 
 import gevent
 import gevent.pool
-import gevent.socket
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from gnsq_lite.broker import gojson
@@ -274,9 +273,8 @@ class HTTPListener:
     """A listening HTTP or HTTPS server in the calling thread's hub; serves once it is started."""
 
     def __init__(self, host: str, port: int, app: App, context: ssl.SSLContext | None = None) -> None:
-        real = listen(host, port)
-        self.port: int = real.getsockname()[1]
-        self._socket = gevent.socket.socket(real.family, real.type, fileno=real.detach())
+        self._socket = listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
         tls: dict[str, Any] = {} if context is None else {"ssl_context": context}
         pool = gevent.pool.Pool(_MOST_CONNECTIONS)
         self._server = _Server(self._socket, app, log=None, error_log=None, spawn=pool, **tls)

@@ -7,21 +7,48 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
+from gevent.pool import Pool
+from gevent.server import StreamServer
 
 from gnsq_lite.broker.auth import Authorizer
 from gnsq_lite.broker.fault_script import Script
 from gnsq_lite.broker.http import App, HTTPListener
-from gnsq_lite.broker.listener import HeldPorts, TCPListener
+from gnsq_lite.broker.listener import HeldPorts, listen
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.tcp import AcceptedConnection, LoopTimer
+from gnsq_lite.broker.tcp import CodecError, Connection
 from gnsq_lite.broker.tls import server_context
 from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
+#: Seconds that connections have to send their last bytes when an nsqd stops.
+_STOP_TIMEOUT = 1.0
+
+
+class LoopTimer:
+    """A timer of the loop that frees its watcher when it fires or is stopped."""
+
+    __slots__ = ("_callback", "_once", "_watcher")
+
+    def __init__(self, loop: Any, seconds: float, callback: Callable[[], None], *, repeat: bool = False) -> None:
+        self._callback, self._once = callback, not repeat
+        self._watcher = loop.timer(max(seconds, 0.0), seconds if repeat else 0.0)
+        self._watcher.start(self._fire)
+
+    def _fire(self) -> None:
+        if self._once:
+            self.stop()
+        self._callback()
+
+    def stop(self) -> None:
+        """Stop it; doing so again is harmless."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+            watcher.close()
 
 
 class Nsqd:
@@ -52,12 +79,13 @@ class Nsqd:
         self._lookupds = list(lookupds)
         self._peers: list[DirectPeer] = []
         self._saved: Saved = {}
-        self._context = server_context(options)
-        self._sessions: dict[AcceptedConnection, Session] = {}
+        self.tls_context = server_context(options)
+        self._connections: set[Connection] = set()
+        self._sessions: dict[Connection, Session] = {}
         self._next_client = 0
         self._to_flush: list[Session] = []
         self._turn_scheduled = False
-        self._tcp: TCPListener | None = None
+        self._tcp: StreamServer | None = None
         self._http: HTTPListener | None = None
         self._https: HTTPListener | None = None
         self.held = HeldPorts()
@@ -95,12 +123,11 @@ class Nsqd:
 
     def _listen(self) -> None:
         self.held.free()
-        self._tcp = TCPListener(self._host, self.tcp_port, self.options.max_connections, self._opened)
-        self._tcp.context = self._context
-        self._tcp.refuses = lambda: self.script.refuse_connections
-        self.tcp_port = self._tcp.port
-        if self._context is not None:
-            self._https = HTTPListener(self._host, self.https_port, self.https_app, self._context)
+        listening = listen(self._host, self.tcp_port)
+        self._tcp = StreamServer(listening, self._serve, spawn=Pool())
+        self.tcp_port = listening.getsockname()[1]
+        if self.tls_context is not None:
+            self._https = HTTPListener(self._host, self.https_port, self.https_app, self.tls_context)
             self.https_port = self._https.port
         self._http = HTTPListener(self._host, self.http_port, self.app)
         self.http_port = self._http.port
@@ -122,14 +149,16 @@ class Nsqd:
         for timer in self._timers:
             timer.stop()
         self._timers = []
-        self._tcp.stop_accepting()
+        self._tcp.close()
         if abrupt:
-            self._tcp.reset_all()
+            self.drop_connections()
         self._saved = self.topics.close()
-        for session in list(self._sessions.values()):
+        for session in self.sessions():
             session.close()
+        for connection in self._connections:
+            connection.close()
         self._close_listeners()
-        self.held.hold(self._host, [self.tcp_port, self.http_port, *([self.https_port] if self._context else [])])
+        self.held.hold(self._host, [self.tcp_port, self.http_port, *([self.https_port] if self.tls_context else [])])
         if not stay_registered:
             self._unregister()
 
@@ -139,15 +168,17 @@ class Nsqd:
         self._peers = []
 
     def _close_listeners(self) -> None:
-        for listener in (self._tcp, self._http, self._https):
+        if self._tcp is not None:
+            self._tcp.stop(timeout=_STOP_TIMEOUT)
+        for listener in (self._http, self._https):
             if listener is not None:
                 listener.close()
         self._tcp = self._http = self._https = None
 
     def drop_connections(self) -> None:
         """Reset every client connection."""
-        if self._tcp is not None:
-            self._tcp.reset_all()
+        for connection in list(self._connections):
+            connection.reset()
 
     def sessions(self) -> list[Session]:
         """Return the clients."""
@@ -161,9 +192,12 @@ class Nsqd:
 
     def sockets(self) -> list[Any]:
         """Return every open socket, for a forked child to close."""
-        listeners = (self._tcp, self._http, self._https)
-        owners = [self.held, *[listener for listener in listeners if listener is not None]]
-        return [sock for owner in owners for sock in owner.sockets()]
+        found: list[Any] = self.held.sockets()
+        for listener in (self._http, self._https):
+            if listener is not None:
+                found += listener.sockets()
+        found += [connection.socket for connection in self._connections]
+        return found if self._tcp is None else [*found, self._tcp.socket]
 
     def _ping(self) -> None:
         for peer in self._peers:
@@ -171,20 +205,44 @@ class Nsqd:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _opened(self, connection: AcceptedConnection) -> None:
-        connection.start(_Greeter(self, connection))
+    def _serve(self, sock: Any, address: tuple[Any, ...]) -> None:
+        """Serve one client, in its greenlet."""
+        connection = Connection(sock, address)
+        if self.script.refuse_connections or len(self._connections) >= self.options.max_connections:
+            connection.reset()
+            return
+        self._connections.add(connection)
+        try:
+            self._talk(connection)
+            connection.close()
+            connection.wait_until_gone()
+        except (OSError, CodecError):
+            pass  # the client is gone, or its bytes are not what it announced
+        finally:
+            connection.drop()
+            self._connections.discard(connection)
 
-    def greeted(self, connection: AcceptedConnection, rest: bytes) -> None:
-        """A connection has sent the magic: it is a client now."""
+    def _talk(self, connection: Connection) -> None:
+        magic = b""
+        with gevent.Timeout(self.options.client_timeout, OSError("no magic bytes in time")):
+            while len(magic) < 4 and (data := connection.read(4 - len(magic))):
+                magic += data
+        if magic == b"  V2":
+            self._run_session(connection)
+        elif len(magic) == 4:
+            connection.send(b"\0\0\0\x12\0\0\0\1E_BAD_PROTOCOL")
+
+    def _run_session(self, connection: Connection) -> None:
         self._next_client += 1
         session = self._new_session(connection)
         self._sessions[connection] = session
-        connection.receiver = session
+        connection.on_gone, connection.on_drained = session.lost, session.sent
         connection.write_timeout = session.profile.heartbeat_interval or 60.0
-        if rest:
-            session.receive(rest)
+        for data in connection.chunks():
+            session.receive(data)
+        session.receive_end()
 
-    def _new_session(self, connection: AcceptedConnection) -> Session:
+    def _new_session(self, connection: Connection) -> Session:
         return ProtocolV2(self, connection, self._next_client, self.clock.wall())
 
     # -- what sessions need (session.Server) ------------------------------------------------------------------------
@@ -213,54 +271,16 @@ class Nsqd:
 
     def after(self, seconds: float, callback: Callable[[], None]) -> LoopTimer:
         """Call *callback* once."""
-        timer = LoopTimer(self._loop)
-        timer.start(seconds, callback)
-        return timer
+        return LoopTimer(self._loop, seconds, callback)
 
     def every(self, seconds: float, callback: Callable[[], None]) -> LoopTimer:
         """Call *callback* again and again."""
-        timer = LoopTimer(self._loop)
-        timer.start(seconds, callback, repeat=True)
-        return timer
+        return LoopTimer(self._loop, seconds, callback, repeat=True)
 
-    def spawn(self, work: Callable[[], None]) -> None:
-        """Run *work*, which may wait, in a greenlet."""
-        gevent.spawn(work)
-
-    def has_tls(self) -> bool:
-        """Whether there is a certificate."""
-        return self._context is not None
+    def sleep(self, seconds: float) -> None:
+        """Let the calling session's greenlet wait."""
+        gevent.sleep(seconds)
 
     def ended(self, session: Session) -> None:
         """Forget a session that has closed."""
-        self._sessions.pop(session.link, None)  # type: ignore[call-overload]  # an AcceptedConnection, which is the key
-
-
-class _Greeter:
-    """Reads the four magic bytes, then hands over to a session."""
-
-    def __init__(self, nsqd: Nsqd, connection: AcceptedConnection) -> None:
-        self._nsqd, self._connection = nsqd, connection
-        self._got = b""
-        self._timer = nsqd.after(nsqd.options.client_timeout, connection.drop)
-
-    def receive(self, data: bytes) -> None:
-        self._got += data
-        if len(self._got) < 4:
-            return
-        self._timer.stop()
-        if self._got[:4] == b"  V2":
-            self._nsqd.greeted(self._connection, self._got[4:])
-        else:
-            self._connection.send(b"\0\0\0\x12\0\0\0\1E_BAD_PROTOCOL")
-            self._connection.refuse(len(self._got) - 4)
-
-    def receive_end(self) -> None:
-        self._timer.stop()
-        self._connection.close()
-
-    def sent(self) -> None:
-        """Nothing waits for it."""
-
-    def lost(self) -> None:
-        self._timer.stop()
+        self._sessions.pop(session.link, None)

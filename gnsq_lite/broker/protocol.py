@@ -91,7 +91,7 @@ class ProtocolV2(Session):
         if not data["feature_negotiation"] or script.plain_identify:
             return b"OK"
         answer = self.profile.negotiate(
-            data, has_tls=self.server.has_tls(), auth_required=self.server.authorizer is not None
+            data, has_tls=self.server.tls_context is not None, auth_required=self.server.authorizer is not None
         )
         self._adjust(answer, data)
         self.respond(RESPONSE, gojson.encode(answer))
@@ -102,40 +102,20 @@ class ProtocolV2(Session):
         """Change what IDENTIFY is answered with: for other kinds of nsqd."""
 
     def _upgrade(self, answer: dict[str, Any]) -> None:
-        if not answer["tls_v1"]:
-            self._compress(answer)
-            return
-
-        def secured(problem: str | None) -> None:
-            if self.closed:
-                return
-            self._halted = False
-            if problem is not None:
-                raise CommandError("E_IDENTIFY_FAILED", f"IDENTIFY failed {problem}")
+        context = self.server.tls_context
+        if answer["tls_v1"] and context is not None:
+            self.flush()
+            self._reader.take_rest()  # nsqd loses bytes that come before the handshake, too
+            self.link.start_tls(context)
             self.tls = True
             self.respond(RESPONSE, b"OK")
-            self._compress(answer)
-
-        def done(problem: str | None) -> None:
-            try:
-                secured(problem)
-            except CommandError as error:
-                self._answer_error(error)
-
-        self.flush()
-        self._halted = True
-        self.link.start_tls(self._reader.take_rest(), done)
-
-    def _compress(self, answer: dict[str, Any]) -> None:
         for kind in ("snappy", "deflate"):
             if answer[kind]:
                 self.flush()
                 self.compression = kind
-                rest = self._reader.take_rest()
-                self.link.start_compression(kind, answer["deflate_level"])
+                self.link.start_compression(kind, answer["deflate_level"], self._reader.take_rest())
                 self.respond(RESPONSE, b"OK")
-                self.flush()
-                self.link.decode(rest)
+                self.flush()  # before the client's bytes may turn out not to be compressed
 
     def _auth(self, command: Command) -> bytes:
         if self.grant is not None and self.grant.permission_count:

@@ -1,7 +1,7 @@
 """One client of nsqd's TCP protocol: bytes in and out, heartbeats, the end.  No sockets and no clock of its own.
 
-The connection gives it bytes and takes what it wants to send (:class:`~gnsq_lite.broker.ports.Transport`); what the
-commands mean is in :mod:`gnsq_lite.broker.protocol`.  Behaviour: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
+The server gives it the bytes that a :class:`~gnsq_lite.broker.tcp.Connection` reads; what the commands mean is in
+:mod:`gnsq_lite.broker.protocol`.  Behaviour: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, ClassVar, Protocol
 
+from gevent.ssl import SSLContext
+
 from gnsq_lite.broker.auth import Authorizer, Grant
 from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.commands import Command, CommandError, CommandReader, LineTooLong
@@ -17,8 +19,7 @@ from gnsq_lite.broker.fault_script import Manner, Rule, Script
 from gnsq_lite.broker.identify import Profile
 from gnsq_lite.broker.messages import StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
-from gnsq_lite.broker.output import Output
-from gnsq_lite.broker.ports import Timer, Transport
+from gnsq_lite.broker.tcp import Connection
 from gnsq_lite.broker.topics import Topics
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
@@ -30,8 +31,12 @@ _MESSAGE_HEAD = Struct(">iiqH16s")
 #: Above this many unsent bytes a client gets no further messages, and its commands wait.
 HIGH_WATER = 1 << 20
 
-#: What nsqd reads at once.  Where more has come after a fatal error, nsqd closes with bytes unread: a reset.
-_READ_AHEAD = 16 * 1024
+
+class Timer(Protocol):
+    """Something that was started and can be stopped."""
+
+    def stop(self) -> None:
+        """Stop it; doing so again is harmless."""
 
 
 class Server(Protocol):
@@ -41,6 +46,7 @@ class Server(Protocol):
     topics: Topics
     authorizer: Authorizer | None
     script: Script
+    tls_context: SSLContext | None
 
     def flush_soon(self, session: Session) -> None:
         """Call the session's flush at the end of this turn of the loop."""
@@ -51,11 +57,8 @@ class Server(Protocol):
     def every(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call *callback* again and again."""
 
-    def spawn(self, work: Callable[[], None]) -> None:
-        """Run *work*, which may wait."""
-
-    def has_tls(self) -> bool:
-        """Whether clients can ask for TLS."""
+    def sleep(self, seconds: float) -> None:
+        """Let the session's greenlet wait."""
 
     def ended(self, session: Session) -> None:
         """The session has closed."""
@@ -69,7 +72,7 @@ class Session(Subscriber):
     def _begin(self, words: list[bytes]) -> None:
         """Refuse a command with a body before the body is read.  Raises CommandError."""
 
-    def __init__(self, server: Server, link: Transport, client_id: int, connected_at: float) -> None:
+    def __init__(self, server: Server, link: Connection, client_id: int, connected_at: float) -> None:
         options = server.options
         super().__init__(client_id, options.msg_timeout)
         self.server, self.link, self.connected_at = server, link, connected_at
@@ -84,7 +87,6 @@ class Session(Subscriber):
         self.grant: Grant | None = None
         self.pub_counts: dict[str, int] = {}
         self._reader = CommandReader(options.max_msg_size, options.max_body_size, self._begin)
-        self._output = Output(link, server.script, server.topics.now, server.after, self._cut)
         self._out: list[bytes] = []
         self._out_size = 0
         self._must_flush = False
@@ -93,54 +95,38 @@ class Session(Subscriber):
         self._ticks_from = self._heard_at = server.topics.now()
         self._heartbeat: Timer | None = None
         self._deadline: Timer | None = None
-        self._halted = False
-        self._working = False
+        self._sent = 0
+        self._busy = False  # in receive(), which may wait
         self._wait_for_client()
 
     # -- bytes in ---------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the client and carry out the commands in them."""
+        """Take bytes from the client and carry out the commands in them; may wait."""
         self._reader.feed(data)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self.server.authorizer is None:
-            self.proceed()
-        elif not self._working and not self._halted:
-            self._working = True  # the auth server may have to be asked: in a greenlet of its own
-            self.link.hold(True)
-            self.server.spawn(self._work)
-
-    def _work(self) -> None:
+        self._busy = True
         try:
-            self.proceed()
+            self._carry_out_all()
         finally:
-            self._working = False
-            self._heard_at = self.server.topics.now()
-            if not self.closed and self.link.unsent() <= HIGH_WATER:
-                self.link.hold(False)
+            self._busy = False
 
-    def proceed(self) -> None:
-        """Carry out the commands that have come in whole."""
-        now = self.server.topics.now()
-        while not self.closed and not self._halted:
+    def _carry_out_all(self) -> None:
+        while not self.closed:
             if self._out_size > HIGH_WATER:
                 self.flush()
                 if self.link.unsent() > HIGH_WATER:
-                    self.link.hold(True)  # until it reads its answers: see sent()
-                    return
+                    self.link.wait_until_drained()  # until the client reads its answers
             try:
                 command = self._reader.next()
                 if command is None:
                     return
-                self._heard_at = now
+                self._heard_at = self.server.topics.now()
                 answer = self._execute(command)
             except CommandError as error:
                 self._answer_error(error)
                 continue
             except LineTooLong:
-                self._break_off()
+                self.close()
                 return
             if answer is not None:
                 self.respond(RESPONSE, answer)
@@ -148,13 +134,7 @@ class Session(Subscriber):
     def _answer_error(self, error: CommandError) -> None:
         self.respond(ERROR, error.frame_body)
         if error.fatal:
-            self._break_off()
-
-    def _break_off(self) -> None:
-        """Close in the midst of what the client sends."""
-        self.flush()
-        self.lost()
-        self._output.close(max(self._reader.unread() - _READ_AHEAD, 0))
+            self.close()
 
     def receive_end(self) -> None:
         """The client has closed its side."""
@@ -172,8 +152,8 @@ class Session(Subscriber):
         if rule is None:
             return self.carry_out(command)
         if rule.delay:
-            self._pause_commands(rule.delay, lambda: self._misbehave(command, rule))
-        else:
+            self.server.sleep(rule.delay)
+        if not self.closed:
             self._misbehave(command, rule)
         return None
 
@@ -247,15 +227,26 @@ class Session(Subscriber):
             data = b"".join(self._out)
             self._out.clear()
             self._out_size = 0
-            self._output.send(data)
+            self._send(data)
             if self.channel is not None and not self.closed:
                 self.channel.wake()
 
+    def _send(self, data: bytes) -> None:
+        """Send *data*, or what the faults leave of it."""
+        script = self.server.script
+        before = self._sent
+        self._sent += len(data)
+        if not script.active:
+            self.link.send(data)
+        elif not script.black_hole:
+            left = script.cut_at(before, len(data))
+            for delay, piece in script.pieces(data[:left]):
+                self.link.send(piece, delay)
+            if left is not None:
+                self._cut(script.cut_manner)
+
     def sent(self) -> None:
-        """The peer has taken everything: messages and commands go on."""
-        if not self._working:
-            self.link.hold(False)
-            self._go_on()
+        """The peer has taken everything: messages go on."""
         if self.channel is not None and not self.closed:
             self.channel.wake()
 
@@ -284,7 +275,7 @@ class Session(Subscriber):
 
     def _check_deadline(self) -> None:
         now = self.server.topics.now()
-        if self._working or self._halted:
+        if self._busy:
             self._heard_at = now  # it waits for us
         left = self._heard_at + 2 * self.profile.heartbeat_interval - now
         if left > 0.001:
@@ -300,7 +291,7 @@ class Session(Subscriber):
             return
         self.flush()
         self.lost()
-        self._output.close()
+        self.link.close()
 
     def disconnect(self) -> None:
         """Close: the channel is being deleted, or the node stops."""
@@ -309,29 +300,9 @@ class Session(Subscriber):
     def _cut(self, manner: Manner) -> None:
         """End the connection for a fault, with nothing more sent."""
         self._out.clear()
-        self._output.drop()
         self._out_size = 0
         self.lost()
-        if manner == "reset":
-            self.link.reset()
-        else:
-            self.link.close()
-
-    def _pause_commands(self, seconds: float, then: Callable[[], None]) -> None:
-        """Carry out no commands for *seconds*; then do *then* and go on."""
-
-        def resume() -> None:
-            self._halted = False
-            if self.closed:
-                return
-            try:
-                then()
-            except CommandError as error:
-                self._answer_error(error)
-            self._go_on()
-
-        self._halted = True
-        self.server.after(seconds, resume)
+        self.link.close(reset=manner == "reset")
 
     def lost(self) -> None:
         """The connection is gone."""

@@ -1,314 +1,172 @@
-"""A connection of the broker that never waits, driven by the loop of the broker's thread.
-
-Reads and writes happen in the loop's callbacks: no greenlet per connection or message.  What is sent in one turn of the
-loop goes out in one write.
-"""
+"""One client's connection: its greenlet reads, a second one sends what has to wait; TLS and compression in between."""
 
 from __future__ import annotations
 
 import socket
-import ssl
 import struct
+import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from gevent.monkey import get_original
+import gevent
+import gevent.event
+from gevent import ssl
 
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
-from gnsq_lite.broker.tls import TLSLayer, problem_of
+from gnsq_lite.broker.tls import info_of
 
-#: The socket class of the standard library, also where the process is monkey-patched.
-RealSocket: type[socket.socket] = get_original("socket", "socket")
-
-_READ_SIZE = 1 << 16
+_READ_SIZE = 1 << 14  # nsqd's; bytes left unread at the end cause a reset, as there
+_RESET = struct.pack("ii", 1, 0)
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
-_READ, _WRITE = 1, 2
 
 
-class ByteReceiver(Protocol):
-    """What a connection hands its bytes to."""
+class Connection:
+    """An accepted connection.  :meth:`chunks` and :meth:`start_tls` wait; the other methods may be called anywhere."""
 
-    def receive(self, data: bytes) -> None:
-        """Take decoded bytes."""
-
-    def receive_end(self) -> None:
-        """The peer has closed its side."""
-
-    def sent(self) -> None:
-        """All that was to be sent is with the system."""
-
-    def lost(self) -> None:
-        """The connection is gone."""
-
-
-class LoopTimer:
-    """A timer of the loop that frees what it took when it fires or is stopped."""
-
-    __slots__ = ("_callback", "_loop", "_once", "_watcher")
-
-    def __init__(self, loop: Any) -> None:
-        self._loop = loop
-        self._watcher: Any = None
-        self._once = True
-
-    def start(self, seconds: float, callback: Callable[[], None], *, repeat: bool = False) -> None:
-        """Call *callback* in *seconds*, or every *seconds*; an earlier start is forgotten."""
-        self.stop()
-        self._callback = callback
-        self._once = not repeat
-        self._watcher = self._loop.timer(max(seconds, 0.0), seconds if repeat else 0.0)
-        self._watcher.start(self._fire)
-
-    def _fire(self) -> None:
-        if self._once:
-            self.stop()
-        self._callback()
-
-    def stop(self) -> None:
-        """Stop it; doing so again is harmless."""
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.stop()
-            watcher.close()
-
-
-class AcceptedConnection:
-    """One accepted TCP connection: the :class:`~gnsq_lite.broker.ports.Transport` of a session."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        address: str,
-        loop: Any,
-        context: ssl.SSLContext | None,
-        closed: Callable[[Any], None],
-    ) -> None:
-        self.remote_address = address
+    def __init__(self, sock: Any, address: tuple[Any, ...]) -> None:
+        host, port = address[:2]
+        self.remote_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.tls_info: dict[str, Any] = {}
-        self.receiver: ByteReceiver | None = None
+        #: Seconds without progress until a peer that does not read is disconnected.
         self.write_timeout = 30.0
-        self._sock, self._loop, self._context, self._closed = sock, loop, context, closed
-        self._backlog: deque[memoryview] = deque()
-        self._unsent = 0
-        self._tls: TLSLayer | None = None
-        self._secured: Callable[[str | None], None] | None = None
+        #: Called when the peer has taken everything.
+        self.on_drained: Callable[[], None] = lambda: None
+        #: Called once when the connection is gone.
+        self.on_gone: Callable[[], None] = lambda: None
+        self._sock = sock
         self._codec: Codec | None = None
-        self._held = False
-        self._ending = False
-        self._gone = False
-        self._reads = loop.io(sock.fileno(), _READ)
-        self._writes = loop.io(sock.fileno(), _WRITE)
-        self._timer = LoopTimer(loop)  # of the handshake, and later of the end
-        self._stall = LoopTimer(loop)  # of a peer that takes nothing
-
-    def start(self, receiver: ByteReceiver) -> None:
-        """Begin to read for *receiver*."""
-        self.receiver = receiver
-        self._reads.start(self._readable)
+        self._received = b""  # compressed bytes that came with the command before them
+        self._to_send: deque[tuple[float, bytes]] = deque()
+        self._unsent = 0
+        self._changed, self._drained = gevent.event.Event(), gevent.event.Event()
+        self._drained.set()
+        self._is_tls = self._in_handshake = self._ending = self._gone = False
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._writer = gevent.spawn(self._write)
 
     @property
-    def socket(self) -> socket.socket:
-        """The socket, for the one who must close it after a fork."""
+    def socket(self) -> Any:
+        """The socket, for a forked child to close."""
         return self._sock
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
-    def _readable(self) -> None:
-        try:
-            data = self._sock.recv(_READ_SIZE)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            self.drop()
-            return
-        if data:
-            self.take(data)
-        elif self.receiver is not None:
-            self._reads.stop()
-            self.receiver.receive_end()
+    def read(self, size: int) -> bytes:
+        """Return at most *size* bytes as they come, b"" at the end.  Raises OSError."""
+        data: bytes = self._sock.recv(size)
+        return data
 
-    def take(self, data: bytes) -> None:
-        """Decode bytes from the network and hand them on."""
-        try:
-            if self._tls is None:
-                self.decode(data)
-            else:
-                self._decrypt(self._tls, data)
-        except (CodecError, ssl.SSLError, OSError):
-            self.drop()
-        except BaseException:
-            self.drop()  # a bug of the broker: the loop reports it, and the client is not left to wait
-            raise
-
-    def decode(self, data: bytes) -> None:
-        """Decompress *data*, where that was agreed, and hand it on."""
-        if self.receiver is None or not data:
-            return
-        if self._codec is None:
-            self.receiver.receive(data)
-            return
-        for piece in self._codec.decode(data):
-            if self._ending or self._gone:
+    def chunks(self) -> Iterator[bytes]:
+        """Yield decoded bytes as they come; end with the peer's stream.  Raises OSError, CodecError."""
+        while not self._ending and not self._gone:
+            data, self._received = self._received, b""
+            data = data or self.read(_READ_SIZE)
+            if not data:
                 return
-            self.receiver.receive(piece)
+            for piece in (data,) if self._codec is None else self._codec.decode(data):
+                if not self._ending:
+                    yield piece
 
-    def _decrypt(self, tls: TLSLayer, data: bytes) -> None:
-        tls.feed(data)
-        if not tls.established and not self._handshake(tls):
-            return
-        while not self._gone and not self._ending:
-            plain = tls.read()
-            if plain is None:
-                break
-            if not plain:
-                if self.receiver is not None:
-                    self.receiver.receive_end()
-                break
-            self.decode(plain)
-        self._transmit(tls.outgoing())
-
-    def _handshake(self, tls: TLSLayer) -> bool:
-        problem: str | None = None
-        done = False
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        """Shake hands as a server.  Raises OSError; the connection is gone then."""
+        self.wait_until_drained()
+        self._is_tls = self._in_handshake = True
         try:
-            done = tls.handshake()
-        except ssl.SSLError as error:
-            problem = problem_of(error)
-        self._transmit(tls.outgoing())
-        if done or problem is not None:
-            self._timer.stop()
-            secured, self._secured = self._secured, None
-            if problem is None:
-                self.tls_info = tls.info()
-            else:
-                self._tls = None  # as nsqd, tell the peer why in plain text
-            if secured is not None:
-                secured(problem)
-        return done
+            with gevent.Timeout(_HANDSHAKE_TIMEOUT, OSError("no TLS handshake in time")):
+                self._sock = context.wrap_socket(self._sock, server_side=True)
+        except BaseException:
+            self.drop()
+            raise
+        self.tls_info = info_of(self._sock)
+        self._in_handshake = False
+        self._changed.set()
 
-    def hold(self, held: bool) -> None:
-        """Read nothing from the peer while held."""
-        if held != self._held and not self._gone and not self._ending:
-            self._held = held
-            if held:
-                self._reads.stop()
-            else:
-                self._reads.start(self._readable)
-
-    # -- layers -----------------------------------------------------------------------------------------------------
-
-    def start_tls(self, rest: bytes, done: Callable[[str | None], None]) -> None:
-        """Start TLS as a server, *rest* being what the peer sent of it; then call *done* with None or a problem."""
-        if self._context is None:
-            done("tls: no certificate")
-            return
-        self._tls = TLSLayer(self._context)
-        self._secured = done
-        self._timer.start(_HANDSHAKE_TIMEOUT, self.drop)
-        if rest:
-            self.take(rest)
-
-    def start_compression(self, kind: str, level: int) -> None:
-        """From here on "snappy" or "deflate", both ways."""
-        self._codec = codec_for(kind, level)
+    def start_compression(self, kind: str, level: int, received: bytes) -> None:
+        """Use "snappy" or "deflate" from here on, both ways; *received* is compressed already."""
+        self._codec, self._received = codec_for(kind, level), received
 
     # -- out --------------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
-        """Send, or keep until the peer takes it."""
-        if self._gone or self._ending:
+    def send(self, data: bytes, delay: float = 0.0) -> None:
+        """Send *data*, *delay* seconds from now at the earliest; the writing greenlet sends what would have to wait."""
+        if self._gone or self._ending or not data:
             return
         if self._codec is not None:
             data = self._codec.encode(data)
-        if self._tls is None:
-            self._transmit(data)
-        else:
-            self._encrypt(self._tls, data)
+        if not (self._unsent or delay or self._is_tls):  # a TLS socket of gevent always waits
+            data = self._send_now(data)
+            if not data:
+                return
+        self._to_send.append((time.monotonic() + delay if delay else 0.0, data))
+        self._unsent += len(data)
+        self._drained.clear()
+        self._changed.set()
 
-    def _encrypt(self, tls: TLSLayer, data: bytes) -> None:
+    def _send_now(self, data: bytes) -> bytes:
+        """Send what the system takes at once; return the rest."""
         try:
-            self._transmit(tls.write(data))
-        except ssl.SSLError:
+            return data[self._sock.send(data, 0, 0.0) :]
+        except BlockingIOError:
+            return data
+        except OSError:
             self.drop()
+            return b""
 
     def unsent(self) -> int:
         """Return how many bytes the peer has not taken yet."""
         return self._unsent
 
-    def _transmit(self, data: bytes) -> None:
-        if self._gone or not data:
-            return
-        view = memoryview(data)
-        if not self._backlog:
-            try:
-                view = view[self._sock.send(view) :]
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError:
-                self.drop()
-                return
-            if not view:
-                return
-            self._writes.start(self._writable)
-            self._restart_stall()
-        self._backlog.append(view)
-        self._unsent += len(view)
+    def wait_until_drained(self) -> None:
+        """Wait until everything is sent, or the connection is gone."""
+        self._drained.wait()
 
-    def _restart_stall(self) -> None:
-        self._stall.start(self.write_timeout, self.drop)
-
-    def _writable(self) -> None:
-        backlog = self._backlog
+    def _write(self) -> None:
         try:
-            while backlog:
-                count = self._sock.send(backlog[0])
-                self._unsent -= count
-                if count < len(backlog[0]):
-                    backlog[0] = backlog[0][count:]
-                    self._restart_stall()
+            while not self._gone:
+                if self._to_send and not self._in_handshake:
+                    self._send_next()
+                elif self._ending:
                     return
-                backlog.popleft()
-        except (BlockingIOError, InterruptedError):
-            self._restart_stall()
-            return
+                else:
+                    self._changed.clear()
+                    self._changed.wait()
         except OSError:
+            pass  # the peer is gone, or does not read
+        finally:
             self.drop()
-            return
-        self._writes.stop()
-        self._stall.stop()
-        if self._ending:
-            self.drop()
-        elif self.receiver is not None:
-            self.receiver.sent()
+
+    def _send_next(self) -> None:
+        due, data = self._to_send.popleft()
+        if due:
+            gevent.sleep(max(due - time.monotonic(), 0.0))
+        view = memoryview(data)
+        while view:
+            with gevent.Timeout(self.write_timeout, OSError("the peer does not read")):
+                sent = self._sock.send(view)
+            view = view[sent:]
+            self._unsent -= sent
+        if not self._to_send and not self._gone:
+            self._drained.set()
+            self.on_drained()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close once everything is sent.  As from nsqd, a peer that has sent what nobody read gets a reset."""
-        if self._ending or self._gone:
-            return
+    def close(self, *, reset: bool = False) -> None:
+        """Close once everything is sent; with *reset* by a reset (RST)."""
+        if reset and not self._gone:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._ending = True
-        self._reads.stop()
-        if self._backlog:
-            self._timer.start(self.write_timeout, self.drop)
-        else:
-            self.drop()
+        self._changed.set()
 
-    def refuse(self, unread: int) -> None:
-        """Close a connection of which *unread* bytes would be left: where there are some, with a reset."""
-        if unread and not self._backlog:
-            self.reset()
-        else:
-            self.close()
+    def wait_until_gone(self) -> None:
+        """Wait until it is closed."""
+        self._writer.join()
 
     def reset(self) -> None:
         """Close at once with a reset (RST), as a killed process or a broken network does."""
         if not self._gone:
-            try:
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            except OSError:
-                pass
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.drop()
 
     def drop(self) -> None:
@@ -316,15 +174,12 @@ class AcceptedConnection:
         if self._gone:
             return
         self._gone = True
-        self._timer.stop()
-        self._stall.stop()
-        for watcher in (self._reads, self._writes):
-            watcher.stop()
-            watcher.close()
-        self._backlog.clear()
+        self._to_send.clear()
         self._unsent = 0
         self._sock.close()
-        self._closed(self)
-        receiver, self.receiver = self.receiver, None
-        if receiver is not None:
-            receiver.lost()
+        self._changed.set()
+        self._drained.set()
+        self.on_gone()
+
+
+__all__ = ["CodecError", "Connection"]

@@ -1,13 +1,14 @@
-"""TLS on the broker's side: the context nsqd's flags describe, and a layer that needs no socket."""
+"""TLS on the broker's side: the context that nsqd's flags describe."""
 
 from __future__ import annotations
 
 import _ssl
 import base64
 import contextlib
-import ssl
 import tempfile
 from typing import Any
+
+from gevent import ssl
 
 from gnsq_lite.broker.options import BrokerOptions
 
@@ -17,7 +18,6 @@ _VERSIONS = {
     "tls1.2": ssl.TLSVersion.TLSv1_2,
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
-_READ = 1 << 16
 _HANDSHAKE, _CERTIFICATE = 22, b"\x0b"
 #: OpenSSL's X509_AUX that trusts a certificate for clientAuth, whatever it says of its purpose.
 _FOR_CLIENTS = bytes.fromhex("300c300a06082b06010505070302")
@@ -77,63 +77,14 @@ def _first_certificate(message: bytes, *, has_context: bool) -> bytes:
     return message[at + 3 : at + 3 + int.from_bytes(message[at : at + 3], "big")]
 
 
-def problem_of(error: ssl.SSLError) -> str:
-    """Return why a handshake failed, in Go's words where a certificate is the reason."""
-    words = {
-        "PEER_DID_NOT_RETURN_A_CERTIFICATE": "client didn't provide a certificate",
-        "CERTIFICATE_VERIFY_FAILED": "failed to verify certificate: x509: certificate signed by unknown authority",
+def info_of(sock: ssl.SSLSocket) -> dict[str, Any]:
+    """Return what /stats shows of an encrypted connection, and the peer's common name."""
+    cipher = sock.cipher()
+    name = cipher[0] if cipher else ""
+    certificate: dict[str, Any] = dict(sock.getpeercert() or {})
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return {
+        "tls_cipher_suite": name if name.startswith("TLS_") else "TLS_" + name.replace("-", "_"),
+        "tls_version": (sock.version() or "").replace("TLSv", "TLS"),
+        "common_name": names[0] if names else "",
     }
-    return "tls: " + words.get(error.reason or "", error.reason or str(error))
-
-
-class TLSLayer:
-    """A server's side of TLS between two memory buffers."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self.established = False
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes from the network."""
-        self._incoming.write(data)
-
-    def handshake(self) -> bool:
-        """Go on with the handshake; return whether it is done.  Raises ssl.SSLError."""
-        try:
-            self._object.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        self.established = True
-        return True
-
-    def read(self) -> bytes | None:
-        """Return decrypted bytes, b"" at the peer's end of TLS, or None when more input is needed.  Raises SSLError."""
-        try:
-            return self._object.read(_READ)
-        except ssl.SSLWantReadError:
-            return None
-        except ssl.SSLZeroReturnError:
-            return b""
-
-    def write(self, data: bytes) -> bytes:
-        """Return *data* encrypted.  Raises ssl.SSLError."""
-        self._object.write(data)
-        return self.outgoing()
-
-    def outgoing(self) -> bytes:
-        """Return the bytes to send."""
-        return self._outgoing.read()
-
-    def info(self) -> dict[str, Any]:
-        """Return what /stats shows of the connection, and the peer's common name."""
-        cipher = self._object.cipher()
-        version = self._object.version() or ""
-        name = cipher[0] if cipher else ""
-        certificate: dict[str, Any] = dict(self._object.getpeercert() or {})
-        names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
-        return {
-            "tls_cipher_suite": name if name.startswith("TLS_") else "TLS_" + name.replace("-", "_"),
-            "tls_version": version.replace("TLSv", "TLS"),
-            "common_name": names[0] if names else "",
-        }

@@ -12,7 +12,7 @@ from typing import Any
 from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
 from gnsq_lite.broker.session import Session
-from gnsq_lite.broker.tcp import AcceptedConnection
+from gnsq_lite.broker.tcp import Connection
 from tests.youzan_broker.cluster import Cluster
 from tests.youzan_broker.session import YOUZAN_VERSION, YouzanSession
 
@@ -34,7 +34,7 @@ class YouzanNsqd(Nsqd):
         """Make it a node of *cluster*; before it starts."""
         self.cluster = cluster
 
-    def _new_session(self, connection: AcceptedConnection) -> Session:
+    def _new_session(self, connection: Connection) -> Session:
         place = (self.cluster, self.number)
         return YouzanSession(self, connection, self._next_client, self.clock.wall(), *place)
 

@@ -13,9 +13,9 @@ from gnsq_lite.broker import gojson, identify
 from gnsq_lite.broker.channels import AnswerRefused
 from gnsq_lite.broker.commands import BodyRule, Command, CommandError, CommandReader, base10, body_rules, quoted
 from gnsq_lite.broker.messages import StoredMessage
-from gnsq_lite.broker.ports import Transport
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import CLOSING, INIT, SUBSCRIBED, Server
+from gnsq_lite.broker.tcp import Connection
 from gnsq_lite.broker.topics import PutRefused, is_valid_name
 from tests.youzan_broker.cluster import Cluster, ClusterTopic, Seat
 from tests.youzan_broker.headers import cut_header, passes, trace_of
@@ -85,7 +85,7 @@ class YouzanSession(ProtocolV2):
     verbs: ClassVar[dict[bytes, Any]] = {}
 
     def __init__(
-        self, server: Server, link: Transport, client_id: int, connected_at: float, cluster: Cluster, node: int
+        self, server: Server, link: Connection, client_id: int, connected_at: float, cluster: Cluster, node: int
     ) -> None:
         super().__init__(server, link, client_id, connected_at)
         self.cluster, self.node = cluster, node

@@ -80,36 +80,28 @@ class FakeLink:
         self.write_timeout = 0.0
         self.data = b""
         self.backlog = 0
-        self.held = self.closed = self.was_reset = False
+        self.closed = False
+        self.waits = 0
         self.upgrades: list[Any] = []
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, delay: float = 0.0) -> None:
         self.data += data
 
     def unsent(self) -> int:
         return self.backlog
 
-    def start_tls(self, rest: bytes, done: Callable[[str | None], None]) -> None:
-        self.upgrades.append(("tls", rest))
-        self.tls_done = done
+    def start_tls(self, context: Any) -> None:
+        self.upgrades.append("tls")
 
-    def start_compression(self, kind: str, level: int) -> None:
-        self.upgrades.append((kind, level))
+    def start_compression(self, kind: str, level: int, received: bytes) -> None:
+        self.upgrades.append((kind, level, received))
 
-    def decode(self, data: bytes) -> None:
-        self.upgrades.append(("decode", data))
+    def wait_until_drained(self) -> None:
+        self.waits += 1
+        self.backlog = 0
 
-    def hold(self, held: bool) -> None:
-        self.held = held
-
-    def close(self) -> None:
+    def close(self, *, reset: bool = False) -> None:
         self.closed = True
-
-    def refuse(self, unread: int) -> None:
-        self.closed, self.was_reset = True, unread > 0
-
-    def reset(self) -> None:
-        self.closed = self.was_reset = True
 
     def frames(self) -> list[tuple[int, bytes]]:
         """Return the frames sent since the last call."""
@@ -132,14 +124,14 @@ class FakeServer(Rig):
         super().__init__(**options)
         self.options = self.topics.shared.options
         self.script = Script()
-        self._tls = tls
+        self.tls_context: Any = object() if tls else None
         self._timers: list[FakeTimer] = []
         self._flushes: list[Any] = []
         self._clients = 0
 
     def connect(self) -> tuple[ProtocolV2, FakeLink]:
         """Return a new session and its link."""
-        link = FakeLink()
+        link: Any = FakeLink()
         self._clients += 1
         return ProtocolV2(self, link, self._clients, self.clock.wall()), link
 
@@ -147,9 +139,9 @@ class FakeServer(Rig):
         """Give *data* to the session; return the frames it answers with in this turn."""
         session.receive(b"".join(data))
         self.end_turn()
-        link = session.link
-        assert isinstance(link, FakeLink)
-        return link.frames()
+        link: Any = session.link
+        frames: list[tuple[int, bytes]] = link.frames()
+        return frames
 
     def end_turn(self) -> None:
         """What the loop does after all reads."""
@@ -189,11 +181,8 @@ class FakeServer(Rig):
         self._timers.append(FakeTimer(self.clock.now() + seconds, seconds, callback))
         return self._timers[-1]
 
-    def spawn(self, work: Callable[[], None]) -> None:
-        work()
-
-    def has_tls(self) -> bool:
-        return self._tls
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
 
     def ended(self, session: Any) -> None:
         """Nothing is counted here."""
