@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,6 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
 from gnsq_lite.net.loop import Loop, surely
 from gnsq_lite.net.lost import interrupted, lost, peer_has_closed
-from gnsq_lite.net.target import SocketSharing
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 
@@ -31,10 +29,8 @@ PATIENCE = 0.01
 
 _READ, _WRITE = 1, 2
 
-#: The loop never blocks, even where threads block in the same socket.
+#: The loop never blocks.
 _DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
-#: How long a thread waits in one read: so late may it be to see that its own deadline has passed.
-_WAIT_US = 20_000
 
 
 class Stream:
@@ -62,9 +58,8 @@ class Stream:
         self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
         self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
         self.tls: TLSLayer | None = None
-        self._sharing: SocketSharing | None = None
         self._offer: Callable[[], bool] | None = None
-        #: What others have read, and decrypted, and left to the loop's reader, who takes it before it reads itself.
+        #: What was read in the hub and is for the reader, which takes it before it reads itself.
         self._given: deque[bytes | Exception] = deque()
 
     # -- reading
@@ -90,8 +85,7 @@ class Stream:
 
     def _wait_readable(self) -> None:
         if self.closed is None and not self._given:
-            if self._sharing is None or self._sharing.loop_waits():
-                self.watch()
+            self.watch()
             self._waiting = getcurrent()
             try:
                 self._hub.switch()
@@ -108,8 +102,8 @@ class Stream:
     def _on_readable(self) -> None:
         try:
             waiting = self._waiting
-            if waiting is None or not (self._sharing is None or self._sharing.loop_reads()):
-                self._readable.stop()  # nobody reads now, or a thread: do not be called in a circle
+            if waiting is None:
+                self._readable.stop()  # nobody reads now: do not be called in a circle
             elif self._offer is None or not self._offer():
                 self._waiting = None
                 waiting.switch()
@@ -119,7 +113,7 @@ class Stream:
 
     def look_after(self) -> None:
         """Go on where a signal handler has raised in the hub: gevent ends a watcher whose callback raises."""
-        if self.closed is None and self._sharing is None:
+        if self.closed is None:
             if self._waiting is not None:
                 self.watch()
                 self._loop.soon(self._take_given)
@@ -156,6 +150,11 @@ class Stream:
             self.close(interrupted(self.address))
             raise
         return False
+
+    def _take_given(self) -> None:
+        if self._given and self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            waiting.switch()
 
     def read_at_least(self, size: int) -> None:
         """Have :meth:`read` wait until *size* bytes have come, but no longer than PATIENCE; 1: for any.
@@ -252,44 +251,7 @@ class Stream:
             self.close(interrupted(self.address))
             raise
 
-    # -- beside threads, who ask *sharing* for their turn
-
-    def share(self, sharing: SocketSharing, wait_us: int = _WAIT_US) -> bool:
-        """Let threads write, and read, for *wait_us* at a time; return whether this connection and this system can."""
-        if not _DONTWAIT:
-            return False
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, wait_us))
-        except OSError:
-            return False
-        self._sock.setblocking(True)
-        self._sharing, self.on_drained = sharing, sharing.drained
-        return True
-
-    def calls(self) -> tuple[Callable[[int], bytes], Callable[[bytes, int], int], int, int]:
-        """Return what threads receive by (BlockingIOError: nothing for a moment); what sends, its flags; and the fd."""
-        return self._sock.recv, self._sock.send, _DONTWAIT, self._sock.fileno()
-
-    def something_came(self) -> bool:
-        """Look, without waiting, whether there are bytes, the end of the stream, or an error, to be read."""
-        try:
-            self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT)
-        except OSError as error:
-            return not isinstance(error, (BlockingIOError, InterruptedError))
-        return True
-
-    def give(self, data: bytes | NSQConnectionError) -> None:
-        """Have the loop's reader go on with what a thread has read, and decrypted, in its place; from that thread.
-
-        It is the reader's from now on: what the loop reads itself, be it the end of the stream, came later.
-        """
-        self._given.append(data)
-        self._loop.call_soon(self._take_given)
-
-    def _take_given(self) -> None:
-        if self._given and self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            waiting.switch()
+    # -- sending beside the loop
 
     def send_beside_loop(self, data: bytes) -> None:
         """Send *data* in any thread, while nothing is unsent and no other thread sends; not under TLS.  Raises OSError.
@@ -314,10 +276,6 @@ class Stream:
         if self.closed is None and not self._writable.active:
             self.stuck_since = SYSTEM_CLOCK.now()
             self._writable.start(self._on_writable)
-
-    def release(self) -> None:
-        """Close the socket, which no thread uses any more; from any thread."""
-        self._sock.close()
 
     # -- TLS
 
@@ -346,16 +304,8 @@ class Stream:
         plain = tls.decrypt(data)
         if not tls.has_outgoing():
             return plain
-        if self._sharing is None:
-            self.send_own()
-        else:  # a thread may be about to send what was encrypted before
-            self._sharing.tls_sends()
+        self._send(tls.take_outgoing())
         return plain
-
-    def send_own(self) -> None:
-        """Send what TLS has to send for itself; in the loop's thread, and only while nobody else sends."""
-        if self.tls is not None:
-            self._send(self.tls.take_outgoing())
 
     # -- the end
 
@@ -366,15 +316,12 @@ class Stream:
             surely(self._end)
 
     def _end(self) -> None:
-        sharing = self._sharing
-        alone = sharing is None or sharing.leave()
-        may_speak = not self._chunks and (sharing is None or not sharing.sends())
-        if self.tls is not None and may_speak:
+        if self.tls is not None and not self._chunks:
             with suppress(OSError):
                 self._sock.send(self.tls.goodbye(), _DONTWAIT)
         self._chunks.clear()
         self.unsent = 0
-        self._release(alone)
+        self._release()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._loop.soon(waiting.switch)
@@ -394,12 +341,9 @@ class Stream:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
-            self._release(True)  # the threads are the parent's, which may hold its locks
+            self._release()
 
-    def _release(self, alone: bool) -> None:
+    def _release(self) -> None:
         for watcher in (self._readable, self._writable, self._impatience):
             watcher.close()
-        if alone:
-            self._sock.close()
-        else:  # a thread may be in the middle of a call with its descriptor
-            self._shut(socket.SHUT_RDWR)
+        self._sock.close()

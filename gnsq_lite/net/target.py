@@ -1,4 +1,4 @@
-"""What a connection is for, whom it tells, and with whom it shares its socket."""
+"""What a connection is for, and whom it tells."""
 
 from __future__ import annotations
 
@@ -19,28 +19,6 @@ class Owner(Protocol):
 
     def on_error_frame(self, connection: Any, error: NsqdError) -> None:
         """An error that leaves the connection open."""
-
-
-class SocketSharing(Protocol):
-    """Whose turn it is to read and to write, where threads use the socket beside the loop.  Told in the loop."""
-
-    def loop_waits(self) -> bool:
-        """The loop has read what it had; return whether it is to watch for more."""
-
-    def loop_reads(self) -> bool:
-        """Something has come; return whether the loop reads it, and then nobody else does until it waits again."""
-
-    def drained(self) -> None:
-        """All that the loop had to write is written."""
-
-    def tls_sends(self) -> None:
-        """TLS has something to send for itself, when nobody else sends; from any thread."""
-
-    def leave(self) -> bool:
-        """The stream ends; return whether no thread uses the socket.  Else the last one to leave releases it."""
-
-    def sends(self) -> bool:
-        """Whether a thread is sending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,6 @@
 
 It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code monkey-patched or not, and bytes that came
 with the plain text before it are not lost (SEC-3).  Errors say what to set.
-
-Once the handshake is done, one thread may write while another reads.
 """
 
 from __future__ import annotations
@@ -55,8 +53,6 @@ class TLSLayer:
         self._address = address
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(early)
-        #: OpenSSL allows no two calls on one connection at once, and the ssl module lets go of the GIL within.
-        self._lock = native_lock()
         try:
             self._object = context.wrap_bio(self._in, self._out, server_hostname=self._name)
         except (ssl.SSLError, ValueError) as error:
@@ -83,31 +79,29 @@ class TLSLayer:
     def decrypt(self, data: bytes) -> bytes:
         """Return the plain text that *data* completes.  Raises ConnectionLost at its end, and TLSError."""
         chunks = []
-        with self._lock:
-            self._in.write(data)
-            try:
-                while chunk := self._object.read(_READ_SIZE):
-                    chunks.append(chunk)
-                    if not (self._in.pending or self._object.pending()):
-                        break  # another read would raise, which costs more than this one
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLZeroReturnError:
-                if not chunks:
-                    raise ConnectionLost(self._address, "connection closed by nsqd") from None
-            except ssl.SSLError as error:
-                if not chunks:
-                    raise tls_failure(self._address, error) from error
+        self._in.write(data)
+        try:
+            while chunk := self._object.read(_READ_SIZE):
+                chunks.append(chunk)
+                if not (self._in.pending or self._object.pending()):
+                    break  # another read would raise, which costs more than this one
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            if not chunks:
+                raise ConnectionLost(self._address, "connection closed by nsqd") from None
+        except ssl.SSLError as error:
+            if not chunks:
+                raise tls_failure(self._address, error) from error
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:
         """Return what to send for *data*, behind what TLS has to send for itself.  Raises TLSError."""
-        with self._lock:
-            try:
-                self._object.write(data)
-            except ssl.SSLError as error:
-                raise TLSError(self._address, f"TLS failed: {error}") from error
-            return self._out.read()
+        try:
+            self._object.write(data)
+        except ssl.SSLError as error:
+            raise TLSError(self._address, f"TLS failed: {error}") from error
+        return self._out.read()
 
     def has_outgoing(self) -> bool:
         """Whether TLS has something to send for itself."""
@@ -115,17 +109,15 @@ class TLSLayer:
 
     def take_outgoing(self) -> bytes:
         """Return what TLS has to send for itself, often b""."""
-        with self._lock:
-            return self._out.read()
+        return self._out.read()
 
     def goodbye(self) -> bytes:
         """Return what to send last."""
-        with self._lock:
-            try:
-                self._object.unwrap()
-            except (ssl.SSLError, OSError):
-                pass
-            return self._out.read()
+        try:
+            self._object.unwrap()
+        except (ssl.SSLError, OSError):
+            pass
+        return self._out.read()
 
 
 def context_of(tls: TLSOptions | ssl.SSLContext, host: str) -> tuple[ssl.SSLContext, str]:

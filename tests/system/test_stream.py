@@ -37,27 +37,6 @@ def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
     assert stream.has_ended()
 
 
-@pytest.mark.rule("PUB-2")
-def test_what_a_thread_has_read_comes_before_what_the_loop_reads() -> None:
-    """Else the error that nsqd sends before it closes is lost, and the outcome of the publish is unknown."""
-
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    stream = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
-    came: list[bytes] = []
-    reader = gevent.spawn(lambda: came.append(stream.read()))
-    gevent.sleep(0)
-    there.close()
-    gevent.get_hub().loop.run_callback(stream._on_readable)  # the loop sees the end before it hears of the thread
-    stream.give(b"error")
-    gevent.sleep(0)
-    reader.get(timeout=20)
-    assert came == [b"error"]
-    with pytest.raises(ConnectionLost, match="closed by nsqd") as lost:
-        stream.read()
-    stream.close(lost.value)
-
-
 def test_what_fails_with_what_was_offered_fails_the_reader() -> None:
     """A handler's first thread that cannot start, for one: the connection ends, and nsqd sends its messages again."""
 
@@ -126,90 +105,6 @@ def test_what_fails_in_the_loop_is_logged_and_stops_neither_it_nor_what_else_is_
     assert (called, died.ready()) == ([1], True)
     assert "a callback in the I/O loop failed" in caplog.text
     assert "greenlet one died" in caplog.text
-
-
-class Turns:
-    """Threads that share a stream: whether one sends, and what TLS asked for."""
-
-    def __init__(self, *, sending: bool) -> None:
-        self.sending, self.asked = sending, 0
-
-    def tls_sends(self) -> None:
-        self.asked += 1
-
-    def sends(self) -> bool:
-        return self.sending
-
-    def leave(self) -> bool:
-        return not self.sending
-
-
-class Layer:
-    """A TLS that answers what it reads."""
-
-    def __init__(self) -> None:
-        self.outgoing = b""
-
-    def decrypt(self, data: bytes) -> bytes:
-        self.outgoing += b"<answer>"
-        return data
-
-    def encrypt(self, data: bytes) -> bytes:
-        return self.take_outgoing() + data
-
-    def has_outgoing(self) -> bool:
-        return bool(self.outgoing)
-
-    def take_outgoing(self) -> bytes:
-        found, self.outgoing = self.outgoing, b""
-        return found
-
-    def goodbye(self) -> bytes:
-        return b"<goodbye>"
-
-
-@contextmanager
-def with_layer(turns: Turns | None) -> Iterator[tuple[Stream, socket.socket]]:
-    """Make a stream with a TLS of its own, which threads share, and its other end."""
-    here, there = socket.socketpair()
-    with here, there:
-        here.setblocking(False)
-        there.settimeout(20.0)
-        stream: Any = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
-        stream.tls, stream._sharing = Layer(), turns
-        yield stream, there
-        stream.close(ConnectionLost("nsqd", "done"))
-
-
-@pytest.mark.rule("SEC-1")
-def test_what_tls_sends_for_itself_goes_behind_what_a_thread_has_encrypted() -> None:
-    """A record that overtakes another cannot be read."""
-    turns = Turns(sending=True)
-    with with_layer(turns) as (stream, there):
-        first = stream.encrypt(b"first ")
-        assert stream.decrypt(b"x") == b"x"
-        stream._sock.send(first)
-        stream._sock.send(stream.encrypt(b" second"))
-        assert (turns.asked, there.recv(100)) == (1, b"first <answer> second")
-        assert stream.decrypt(b"y") == b"y"
-        stream.send_own()  # nobody else sends any more
-        assert there.recv(100) == b"<answer>"
-
-
-@pytest.mark.rule("SEC-1")
-@pytest.mark.parametrize("sending", [False, True])
-def test_the_last_word_of_tls_is_not_said_into_what_a_thread_sends(sending: bool) -> None:
-    with with_layer(Turns(sending=sending)) as (stream, there):
-        stream.close(ConnectionLost("nsqd", "done"))
-        assert there.recv(100) == (b"" if sending else b"<goodbye>")
-
-
-def test_the_rest_of_what_a_thread_sent_goes_out_as_it_is() -> None:
-    with with_layer(None) as (stream, there), gevent.Timeout(20):
-        stream.leave_rest(b"rest")
-        while stream.unsent:
-            gevent.sleep(0.01)
-        assert there.recv(100) == b"rest"
 
 
 # -- connecting -------------------------------------------------------------------------------------------------------

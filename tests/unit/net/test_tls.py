@@ -76,25 +76,6 @@ def test_one_thread_encrypts_while_another_decrypts(certs: Certificates) -> None
     assert b"".join(server.tls.read(len(BODY)) for _ in range(COUNT)) == BODY * COUNT
 
 
-@pytest.mark.rule("SEC-1")
-def test_no_two_threads_are_in_openssl_at_once(certs: Certificates) -> None:
-    """It mostly goes well, so the calls are looked at."""
-    layer, server = shaken(certs)
-    inner: Any = layer._object
-    seen: dict[str, bool] = {}
-
-    class Spy:
-        def __getattr__(self, name: str) -> Any:
-            seen[name] = layer._lock.locked()
-            return getattr(inner, name)
-
-    layer._object = Spy()  # type: ignore[assignment]
-    layer.encrypt(b"x")
-    layer.decrypt(server.encrypt(b"x"))
-    layer.goodbye()
-    assert seen == dict.fromkeys(["write", "read", "pending", "unwrap"], True)
-
-
 def test_records_are_taken_in_any_pieces(certs: Certificates) -> None:
     layer, server = shaken(certs)
     assert layer.decrypt(server.encrypt(b"one") + server.encrypt(b"two")) == b"onetwo"
