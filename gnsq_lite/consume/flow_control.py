@@ -32,11 +32,6 @@ log = logging.getLogger("gnsq_lite.reader")
 _CHECK_EVERY = 1.0
 #: RDY of an nsqd that did not say how much it takes: its default (``--max-rdy-count``).
 _DEFAULT_MAX_RDY = 2500
-#: Logged once, with two rates.
-_COSTLY = (
-    "backoff holds this Reader at %.1f messages a second; outside backoff it handles %.1f: see failure_ratio of"
-    " BackoffOptions"
-)
 
 
 class FlowControl:
@@ -150,7 +145,8 @@ class FlowControl:
             rates = self._cost.changed(before is Phase.FLOWING, successes)
             if rates is not None:
                 self._cost = None
-                log_safely(log, logging.WARNING, _COSTLY, *rates, extra=fields)
+                said = "backoff holds this Reader at %.1f messages/s; outside it handles %.1f: see failure_ratio"
+                log_safely(log, logging.WARNING, said, *rates, extra=fields)
         if after is Phase.PAUSED:
             self._apply(self.allocator.pause)
             resume_at = self.backoff.resume_at

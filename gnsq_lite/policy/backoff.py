@@ -48,19 +48,6 @@ class Backoff:
     nothing, and that many successes end the backoff whatever went before.  That holds for every strategy.
     """
 
-    __slots__ = (
-        "_clock",
-        "_options",
-        "_recent",
-        "_resume_at",
-        "_rng",
-        "_successes",
-        "highest_level",
-        "level",
-        "phase",
-        "strategy_error",
-    )
-
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Rng) -> None:
         self._options, self._clock, self._rng = options, clock, rng
         self._resume_at = 0.0

@@ -11,8 +11,6 @@ COVERED, LOW = 60.0, 0.1
 class BackoffCost:
     """Compares, about once a minute, a Reader's rate with its rate outside backoff."""
 
-    __slots__ = ("_at", "_began", "_clock", "_free", "_handled")
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at, self._handled = clock.now(), 0  # the last call

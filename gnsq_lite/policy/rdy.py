@@ -44,10 +44,6 @@ from gnsq_lite.policy.rng import Rng, shuffled
 __all__ = ["Counts", "Key", "ReadyAllocator", "SetReady"]
 
 
-def _last_delivery(connection: ReadyState) -> float:
-    return connection.counts.received_at
-
-
 class ReadyAllocator:
     """Divides ``max_in_flight`` among connections.  Each method returns the RDY commands to send, in order.
 
@@ -207,13 +203,8 @@ class ReadyAllocator:
         Of the connections with nothing in flight, if there are any: nsqd sends nothing to another.  A connection that
         stays idle for ``idle_timeout`` passes the RDY on to the one that delivered last before it.
         """
-        now = self._clock.now()
-        ready = [c for c in self._connections.values() if c.size]
-        cut: list[SetReady] = []
-        if ready:
-            cut = self._cut(now, {max([c for c in ready if not c.in_flight] or ready, key=_last_delivery): 1})
         self.phase, self._round = Phase.PROBING, []
-        return cut + self._evaluate(now)
+        return self._evaluate(self._clock.now())
 
     def resume(self) -> list[SetReady]:
         """Let all flow again (BACK-4)."""
@@ -387,7 +378,7 @@ class ReadyAllocator:
         if self.phase is Phase.PROBING:
             free = [key for key in self._round if not waiting[key].in_flight]
             free = free or [key for key in waiting if not waiting[key].in_flight] or self._round
-            key = max(free, key=lambda key: _last_delivery(waiting[key]))
+            key = max(free, key=lambda key: waiting[key].counts.received_at)
             if key in self._round:
                 self._round.remove(key)
         else:

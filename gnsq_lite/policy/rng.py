@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -13,11 +13,6 @@ class Rng(Protocol):
 
     def random(self) -> float:
         """Return a float, 0.0 <= x < 1.0."""
-
-
-def pick(rng: Rng, items: Sequence[T]) -> T:
-    """Return one of *items*, each with the same chance.  Raises IndexError when there are none."""
-    return items[int(rng.random() * len(items))]
 
 
 def shuffled(rng: Rng, items: Iterable[T]) -> list[T]:

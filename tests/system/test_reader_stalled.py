@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +114,39 @@ def test_the_connection_is_replaced_after_the_handlers_that_run(
         assert reasons == []
         release.set()
         wait_for(lambda: reasons)
+
+
+@pytest.mark.nsqd
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.rule("ERR-1", "CONN-3")
+@pytest.mark.parametrize("max_in_flight", [1, 2500])
+@pytest.mark.parametrize("options", [{"delivery": "auto"}, {"delivery": "bulk"}, {"batch_size": 50, "batch_wait": 0.1}])
+def test_messages_go_on_after_nsqd_was_killed_twenty_times(
+    tmp_path: Path, topic: str, max_in_flight: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requeued messages are in the disk queue twice, and a killed nsqd has not written how far it has read."""
+    _need_real()
+    monkeypatch.setattr(subscribed, "STALLED", 5.0)
+    nsqd = RealNsqd(tmp_path, mem_queue_size=0, msg_timeout=5.0)
+    chance, got = random.Random(1), set[bytes]()
+
+    def handle(given: Any) -> None:
+        for message in given if isinstance(given, list) else [given]:
+            if message.attempts == 1 and chance.random() < 0.3:
+                message.requeue(0.0, backoff=False)
+            else:
+                got.add(message.body)
+        time.sleep(0.002)
+
+    try:
+        with reader_on(nsqd, topic, handle, max_in_flight=max_in_flight, max_attempts=0, **options):
+            for kill in range(20):
+                nsqd.publish(topic, *[b"%d %d" % (kill, n) for n in range(200)])
+                time.sleep(chance.uniform(0.3, 0.8))
+                nsqd.kill()
+                nsqd.restart()
+            nsqd.publish(topic, *[b"new %d" % n for n in range(100)])
+            wait_for(lambda: sum(body.startswith(b"new") for body in got) == 100, timeout=120)
+    finally:
+        nsqd.kill()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite.policy.even_split import even_split
-from gnsq_lite.policy.rng import pick, shuffled
+from gnsq_lite.policy.rng import shuffled
 from tests.profiles import repeats
 
 TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
@@ -43,11 +43,3 @@ def test_a_shuffle_gives_each_order_the_same_chance() -> None:
     seen = collections.Counter(tuple(shuffled(rng, "abc")) for _ in range(6000))
     assert len(seen) == 6
     assert all(800 < count < 1200 for count in seen.values())
-
-
-def test_a_pick_gives_each_item_the_same_chance_and_none_is_an_error() -> None:
-    rng = random.Random(4)
-    seen = collections.Counter(pick(rng, "abcd") for _ in range(4000))
-    assert all(850 < seen[item] < 1150 for item in "abcd")
-    with pytest.raises(IndexError):
-        pick(rng, "")

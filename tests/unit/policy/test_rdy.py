@@ -308,17 +308,6 @@ def test_a_probe_prefers_a_connection_with_nothing_in_flight(clock: FakeClock) -
 
 
 @pytest.mark.rule("BACK-2")
-def test_a_probe_straight_out_of_full_flow_takes_all_other_rdy_back(clock: FakeClock) -> None:
-    allocator = make(clock, 9)
-    for key in "abc":
-        allocator.add(key, 2500)
-    settled(clock, allocator)
-    allocator.received("a", 1)
-    assert sorted(count for _, count in pairs(allocator.probe())) == [0, 0, 1]
-    assert allocator.ready("a") == 0  # nsqd would not send to it
-
-
-@pytest.mark.rule("BACK-2")
 def test_a_probe_that_brings_nothing_moves_on(clock: FakeClock) -> None:
     allocator = make(clock, 2)
     allocator.add("a", 2500)
