@@ -410,7 +410,9 @@ def embedded_cluster(nodes: int = 1, **options: Any) -> Iterator[Cluster]:
     """Run an embedded broker with *nodes* nsqds and a lookupd."""
     from gnsq_lite.broker import Broker
 
-    with Broker(tcp_port=0, http_port=0, nsqds=nodes, **options) as broker:
+    for address in options.pop("auth_http_addresses", ()):
+        options["auth"] = f"http://{address}/auth"
+    with Broker(nsqds=nodes, **options) as broker:
         yield EmbeddedCluster(broker)
 
 

@@ -12,9 +12,10 @@ It behaves as nsqd 1.3.0 does, down to the texts of errors, and shares no code w
 
 from __future__ import annotations
 
+from gnsq_lite.broker.auth import AuthRequest
 from gnsq_lite.broker.embedded import Broker, LookupdNode, Node
 from gnsq_lite.broker.fault_script import Faults
 from gnsq_lite.broker.http import HTTPFaults
 from gnsq_lite.broker.options import BrokerOptions
 
-__all__ = ["Broker", "BrokerOptions", "Faults", "HTTPFaults", "LookupdNode", "Node"]
+__all__ = ["AuthRequest", "Broker", "BrokerOptions", "Faults", "HTTPFaults", "LookupdNode", "Node"]

@@ -72,7 +72,7 @@ class Nsqd:
         self.number, self.options, self.clock = number, options, clock
         self.tcp_port, self.http_port, self.https_port = ports
         self.started_at = 0.0
-        self.authorizer = Authorizer(options, clock) if options.auth_http_addresses else None
+        self.authorizer = Authorizer(options.auth, clock, options.tls_root_ca_file) if options.auth else None
         self.script = Script()
         self.topics = Topics(options, clock)
         self._host = host

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gnsq_lite.broker.auth import AuthAnswer, AuthRequest
 from gnsq_lite.errors import OptionError
 
 #: The nsqd whose behaviour the broker has, and which it names as its version.
 NSQD_VERSION = "1.3.0"
 
+_AUTH_ADDRESS = re.compile(r"(https?://[^/\s]+\S*|[^/\s]+:\d+)?")
 _TLS_VERSIONS = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
 
 
@@ -71,9 +75,9 @@ class BrokerOptions:
     max_deflate_level: int = _range(6, 1, 9, "highest DEFLATE level granted")
     snappy: bool = _plain(True, "grant snappy")
 
-    auth_http_addresses: tuple[str, ...] = _plain((), "auth servers, host:port or URL; with one clients need AUTH")
-    http_client_connect_timeout: float = _range(2.0, 0.01, 600.0, "seconds to connect to an auth server")
-    http_client_request_timeout: float = _range(5.0, 0.01, 600.0, "seconds an auth server has to answer")
+    auth: str | Callable[[AuthRequest], AuthAnswer] = _plain(
+        "", "URL of an auth server, or a function; with one clients need AUTH"
+    )
 
     broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd names to clients")
     node_id: int = _range(0, 0, 1023, "part of every message id; the further nsqds of a broker have the ids after it")
@@ -92,10 +96,8 @@ class BrokerOptions:
         for spec in dataclasses.fields(self):
             if "low" in spec.metadata:
                 _check_range(spec, getattr(self, spec.name))
-        value = self.auth_http_addresses
-        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-            raise OptionError("auth_http_addresses", value, "must be a sequence of strings")
-        object.__setattr__(self, "auth_http_addresses", tuple(value))
+        if not callable(self.auth) and not (isinstance(self.auth, str) and _AUTH_ADDRESS.fullmatch(self.auth)):
+            raise OptionError("auth", self.auth, "must be a function, or a URL such as http://127.0.0.1:4181/auth")
         self._check_tls()
 
     def _check_tls(self) -> None:

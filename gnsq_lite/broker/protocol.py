@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnsq_lite.broker import gojson, identify
-from gnsq_lite.broker.auth import Claim
+from gnsq_lite.broker.auth import AuthRequest
 from gnsq_lite.broker.channels import AnswerRefused, Channel, TooManyConsumers
 from gnsq_lite.broker.commands import Command, CommandError, as_int64, base10, quoted
 from gnsq_lite.broker.session import CLOSING, INIT, RESPONSE, SUBSCRIBED, Session
@@ -68,10 +68,10 @@ class ProtocolV2(Session):
     def _check_auth(self, verb: str, topic: str, channel: str) -> None:
         authorizer = self.server.authorizer
         if authorizer is not None:
-            self.grant = authorizer.check(self.grant, self._claim(), verb, topic, channel)
+            self.grant = authorizer.check(self.grant, self._auth_request(), verb, topic, channel)
 
-    def _claim(self) -> Claim:
-        return Claim(self.secret, self.remote_host, self.tls, self.link.tls_info.get("common_name", ""))
+    def _auth_request(self) -> AuthRequest:
+        return AuthRequest(self.secret, self.remote_host, self.tls, self.link.tls_info.get("common_name", ""))
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class ProtocolV2(Session):
         if authorizer is None:
             raise CommandError("E_AUTH_DISABLED", "AUTH disabled")
         self.secret = command.body.decode("utf-8", "surrogateescape")
-        self.grant = grant = authorizer.ask(self._claim())
+        self.grant = grant = authorizer.ask(self._auth_request())
         if not grant.permission_count:
             raise CommandError("E_UNAUTHORIZED", "AUTH no authorizations found")
         return gojson.encode(

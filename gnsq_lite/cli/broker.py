@@ -19,17 +19,15 @@ from gnsq_lite.net.waiting import Completion
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Fields whose flag is given several times; nsqd's names for them are singular.
-_REPEATED = {"auth_http_addresses": "auth-http-address"}
-
 
 def broker_flags(function: F) -> F:
     """Add a flag for each field of BrokerOptions, under nsqd's name, with the field's default."""
     for spec in reversed(dataclasses.fields(BrokerOptions)):
-        flag = "--" + _REPEATED.get(spec.name, spec.name.replace("_", "-"))
+        flag = "--auth-http-address" if spec.name == "auth" else "--" + spec.name.replace("_", "-")
         default, text = spec.default, spec.metadata["doc"]
-        if spec.name in _REPEATED:
-            option = click.option(flag, spec.name, multiple=True, metavar="HOST:PORT", help=text)
+        if spec.name == "auth":
+            text = "Auth server, HOST:PORT or a URL; with one clients need AUTH."
+            option = click.option(flag, spec.name, default="", metavar="HOST:PORT", help=text)
         elif spec.name == "tls_required":
             choice = click.Choice(["false", "true", "tcp-https"])
             option = click.option(flag, type=choice, default="false", show_default=True, help=text)

@@ -146,16 +146,6 @@ def test_an_auth_server_that_is_down_fails_the_auth(make_broker: MakeBroker, con
         assert client.error() == "E_AUTH_FAILED AUTH failed"
 
 
-def test_the_next_auth_server_is_asked_when_one_is_down(
-    make_broker: MakeBroker, auth_server: AuthServer, connect: Connect
-) -> None:
-    auth_server.allow("s")
-    with refusing_port() as port:
-        server = make_broker(auth_http_addresses=(f"127.0.0.1:{port}", auth_server.address))
-        for _ in range(4):
-            assert connect(server).ask(auth(b"s")).startswith(b'{"identity":"me"')
-
-
 @pytest.mark.rule("SEC-4")
 def test_what_was_allowed_is_asked_again_after_its_time(
     guarded: ServerHandle, auth_server: AuthServer, connect: Connect

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gnsq_lite.broker import Broker
+from gnsq_lite.broker import AuthRequest, Broker
 from tests.rawclient import RawClient, mpub, pub, sized, sub
 
 pytestmark = pytest.mark.rule("SEC-4")
@@ -70,7 +70,7 @@ def auth() -> Iterator[AuthServer]:
 
 @pytest.fixture
 def broker(auth: AuthServer) -> Iterator[Broker]:
-    with Broker(auth_http_addresses=[auth.address]) as made:
+    with Broker(auth=auth.address) as made:
         yield made
 
 
@@ -161,13 +161,35 @@ def test_a_grant_is_kept_for_its_ttl_and_then_asked_for_again(broker: Broker, au
         assert len(auth.asked) == 3
 
 
-def test_a_second_auth_server_answers_when_the_first_is_down(auth: AuthServer) -> None:
+def test_the_auth_server_may_be_given_as_a_url(auth: AuthServer) -> None:
     auth.grants["s"] = allow("t", "publish")
-    with Broker(auth_http_addresses=["127.0.0.1:1", f"http://{auth.address}/other/path"]) as broker:
-        for _ in range(4):
-            with RawClient(broker.nsqd_tcp_address) as client:
-                authorize(client, b"s")
+    url = f"http://{auth.address}/other/path"
+    with Broker(auth=url) as broker, RawClient(broker.nsqd_tcp_address) as client:
+        authorize(client, b"s")
     assert {path for path, _ in auth.asked} == {"/other/path"}
+
+
+def test_auth_may_be_a_function_that_allows_everything_nothing_or_what_an_auth_server_would() -> None:
+    requests: list[AuthRequest] = []
+
+    def decide(request: AuthRequest) -> Any:
+        requests.append(request)
+        return {"all": True, "some": allow("^t$", "publish", channels=("",))}.get(request.secret)
+
+    with Broker(auth=decide) as broker:
+        with RawClient(broker.nsqd_tcp_address) as client:
+            assert authorize(client, b"all") == {"identity": "", "identity_url": "", "permission_count": 1}
+            assert client.ask(pub("u", b"1")) == b"OK"
+            client.subscribe("u", "c")
+        with RawClient(broker.nsqd_tcp_address) as client:
+            assert authorize(client, b"some")["identity"] == "tester"
+            assert client.ask(pub("t", b"1")) == b"OK"
+            client.send(sub("t", "c"))
+            assert client.error() == 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.send(b"AUTH\n", sized(b"none"))
+            assert client.error() == "E_AUTH_FAILED AUTH failed"
+    assert requests[0] == AuthRequest("all", "127.0.0.1", False, "")
 
 
 def test_an_auth_server_that_says_nothing_stops_only_who_asks(auth: AuthServer) -> None:
@@ -178,7 +200,7 @@ def test_an_auth_server_that_says_nothing_stops_only_who_asks(auth: AuthServer) 
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with (
-            Broker(auth_http_addresses=[address], http_client_request_timeout=1.0) as broker,
+            Broker(auth=address) as broker,
             RawClient(broker.nsqd_tcp_address) as waiting,
             RawClient(broker.nsqd_tcp_address) as other,
         ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -78,9 +77,9 @@ def test_a_query_that_go_cannot_read_is_an_invalid_request(query: str) -> None:
 # -- grants ---------------------------------------------------------------------------------------------------------
 
 
-def answer(**fields: Any) -> bytes:
+def answer(**fields: Any) -> dict[str, Any]:
     line = {"topic": "^t$", "channels": ["^c$"], "permissions": ["subscribe"]}
-    return json.dumps({"ttl": 10, "authorizations": [line], "identity": "me", "identity_url": "u", **fields}).encode()
+    return {"ttl": 10, "authorizations": [line], "identity": "me", "identity_url": "u", **fields}
 
 
 @pytest.mark.rule("SEC-4")
@@ -103,12 +102,12 @@ def test_publishing_needs_a_channel_pattern_that_matches_nothing_as_in_nsqd() ->
 
 
 @pytest.mark.parametrize(
-    "body",
+    "wrong",
     [
-        b"",
-        b"[]",
-        b"null",
-        b"7",
+        [],
+        None,
+        False,
+        7,
         answer(ttl=0),
         answer(ttl="10"),
         answer(ttl=True),
@@ -119,12 +118,11 @@ def test_publishing_needs_a_channel_pattern_that_matches_nothing_as_in_nsqd() ->
         answer(authorizations=[{"topic": 5}]),
         answer(authorizations=[{"channels": [5]}]),
         answer(identity=5),
-        b"[" * 100_000,
     ],
 )
-def test_an_answer_that_is_no_grant_is_refused(body: bytes) -> None:
+def test_an_answer_that_is_no_grant_is_refused(wrong: Any) -> None:
     with pytest.raises(AuthServerError):
-        parse_grant(body, now=0.0)
+        parse_grant(wrong, now=0.0)
 
 
 # -- options --------------------------------------------------------------------------------------------------------
@@ -144,7 +142,9 @@ def test_an_answer_that_is_no_grant_is_refused(body: bytes) -> None:
         ("tls_required", True),
         ("tls_min_version", "ssl3.0"),
         ("tls_cert", "/nonexistent"),
-        ("auth_http_addresses", "127.0.0.1:80"),
+        ("auth", 7),
+        ("auth", "127.0.0.1"),
+        ("auth", "ftp://127.0.0.1/auth"),
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
