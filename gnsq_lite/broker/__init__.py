@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from gnsq_lite.broker.auth import AuthRequest
 from gnsq_lite.broker.embedded import Broker, LookupdNode, Node
-from gnsq_lite.broker.fault_script import Faults
+from gnsq_lite.broker.faults import Faults
 from gnsq_lite.broker.http import HTTPFaults
 from gnsq_lite.broker.options import BrokerOptions
 

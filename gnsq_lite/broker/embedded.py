@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from gnsq_lite.broker import stats
-from gnsq_lite.broker.fault_script import Faults
+from gnsq_lite.broker.faults import Faults
 from gnsq_lite.broker.http import HTTPFaults
 from gnsq_lite.broker.lookupd import Lookupd
 from gnsq_lite.broker.nsqd import Nsqd
@@ -36,7 +36,7 @@ class Node:
 
     def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
         self._broker, self._nsqd = broker, nsqd
-        self.faults = Faults(broker.call, nsqd.script, nsqd.send_to_all)
+        self.faults = Faults(broker.call, nsqd.faults, nsqd.send_to_all)
         self.http_faults = HTTPFaults(broker.call, lambda: nsqd.app)
 
     @property

@@ -11,7 +11,7 @@ from gevent.pool import Pool
 from gevent.server import StreamServer
 
 from gnsq_lite.broker.auth import Authorizer
-from gnsq_lite.broker.fault_script import Script
+from gnsq_lite.broker.faults import FaultState
 from gnsq_lite.broker.http import App, HTTPListener
 from gnsq_lite.broker.listener import HeldPorts, listen
 from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
@@ -73,7 +73,7 @@ class Nsqd:
         self.tcp_port, self.http_port, self.https_port = ports
         self.started_at = 0.0
         self.authorizer = Authorizer(options.auth, clock, options.tls_root_ca_file) if options.auth else None
-        self.script = Script()
+        self.faults = FaultState()
         self.topics = Topics(options, clock)
         self._host = host
         self._lookupds = list(lookupds)
@@ -208,7 +208,7 @@ class Nsqd:
     def _serve(self, sock: Any, address: tuple[Any, ...]) -> None:
         """Serve one client, in its greenlet."""
         connection = Connection(sock, address)
-        if self.script.refuse_connections or len(self._connections) >= self.options.max_connections:
+        if self.faults.refuse_connections or len(self._connections) >= self.options.max_connections:
             connection.reset()
             return
         self._connections.add(connection)

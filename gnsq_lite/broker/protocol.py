@@ -80,15 +80,15 @@ class ProtocolV2(Session):
             data = gojson.decode(command.body, identify.FIELDS)
         except gojson.NotDecodable:
             raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
-        script = self.server.script
-        for name in script.refused_features:
+        faults = self.server.faults
+        for name in faults.refused_features:
             data[name] = identify.NOTHING[name]
         self.profile.apply(data)
         self.msg_timeout, self.sample_rate = self.profile.msg_timeout, self.profile.sample_rate
         self._ticks_from = self._heard_at = self.server.topics.now()
         self.link.write_timeout = self.profile.heartbeat_interval or _WRITE_TIMEOUT
         self._wait_for_client()
-        if not data["feature_negotiation"] or script.plain_identify:
+        if not data["feature_negotiation"] or faults.skip_negotiation:
             return b"OK"
         answer = self.profile.negotiate(
             data, has_tls=self.server.tls_context is not None, auth_required=self.server.authorizer is not None

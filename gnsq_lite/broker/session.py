@@ -15,7 +15,7 @@ from gevent.ssl import SSLContext
 from gnsq_lite.broker.auth import Authorizer, Grant
 from gnsq_lite.broker.channels import Channel
 from gnsq_lite.broker.commands import Command, CommandError, CommandReader, LineTooLong
-from gnsq_lite.broker.fault_script import Manner, Rule, Script
+from gnsq_lite.broker.faults import FaultState, Manner, Rule
 from gnsq_lite.broker.identify import Profile
 from gnsq_lite.broker.messages import StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
@@ -45,7 +45,7 @@ class Server(Protocol):
     options: BrokerOptions
     topics: Topics
     authorizer: Authorizer | None
-    script: Script
+    faults: FaultState
     tls_context: SSLContext | None
 
     def flush_soon(self, session: Session) -> None:
@@ -147,8 +147,8 @@ class Session(Subscriber):
         self.close()
 
     def _execute(self, command: Command) -> bytes | None:
-        script = self.server.script
-        rule = script.rule_for(command.words[0]) if script.active else None
+        faults = self.server.faults
+        rule = faults.rule_for(command.words[0]) if faults.active else None
         if rule is None:
             return self.carry_out(command)
         if rule.delay:
@@ -193,6 +193,11 @@ class Session(Subscriber):
 
     def deliver(self, messages: list[StoredMessage]) -> None:
         """Buffer message frames, and flush when nsqd would: buffer full, RDY used up, or by the timer."""
+        faults = self.server.faults
+        sent = self.message_count - len(messages)
+        left = faults.messages_until_cut(sent, len(messages)) if faults.active else None
+        if left is not None:
+            messages = messages[:left]
         out, pack, size = self._out, _MESSAGE_HEAD.pack, 0
         for message in messages:
             body = message.body
@@ -200,7 +205,10 @@ class Session(Subscriber):
             out.append(pack(length + 30, MESSAGE, message.timestamp_ns, message.attempts, message.id) + body)
             size += length + 34
         self._out_size += size
-        if self._out_size >= self.profile.output_buffer_size or self.in_flight_count >= self.ready_count:
+        if left is not None:
+            self.flush()
+            self._cut(faults.cut_manner)
+        elif self._out_size >= self.profile.output_buffer_size or self.in_flight_count >= self.ready_count:
             self._flush_this_turn()
         elif self._flush_timer is None and self.profile.output_buffer_timeout > 0:
             # nsqd's ticker runs freely from IDENTIFY on
@@ -233,17 +241,17 @@ class Session(Subscriber):
 
     def _send(self, data: bytes) -> None:
         """Send *data*, or what the faults leave of it."""
-        script = self.server.script
+        faults = self.server.faults
         before = self._sent
         self._sent += len(data)
-        if not script.active:
+        if not faults.active:
             self.link.send(data)
-        elif not script.black_hole:
-            left = script.cut_at(before, len(data))
-            for delay, piece in script.pieces(data[:left]):
+        elif not faults.silent:
+            left = faults.bytes_until_cut(before, len(data))
+            for delay, piece in faults.pieces(data[:left]):
                 self.link.send(piece, delay)
             if left is not None:
-                self._cut(script.cut_manner)
+                self._cut(faults.cut_manner)
 
     def sent(self) -> None:
         """The peer has taken everything: messages go on."""
@@ -270,7 +278,7 @@ class Session(Subscriber):
             self._deadline = self.server.after(2 * interval, self._check_deadline)
 
     def _send_heartbeat(self) -> None:
-        if self.server.script.heartbeats:
+        if self.server.faults.heartbeats:
             self.respond(RESPONSE, b"_heartbeat_")
 
     def _check_deadline(self) -> None:

@@ -54,7 +54,7 @@ def test_closing_does_not_wait_for_a_leader_that_is_silent() -> None:
             for number in range(2):
                 writer.publish("t", b"x", partition=number)
             until(lambda: len(got) == 2)
-            broker.nodes[0].faults.black_hole()
+            broker.nodes[0].faults.go_silent()
             began = time.monotonic()
             reader.close()
             assert time.monotonic() - began < SOON

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gnsq_lite.broker import Broker
-from tests.rawclient import HEARTBEAT, OK, RawClient, identify, pub
+from tests.rawclient import HEARTBEAT, OK, RawClient, identify, mpub, pub
 from tests.servers import http_call
 
 
@@ -38,7 +38,7 @@ def test_a_command_can_be_answered_with_an_error(broker: Broker, client: RawClie
 
 def test_a_command_can_be_ignored_or_only_its_answer_lost(broker: Broker, client: RawClient) -> None:
     broker.faults.ignore("PUB")
-    broker.faults.lose_answer("PUB")
+    broker.faults.drop_answer("PUB")
     client.send(pub("t", b"1"), pub("t", b"2"))
     assert client.is_silent(0.1)
     assert client.ask(pub("t", b"3")) == b"OK"
@@ -66,7 +66,7 @@ def test_answers_can_be_late(broker: Broker, client: RawClient) -> None:
 
 @pytest.mark.parametrize("size", [0, 4, 9, 10, 15])
 def test_a_connection_can_be_cut_within_a_frame(broker: Broker, size: int) -> None:
-    broker.faults.cut_after(size)
+    broker.faults.cut_after_bytes(size)
     with RawClient(broker.nsqd_tcp_address) as client:
         client.send(pub("t", b"x"), pub("t", b"y"))
         data = b""
@@ -77,8 +77,45 @@ def test_a_connection_can_be_cut_within_a_frame(broker: Broker, size: int) -> No
         client.sync()
 
 
-def test_a_black_hole_takes_everything_and_says_nothing(broker: Broker) -> None:
-    broker.faults.black_hole()
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_connection_can_be_cut_after_so_many_messages(broker: Broker, count: int) -> None:
+    with RawClient(broker.nsqd_tcp_address) as producer:
+        producer.ask(mpub("t", *[b"%d" % number for number in range(5)]))
+    broker.faults.cut_after_messages(count)
+    for expected in (count, 5):  # the second connection is not cut
+        with RawClient(broker.nsqd_tcp_address) as client:
+            client.identify(msg_timeout=1000)
+            client.subscribe("t", "c", ready=5)
+            bodies = [client.message().body for _ in range(expected)]
+            assert len(set(bodies)) == expected
+            if expected == count:
+                assert client.is_closed()
+
+
+@pytest.mark.parametrize("verb", ["FIN", "REQ", "TOUCH"])
+def test_the_answer_to_a_message_can_be_refused_and_the_connection_stays(
+    broker: Broker, client: RawClient, verb: str
+) -> None:
+    client.ask(pub("t", b"x"))
+    client.subscribe("t", "c", ready=1)
+    message = client.message()
+    broker.faults.refuse(verb, "no")
+    command = f"{verb} {message.id.decode()}" + (" 0" if verb == "REQ" else "")
+    client.send(command.encode() + b"\n")
+    assert client.error() == f"E_{verb}_FAILED {verb} failed no"
+    client.send(command.encode() + b"\nCLS\n")
+    assert client.frame() == (0, b"CLOSE_WAIT")
+
+
+def test_a_refused_publish_closes_the_connection(broker: Broker, client: RawClient) -> None:
+    broker.faults.refuse("PUB")
+    client.send(pub("t", b"x"))
+    assert client.error() == "E_PUB_FAILED PUB failed refused by a fault"
+    assert client.is_closed()
+
+
+def test_a_silent_nsqd_takes_everything_and_says_nothing(broker: Broker) -> None:
+    broker.faults.go_silent()
     with RawClient(broker.nsqd_tcp_address) as client:
         client.send(identify(heartbeat_interval=1000))
         assert client.is_silent(1.5)
@@ -99,18 +136,18 @@ def test_connections_can_be_refused(broker: Broker) -> None:
         client.sync()
 
 
-def test_heartbeats_can_be_swallowed(broker: Broker, client: RawClient) -> None:
+def test_heartbeats_can_be_stopped(broker: Broker, client: RawClient) -> None:
     client.answers_heartbeats = False
     client.identify(heartbeat_interval=1000)
     assert client.frame() == HEARTBEAT
-    broker.faults.swallow_heartbeats()
+    broker.faults.stop_heartbeats()
     client.send(b"NOP\n")
     assert client.is_silent(1.3)
 
 
 @pytest.mark.rule("NEG-2")
 def test_identify_can_be_answered_as_by_a_very_old_nsqd(broker: Broker, client: RawClient) -> None:
-    broker.faults.plain_identify()
+    broker.faults.skip_negotiation()
     client.send(identify(feature_negotiation=True, snappy=True))
     assert client.frame() == OK
     assert client.ask(pub("t", b"x")) == b"OK"
@@ -130,12 +167,12 @@ def test_any_frame_and_any_bytes_can_be_sent(broker: Broker, client: RawClient) 
 
 
 def test_what_is_sent_can_be_late_and_in_pieces(broker: Broker, client: RawClient) -> None:
-    broker.faults.latency(0.2)
+    broker.faults.delay_output(0.2)
     start = time.monotonic()
     client.sync()
     assert time.monotonic() - start >= 0.19
     broker.faults.clear()
-    broker.faults.dribble(1)
+    broker.faults.send_in_pieces(1)
     client.send(pub("t", b"x"))
     assert len(client.socket.recv(100)) < 10
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.broker.channels import Channel
-from gnsq_lite.broker.fault_script import Script
+from gnsq_lite.broker.faults import FaultState
 from gnsq_lite.broker.messages import StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
@@ -123,7 +123,7 @@ class FakeServer(Rig):
     def __init__(self, *, tls: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self.options = self.topics.shared.options
-        self.script = Script()
+        self.faults = FaultState()
         self.tls_context: Any = object() if tls else None
         self._timers: list[FakeTimer] = []
         self._flushes: list[Any] = []

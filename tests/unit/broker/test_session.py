@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.broker.fault_script import Rule
+from gnsq_lite.broker.faults import Rule
 from gnsq_lite.broker.session import HIGH_WATER
 from tests.profiles import repeats
 from tests.unit.broker.helpers import FakeServer
@@ -270,8 +270,8 @@ def test_a_feature_that_is_off_is_not_granted() -> None:
 
 def test_a_fault_strikes_as_often_as_it_was_told() -> None:
     server = FakeServer()
-    server.script.rules.append(Rule(b"PUB", times=1, reply=(1, b"E_PUB_FAILED no")))
-    server.script.active = True
+    server.faults.rules.append(Rule(b"PUB", times=1, reply=(1, b"E_PUB_FAILED no")))
+    server.faults.active = True
     session, _ = server.connect()
     assert server.talk(session, pub(b"x")) == [(1, b"E_PUB_FAILED no")]
     assert server.talk(session, pub(b"x")) == [OK]
@@ -283,15 +283,15 @@ def test_a_delayed_command_holds_up_those_after_it_and_no_heartbeat() -> None:
     session, _ = server.connect()
     server.talk(session, identify(heartbeat_interval=1000))
     start = server.clock.now()
-    server.script.rules.append(Rule(b"PUB", times=1, delay=1.5, carry_out=True))
-    server.script.active = True
+    server.faults.rules.append(Rule(b"PUB", times=1, delay=1.5, carry_out=True))
+    server.faults.active = True
     assert server.talk(session, pub(b"1"), pub(b"2")) == [HEARTBEAT, OK, OK]
     assert server.clock.now() - start == pytest.approx(1.5)
 
 
 def test_a_cut_comes_after_exactly_so_many_bytes() -> None:
     server = FakeServer()
-    server.script.cut_after, server.script.cuts_left, server.script.active = 13, 1, True
+    server.faults.cut_after_bytes, server.faults.cuts_left, server.faults.active = 13, 1, True
     session, link = server.connect()
     session.receive(pub(b"1") + pub(b"2"))
     server.end_turn()
@@ -302,7 +302,7 @@ def test_a_cut_comes_after_exactly_so_many_bytes() -> None:
 @pytest.mark.parametrize("piece", [1, 3, 100])
 def test_a_dribble_sends_everything_in_order(piece: int) -> None:
     server = FakeServer()
-    server.script.piece, server.script.active = piece, True
+    server.faults.piece, server.faults.active = piece, True
     session, link = server.connect()
     assert server.talk(session, pub(b"1") + b"FOO\n") == [OK, (1, b"E_INVALID invalid command FOO")]
     assert link.closed
