@@ -28,9 +28,7 @@ from gnsq_lite.supervise.report_files import Slot, take_slot
 @click.option("--allow-host", "names", multiple=True, help="Serve the live page under this name too; may be repeated.")
 @click.option("--allow-control", is_flag=True, help="Allow pause and drain with the token in GNSQ_LITE_CONTROL_TOKEN.")
 @click.option("--drain-timeout", type=Duration(), help="Time handlers have to finish.  [default: the Worker's, 30]")
-@click.option(
-    "--hang-timeout", type=Duration(), help="Kill a process whose I/O loop has not run for so long; 0: never."
-)
+@click.option("--hang-timeout", type=Duration(), help="Kill a process whose I/O loop stands still so long; 0: never.")
 @click.option("--max-messages", type=click.IntRange(1), help="Replace a process that has handled so many messages.")
 @click.option("--max-memory", type=click.IntRange(1), help="Replace a process that uses so many MiB.")
 @click.option("--no-schedules", is_flag=True, help="Publish no scheduled messages; for all machines but one.")

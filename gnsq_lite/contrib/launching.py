@@ -107,11 +107,11 @@ def run_worker(
     errors = LastErrors()
     live = Live(worker, errors, Depths(worker).look)
     pages = WorkerPages(worker, _nothing if status.port is None else _metrics(worker), live)
-    ticks: list[Callable[[], bool]] = []
+    ticks: list[Callable[[], object]] = []
     if status.port is not None:
         worker.middleware.insert(0, errors)
         if slot is not None:
-            ticks.append(_pausing(slot, live))  # first: the others may wait for the I/O loop
+            ticks.append(lambda: live.pause(slot.paused()))  # first: the others may wait for the I/O loop
         ticks.append(live.look)
     if slot is not None:
         worker.processes = processes
@@ -123,33 +123,13 @@ def run_worker(
         last_resort = LastResort(slot, worker.drain_timeout + GRACE)
         StatusServer(pages, slot.socket, start_hub_thread, last_resort.look).start()
         ticks += [slot.is_orphaned, Reports(worker, slot, Wear(max_messages, max_memory)).look]
-        ticks += [_reporting_changes(slot)] if reload else []
+        if reload:
+            changes = Changes()
+            ticks.append(lambda: slot.report(Report.CHANGED, "") if changes.look() else None)
     elif status.port is not None:
         server = StatusServer(pages, (status.host, status.port), start_hub_thread, access=status.access())
         _serve(server, status)
     return running.run(worker, worker.drain_timeout, supervised=slot is not None, ticks=ticks)
-
-
-def _pausing(slot: Slot, live: Any) -> Callable[[], bool]:
-    """Return a tick that pauses and resumes as the supervisor says; it never drains."""
-
-    def look() -> bool:
-        live.pause(slot.paused())
-        return False
-
-    return look
-
-
-def _reporting_changes(slot: Slot) -> Callable[[], bool]:
-    """Return a tick that reports a changed source to the supervisor; it never drains."""
-    changes = Changes()
-
-    def look() -> bool:
-        if changes.look():
-            slot.report(Report.CHANGED, "")
-        return False
-
-    return look
 
 
 class Changes:

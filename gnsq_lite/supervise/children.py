@@ -33,6 +33,7 @@ class Child:
     #: Path of the Unix socket of its status pages; a new one for each start.
     socket: str = ""
     pid: int | None = None
+    #: Its signs of life; None once it was killed for having none.
     pulse: Pulse | None = None
     start_at: float = NEVER
     kill_at: float = NEVER
@@ -91,10 +92,6 @@ class Child:
             grace += _LIMIT if told is None else told
         self.kill_at = min(self.kill_at, now + grace)
         self.send(number)
-
-    def hangs_for(self, now: float) -> float:
-        """Return the seconds for which its I/O loop has not run if it is to be killed for that, else 0."""
-        return 0.0 if self.pid is None or self.pulse is None else self.pulse.hangs_for(now)
 
     def send(self, number: int) -> None:
         """Send it a signal."""

@@ -131,8 +131,8 @@ class Supervisor:
                 log.error("process %d does not end in time; killing it", child.number, extra=child.extra)
                 child.kill_at = NEVER
                 child.send(signal.SIGKILL)
-            elif (seconds := child.hangs_for(now)) > 0:
-                self._kill_hung(child, seconds)
+            elif child.pulse is not None and (seconds := child.pulse.hangs_for(now)):
+                self._kill_hung(child, child.pulse.begun, seconds)
         self._announce()
         if self._stages and all(child.pid is None for child in self._all()):
             return False
@@ -146,12 +146,10 @@ class Supervisor:
         self._act_on(number)
         return True
 
-    def _kill_hung(self, child: Child, seconds: float) -> None:
-        self.hung += 1
-        last = child.pulse.begun if child.pulse is not None else ""
+    def _kill_hung(self, child: Child, begun: str, seconds: float) -> None:
         said = "process %d hangs: its I/O loop has not run for %.0f s; killing it; the last message begun is %s"
-        log.error(said, child.number, seconds, last or "unknown", extra={**child.extra, "begun": last})
-        child.pulse = None
+        log.error(said, child.number, seconds, begun or "unknown", extra={**child.extra, "begun": begun})
+        self.hung, child.pulse = self.hung + 1, None
         child.send(signal.SIGKILL)
 
     def _look_for_the_first(self, now: float) -> None:

@@ -111,15 +111,14 @@ class Live:
 
     # -- in the Worker's main thread
 
-    def look(self) -> bool:
-        """Take a sample when one is due; return False: this is no reason to drain."""
+    def look(self) -> None:
+        """Take a sample when one is due."""
         if self._clock.now() - self._sampled >= EVERY:
             self._sampled = self._clock.now()
             if self._ask():
                 for each in self._last:
                     kept = self._samples.setdefault((each.topic, each.channel), deque(maxlen=KEPT))
                     kept.append(_Sample(self._sampled, each.finished, each.failures, each.in_flight))
-        return False
 
     def pause(self, wanted: Iterable[Key]) -> None:
         """Pause these handlers, and resume those paused here before that are not among them."""

@@ -56,8 +56,8 @@ class Reports:
         self._worker, self._slot, self._wear = worker, slot, wear
         self._ready, self._is_worn = "", False
 
-    def look(self) -> bool:
-        """Report what has changed; return False: the supervisor decides when to drain."""
+    def look(self) -> None:
+        """Report what has changed; the supervisor decides when to drain."""
         try:
             stats = [reader.stats(_TIMEOUT) for reader in self._worker.readers]
         except TimeoutError:  # a handler blocks the I/O loop
@@ -70,4 +70,3 @@ class Reports:
         if why is not None:
             self._slot.report(Report.WORN, why)
             self._is_worn = True
-        return False

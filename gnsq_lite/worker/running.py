@@ -22,7 +22,7 @@ log = logging.getLogger("gnsq_lite.worker")
 _LOOK = 0.5
 
 #: Called regularly while the Worker runs; True means drain now.
-Tick = Callable[[], bool]
+Tick = Callable[[], object]
 
 
 class Runnable(Protocol):

@@ -14,7 +14,7 @@ from gnsq_lite.supervise.shared_memory import TICK, Pulse, Runs
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
-#: Seconds that the default ``hang_timeout`` adds to the longest time that a process may need.
+#: Seconds that the default adds to the longest time limit, or to the two heartbeat intervals after which nsqd closes.
 _SPARE = 30.0
 
 
@@ -65,11 +65,7 @@ def number(message: Message) -> int:
 
 
 def hang_timeout(worker: Worker) -> float:
-    """Return the seconds without a tick after which a supervisor kills a process of *worker*; 0: never.
-
-    By default the longest time limit of a handler, or two heartbeat intervals, after which nsqd has closed the
-    connections; and 30 s.
-    """
+    """Return the seconds without a tick after which a supervisor kills a process of *worker*; 0: never."""
     if worker.hang_timeout is not None:
         return worker.hang_timeout
     longest = 2 * ConnectionOptions.heartbeat_interval

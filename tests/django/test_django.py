@@ -82,7 +82,7 @@ WRONG = {
     "lookupd address": ({"LOOKUPD_HTTP_ADDRESSES": ["ftp://a"]}, "NSQ['LOOKUPD_HTTP_ADDRESSES']: lookupd_http"),
     "reader option": ({"READER": {"max_atempts": 3}}, "NSQ['READER']: max_atempts"),
     "reader value": ({"READER": {"time_limit": -1.0}}, "NSQ['READER']: time_limit"),
-    "reader type": ({"READER": [("max_attempts", 3)]}, "NSQ['READER'] must be a dict of keywords"),
+    "reader type": ({"READER": [("max_attempts", 3)]}, "NSQ['READER']: "),
     "writer option": ({"WRITER": {"publish_timout": 5.0}}, "NSQ['WRITER']: publish_timout"),
     "writer value": ({"WRITER": {"publish_timeout": "5s"}}, "NSQ['WRITER']: publish_timeout"),
     "missing middleware": ({"MIDDLEWARE": ["shop.missing.Tracing"]}, "NSQ['MIDDLEWARE']: No module named"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from django.core.checks import Error
@@ -36,20 +36,13 @@ def check_settings(**kwargs: Any) -> list[Error]:
     is_right("NSQD_TCP_ADDRESSES", lambda: Worker(nsqd_tcp_addresses=found.get("NSQD_TCP_ADDRESSES")))
     is_right("LOOKUPD_HTTP_ADDRESSES", lambda: Worker(lookupd_http_addresses=found.get("LOOKUPD_HTTP_ADDRESSES")))
     given = {} if errors else addresses()
-    is_right("READER", lambda: Worker(**given, **_keywords(found, "READER")))
-    is_right("WRITER", lambda: Writer(**given, **_keywords(found, "WRITER")))
+    is_right("READER", lambda: Worker(**given, **found.get("READER", {})))
+    is_right("WRITER", lambda: Writer(**given, **found.get("WRITER", {})))
     is_right("MIDDLEWARE", lambda: _check_middleware(found.get("MIDDLEWARE", ())))
     is_right("DRAIN_TIMEOUT", lambda: Worker(drain_timeout=found.get("DRAIN_TIMEOUT", 0)))
     is_right("OUTBOX", outbox_databases)
     is_right("OUTBOX_INTERVAL", interval)
     return errors
-
-
-def _keywords(found: Mapping[str, Any], key: str) -> dict[str, Any]:
-    options = found.get(key, {})
-    if not isinstance(options, Mapping):
-        raise ImproperlyConfigured(f"NSQ[{key!r}] must be a dict of keywords, not {type(options).__name__}")
-    return dict(options)
 
 
 def _check_middleware(paths: Any) -> None:
