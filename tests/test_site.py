@@ -68,6 +68,7 @@ INNER = {
         "command",
         "command_behind",
         "expired",
+        "hand_to",
         "is_ok",
         "mark_sent",
         "open_gate",

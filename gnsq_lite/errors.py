@@ -1,0 +1,575 @@
+"""Every exception of the library; :class:`NSQError` is the root.
+
+The class says what is safe to do: whether anything was sent, whether a retry may duplicate a message, whether the
+connection is lost.  Each error keeps its arguments in ``args`` and so survives pickling (Spark moves errors between
+processes).  :func:`error_for` maps an error frame of nsqd to its class and is total: an unknown code still gives an
+:class:`NsqdError`.
+"""
+
+from __future__ import annotations
+
+import re
+
+# -- text of peers and users: cut, escaped, and without credentials --------------------------------------------------
+
+#: Bytes of a server's text, or characters of any text, that errors, log lines and statistics keep (ERR-2).
+MAX_TEXT = 4096
+#: A value with a longer text is cut, to these many characters: with the mark it is shorter, and not cut again.
+_MAX_VALUE, _CUT_VALUE = 200, 150
+
+
+def printable(text: str) -> str:
+    """Return the first MAX_TEXT characters of *text*, marked if cut, with control characters escaped.
+
+    Text from the network can then neither fill a log nor forge lines in it.
+    """
+    return escape(text[:MAX_TEXT]) + mark(len(text), MAX_TEXT)
+
+
+def cut(text: str, most: int = MAX_TEXT) -> str:
+    """Return the first *most* characters of *text*, marked if cut."""
+    return text[:most] + mark(len(text), most)
+
+
+def mark(size: int, most: int) -> str:
+    """Return what follows *most* of *size* bytes or characters: nothing where that is all."""
+    return f" [cut: {most} of {size}]" if size > most else ""
+
+
+def escape(text: str) -> str:
+    """Return *text* with control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def brief(value: object) -> object:
+    """Return *value*, or text to show in its place where it is long or holds a URL's user, password or query."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # an int that is too long, for example
+        return f"<{type(value).__name__}>"
+    # Only then, so that "?" in a regular expression is shown.
+    safe = re.sub(r"[?#]\S*", "?...", re.sub(r"://\S*@", "://", text)) if "://" in text else text
+    safe = cut(safe, _CUT_VALUE) if len(safe) > _MAX_VALUE else safe
+    return value if safe == text else safe
+
+
+# -- errors that the client raises ------------------------------------------------------------------------------------
+
+
+class NSQError(Exception):
+    """Root of all errors raised by this library.
+
+    If a batch was published in parts, nsqd confirmed ``taken`` of its ``total`` messages; otherwise both are None.
+    """
+
+    taken: int | None = None
+    total: int | None = None
+
+    def __str__(self) -> str:
+        return super().__str__() + self._batch()
+
+    def _batch(self) -> str:
+        return "" if self.total is None else f" (nsqd said OK to {self.taken} of the batch's {self.total} messages)"
+
+
+# -- the caller's input; nothing was sent ---------------------------------------------------------------------------
+
+
+class OptionError(NSQError, ValueError):
+    """An option is out of range or contradicts another.  Raised at construction.
+
+    ``value`` is the option's value; its text, cut, where it is long or holds a URL's user, password or query.
+    """
+
+    def __init__(self, name: str, value: object, why: str) -> None:
+        value = brief(value)
+        super().__init__(name, value, why)
+        self.name, self.value, self.why = name, value, why
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r}: {self.why}"
+
+
+class InvalidName(NSQError, ValueError):
+    """A topic or channel name that nsqd would refuse (WIRE-6).  Nothing was sent."""
+
+    def __init__(self, kind: str, name: object, why: str) -> None:
+        name = brief(name)
+        super().__init__(kind, name, why)
+        self.kind, self.name, self.why = kind, name, why
+
+    def __str__(self) -> str:
+        return f"{self.kind} name {self.name!r} is not valid: {self.why}"
+
+
+class InvalidBody(NSQError, ValueError):
+    """An empty body or batch, which nsqd would refuse (WIRE-8).  Nothing was sent."""
+
+
+class BodyTypeError(NSQError, TypeError):
+    """A body that is not bytes.  Nothing was sent."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        hint = "; call .encode() on it" if self.kind == "str" else ""
+        return f"a message body is bytes, not {self.kind}{hint}"
+
+
+class MessageTooLarge(NSQError, ValueError):
+    """A body is larger than nsqd accepts.  Nothing was sent."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size, self.limit = size, limit
+
+    def __str__(self) -> str:
+        return f"message body is {self.size} bytes; nsqd accepts at most {self.limit} (nsqd's --max-msg-size)"
+
+
+class AlreadyAnswered(NSQError):
+    """A message was answered (finish, requeue) a second time, or touched after its answer.  Nothing was sent."""
+
+
+class StateError(NSQError):
+    """A call that the state of a connection does not allow.  Nothing was sent."""
+
+    def __init__(self, call: str, state: str) -> None:
+        super().__init__(call, state)
+        self.call, self.state = call, state
+
+    def __str__(self) -> str:
+        return f"{self.call}: not while the connection is {self.state}"
+
+
+class ClosedError(NSQError):
+    """The Reader, Writer or Worker was closed by its owner, or was not started.  Nothing was sent."""
+
+
+class MissingExtra(NSQError, ImportError):
+    """A part of the library needs an optional dependency that is not installed."""
+
+    def __init__(self, part: str, extra: str, missing: str) -> None:
+        super().__init__(part, extra, missing)
+        self.part, self.extra, self.missing = part, extra, missing
+
+    def __str__(self) -> str:
+        return f'{self.part} needs {self.missing}: pip install ".[{self.extra}]" in a checkout of gnsq_lite'
+
+
+# -- the connection -------------------------------------------------------------------------------------------------
+
+
+class NSQConnectionError(NSQError, OSError):
+    """A connection to ``address`` could not be made or was lost."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(address, why)
+        self.address, self.why = address, why
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.why}{self._batch()}"
+
+
+class ConnectError(NSQConnectionError):
+    """No TCP connection: refused, unreachable, or the host name does not resolve.  Nothing was sent."""
+
+
+class ConnectTimeout(ConnectError):
+    """No TCP connection in time.  Nothing was sent."""
+
+
+class HandshakeTimeout(NSQConnectionError):
+    """The peer accepted the connection but did not complete the handshake in time (CONN-5)."""
+
+
+class ConnectionLost(NSQConnectionError):
+    """An established connection ended: reset, or end of stream."""
+
+
+class HeartbeatTimeout(ConnectionLost):
+    """No byte from nsqd for two heartbeat intervals (HB-2)."""
+
+
+class TLSError(NSQConnectionError):
+    """TLS could not be set up.  Nothing but IDENTIFY was sent."""
+
+
+class TLSNotGranted(TLSError):
+    """TLS was asked for and nsqd does not offer it (NEG-4).  Nothing but IDENTIFY was sent."""
+
+
+class CertificateError(TLSError):
+    """nsqd's certificate does not verify: its chain, its host name or its dates."""
+
+
+class ClientCertificateError(TLSError):
+    """nsqd refuses this client's certificate, or the lack of one."""
+
+
+class ProtocolError(NSQError):
+    """The peer broke the protocol; the connection is closed."""
+
+    address: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{self.address}: {text}" if self.address else text
+
+
+class FrameError(ProtocolError):
+    """Received bytes that are not a frame (WIRE-4)."""
+
+
+class WrongPortError(FrameError):
+    """The address is not nsqd's TCP port (4150), but its HTTP port (4151), for example."""
+
+
+class DecompressionError(ProtocolError):
+    """Received bytes that are not a valid snappy or DEFLATE stream, or fail their checksum."""
+
+
+class IdentifyError(ProtocolError):
+    """The reply to IDENTIFY is neither OK nor a JSON object of the expected form."""
+
+
+class UnexpectedFrame(ProtocolError):
+    """A frame that is not allowed in the connection's state."""
+
+
+class CompressedBodyError(NSQError):
+    """A body that Youzan's Go client compressed cannot be unpacked, or is longer than allowed; its message fails."""
+
+
+# -- publishing -----------------------------------------------------------------------------------------------------
+
+
+class PublishError(NSQError):
+    """A publish did not end with nsqd's OK."""
+
+
+class NotSent(PublishError):
+    """No nsqd could be reached in time.  Nothing was sent: publishing again cannot duplicate the message."""
+
+
+class BacklogFull(NotSent):
+    """``publish_nowait``: too many bytes are waiting for an answer (``max_pending``).  Nothing was sent."""
+
+
+class OutcomeUnknown(PublishError):
+    """The message was sent, but no answer came: publishing again may duplicate it (PUB-2)."""
+
+
+class PublishTimeout(OutcomeUnknown):
+    """The message was sent, but no answer came in time."""
+
+
+# -- discovery and HTTP ---------------------------------------------------------------------------------------------
+
+
+class HTTPError(NSQError):
+    """An HTTP call to nsqd or nsqlookupd failed.  ``url`` contains no secrets."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, why)
+        self.url, self.why = url, why
+
+    def __str__(self) -> str:
+        return f"{self.url}: {self.why}"
+
+
+class HTTPConnectError(HTTPError):
+    """No HTTP connection; the request was not sent."""
+
+
+class HTTPCertificateError(HTTPConnectError):
+    """The server's certificate does not verify: its chain, its host name or its dates.  Nothing was sent."""
+
+
+class HTTPConnectionLost(HTTPError):
+    """The connection ended before the whole answer; the server may have carried out the request."""
+
+
+class HTTPTimeout(HTTPError):
+    """No whole answer in time; the server may have carried out the request."""
+
+
+class HTTPResponseError(HTTPError):
+    """The answer is not as documented: not JSON, incomplete, or too large."""
+
+
+class HTTPStatusError(HTTPError):
+    """The server answered with an error status."""
+
+    def __init__(self, url: str, status: int, text: str) -> None:
+        NSQError.__init__(self, url, status, text)
+        self.url, self.status, self.text = url, status, text
+        self.why = f"HTTP {status}: {text}"
+
+
+# -- Youzan ---------------------------------------------------------------------------------------------------------
+
+
+class PartitionUnavailable(NotSent):
+    """The partition a key maps to cannot be reached; nothing was sent, never to another partition (YZ-5)."""
+
+    def __init__(self, topic: str, partition: int, why: str) -> None:
+        super().__init__(topic, partition, why)
+        self.topic, self.partition, self.why = topic, partition, why
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of {self.topic}: {self.why}{self._batch()}"
+
+
+class PartitionStopped(NSQError):
+    """An ordered partition is read no further: a message had more than max_attempts (YZ-13).
+
+    It stays unanswered, so nsqd keeps it and all behind it.
+    """
+
+    def __init__(self, topic: str, partition: int | None, attempts: int) -> None:
+        super().__init__(topic, partition, attempts)
+        self.topic, self.partition, self.attempts = topic, partition, attempts
+
+    def __str__(self) -> str:
+        which = f"partition {self.partition} of {self.topic}"
+        return f"{which} is stopped: a message failed {self.attempts - 1} times and later ones must not pass it"
+
+
+# -- nsqd's error frames: one class for each code (ERR-1 to ERR-3) --------------------------------------------------
+
+
+class NsqdError(NSQError):
+    """nsqd answered with an error frame.
+
+    ``code`` is nsqd's word (``"E_INVALID"``), ``text`` the rest of the frame, ``address`` the nsqd.
+    ``closes_connection`` tells whether nsqd (or this client, ERR-2) closes the connection after it.
+    """
+
+    closes_connection = True
+
+    def __init__(self, code: str, text: str = "", address: str | None = None) -> None:
+        super().__init__(code, text, address)
+        self.code, self.text, self.address = code, text, address
+
+    def __str__(self) -> str:
+        where = f"{self.address}: " if self.address else ""
+        return f"{where}{self.code} {self.text}".rstrip() + self._batch()
+
+
+class InvalidError(NsqdError):
+    """E_INVALID: a command that nsqd does not know, or not in this state."""
+
+
+class TLSRequiredError(InvalidError):
+    """E_INVALID: this nsqd requires TLS (``--tls-required``)."""
+
+    def __str__(self) -> str:
+        return super().__str__() + "; set tls= to True or to TLSOptions(ca_file=...)"
+
+
+class BadProtocolError(NsqdError):
+    """E_BAD_PROTOCOL: the magic bytes were not understood."""
+
+
+class BadBodyError(NsqdError):
+    """E_BAD_BODY: IDENTIFY, AUTH or MPUB with a body that nsqd refuses."""
+
+
+class BadTopicError(NsqdError):
+    """E_BAD_TOPIC: nsqd refuses the topic name."""
+
+
+class BadChannelError(NsqdError):
+    """E_BAD_CHANNEL: nsqd refuses the channel name."""
+
+
+class BadMessageError(NsqdError):
+    """E_BAD_MESSAGE: an empty or oversized message."""
+
+
+class PubFailedError(NsqdError):
+    """E_PUB_FAILED: nsqd could not take the message (it is exiting, or its disk is full)."""
+
+
+class MpubFailedError(NsqdError):
+    """E_MPUB_FAILED: nsqd could not take the batch (it is exiting, or its disk is full)."""
+
+
+class DpubFailedError(NsqdError):
+    """E_DPUB_FAILED: nsqd could not take the deferred message."""
+
+
+class SubFailedError(NsqdError):
+    """E_SUB_FAILED: nsqd refuses the subscription; the channel has too many consumers, for example."""
+
+
+class IdentifyFailedError(NsqdError):
+    """E_IDENTIFY_FAILED: nsqd could not answer IDENTIFY."""
+
+
+class AuthFirstError(NsqdError):
+    """E_AUTH_FIRST: nsqd requires AUTH before this command."""
+
+
+class AuthFailedError(NsqdError):
+    """E_AUTH_FAILED: nsqd could not ask its auth server, or this connection was authorised already."""
+
+
+class AuthErrorError(NsqdError):
+    """E_AUTH_ERROR: nsqd failed while it handled AUTH."""
+
+
+class AuthDisabledError(NsqdError):
+    """E_AUTH_DISABLED: AUTH was sent to an nsqd that has no auth server."""
+
+
+class UnauthorizedError(NsqdError):
+    """E_UNAUTHORIZED: the secret gives no permission for this."""
+
+
+class NonFatalError(NsqdError):
+    """An error frame that leaves the connection open (ERR-1): a late FIN, REQ or TOUCH."""
+
+    closes_connection = False
+
+
+class FinFailedError(NonFatalError):
+    """E_FIN_FAILED: the message was no longer in flight here; nsqd sends, or has sent, it again."""
+
+
+class ReqFailedError(NonFatalError):
+    """E_REQ_FAILED: the message was no longer in flight here."""
+
+
+class TouchFailedError(NonFatalError):
+    """E_TOUCH_FAILED: the message was no longer in flight here."""
+
+
+class NotLeaderError(NsqdError):
+    """E_FAILED_ON_NOT_LEADER (Youzan): the partition's leader is elsewhere; look it up again (YZ-8)."""
+
+
+class NotWritableError(NsqdError):
+    """E_FAILED_ON_NOT_WRITABLE (Youzan): the partition takes no writes now (YZ-8)."""
+
+
+class TopicNotExistError(NsqdError):
+    """E_TOPIC_NOT_EXIST (Youzan): the topic or partition is not on this nsqd (YZ-8)."""
+
+
+class SubOrderIsMustError(NsqdError):
+    """E_SUB_ORDER_IS_MUST (Youzan): an ordered topic was subscribed without ``ordered=True`` (YZ-7)."""
+
+    def __str__(self) -> str:
+        return super().__str__() + " (pass ordered=True to the Reader)"
+
+
+class SubExtendNeedError(NsqdError):
+    """E_SUB_EXTEND_NEED (Youzan): an ext topic was subscribed without extend_support."""
+
+    def __str__(self) -> str:
+        return (
+            super().__str__()
+            + " (give lookupd_http_addresses, which settles it, or extend_support=True to YouzanDialect)"
+        )
+
+
+class SubExtendForbiddenError(NsqdError):
+    """E_SUB_EXTEND_FORBIDDON (Youzan, spelt so): a plain topic was subscribed with extend_support."""
+
+    def __str__(self) -> str:
+        return super().__str__() + " (leave extend_support out: nsqlookupd says whether the topic has headers)"
+
+
+class SubChannelNotRegisteredError(NsqdError):
+    """E_SUB_CHANNEL_NOT_REGISTERED (Youzan): the channel does not exist and is not created by SUB."""
+
+
+class BadPartitionError(NsqdError):
+    """E_BAD_PARTITION (Youzan): the partition number is not valid."""
+
+
+class BadExtError(NsqdError):
+    """E_BAD_EXT (Youzan): the ext header is not valid; the message was not taken."""
+
+
+class ExtNotSupportedError(NonFatalError):
+    """E_EXT_NOT_SUPPORT (Youzan): ext headers on a topic that has none; the message was not taken."""
+
+
+class InvalidJsonHeaderError(NonFatalError):
+    """E_INVALID_JSON_HEADER (Youzan): the ext header is not a JSON object; the message was not taken."""
+
+
+class InvalidTraceIdError(NonFatalError):
+    """INVALID_TRACE_ID (Youzan): the message was not taken."""
+
+
+class PubTooMuchWaitingError(NsqdError):
+    """E_PUB_TOO_MUCH_WAITING (Youzan): nsqd's queue of publishes is full; the message was not taken."""
+
+
+class CreateTopicFailedError(NonFatalError):
+    """E_CREATE_TOPIC_FAILED (Youzan): the topic could not be created."""
+
+
+ERROR_CODES: dict[str, type[NsqdError]] = {
+    "E_INVALID": InvalidError,
+    "E_BAD_PROTOCOL": BadProtocolError,
+    "E_BAD_BODY": BadBodyError,
+    "E_BAD_TOPIC": BadTopicError,
+    "E_BAD_CHANNEL": BadChannelError,
+    "E_BAD_MESSAGE": BadMessageError,
+    "E_PUB_FAILED": PubFailedError,
+    "E_MPUB_FAILED": MpubFailedError,
+    "E_DPUB_FAILED": DpubFailedError,
+    "E_SUB_FAILED": SubFailedError,
+    "E_IDENTIFY_FAILED": IdentifyFailedError,
+    "E_AUTH_FIRST": AuthFirstError,
+    "E_AUTH_FAILED": AuthFailedError,
+    "E_AUTH_ERROR": AuthErrorError,
+    "E_AUTH_DISABLED": AuthDisabledError,
+    "E_UNAUTHORIZED": UnauthorizedError,
+    "E_FIN_FAILED": FinFailedError,
+    "E_REQ_FAILED": ReqFailedError,
+    "E_TOUCH_FAILED": TouchFailedError,
+    "E_FAILED_ON_NOT_LEADER": NotLeaderError,
+    "E_FAILED_ON_NOT_WRITABLE": NotWritableError,
+    "E_TOPIC_NOT_EXIST": TopicNotExistError,
+    "E_SUB_ORDER_IS_MUST": SubOrderIsMustError,
+    "E_SUB_EXTEND_NEED": SubExtendNeedError,
+    "E_SUB_EXTEND_FORBIDDON": SubExtendForbiddenError,
+    "E_SUB_CHANNEL_NOT_REGISTERED": SubChannelNotRegisteredError,
+    "E_BAD_PARTITION": BadPartitionError,
+    "E_BAD_EXT": BadExtError,
+    "E_EXT_NOT_SUPPORT": ExtNotSupportedError,
+    "E_INVALID_JSON_HEADER": InvalidJsonHeaderError,
+    "INVALID_TRACE_ID": InvalidTraceIdError,
+    "E_PUB_TOO_MUCH_WAITING": PubTooMuchWaitingError,
+    "E_CREATE_TOPIC_FAILED": CreateTopicFailedError,
+}
+
+
+def error_for(body: bytes, address: str | None = None) -> NsqdError:
+    """Return the exception for an error frame's body.  Total: any bytes give one (ERR-3).
+
+    The text is the server's, up to MAX_TEXT bytes.  Bytes that are not UTF-8 and control characters are escaped, so
+    that the text can be logged.
+    """
+    text = escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + mark(len(body), MAX_TEXT)
+    code, _, rest = text.partition(" ")
+    kind = ERROR_CODES.get(code, NsqdError)
+    if kind is InvalidError and "TLS required" in rest:
+        kind = TLSRequiredError
+    return kind(code, rest.strip(), address)
+
+
+__all__ = ["ERROR_CODES", "cut", "error_for", "printable"]
+__all__.extend(
+    name for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, NSQError)
+)
