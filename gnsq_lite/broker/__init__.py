@@ -7,7 +7,7 @@
     with Broker() as broker:
         print(broker.nsqd_tcp_address, broker.http_address, broker.lookupd_http_address)
 
-It behaves as nsqd 1.3.0 does, down to the texts of errors, and shares no code with the client.
+It answers a client as nsqd 1.3.0 does, down to the texts of errors, and shares no code with the client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A channel: its queue, what is in flight, what is deferred, and who gets the next message.
+"""A channel: its queue, its messages in flight and deferred, and the choice of the client for the next message.
 
 No I/O: the time is an argument, clients are :class:`Subscriber` objects, and nothing here waits.
 """

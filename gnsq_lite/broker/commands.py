@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 class LineTooLong(Exception):
-    """No newline within the first 16 KiB of a command: nsqd closes the connection without a word."""
+    """No newline within the first 16 KiB of a command: nsqd closes the connection without an error."""
 
 
 class Command(NamedTuple):

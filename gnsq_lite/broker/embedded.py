@@ -65,11 +65,11 @@ class Node:
         return self._broker.alive and self._nsqd.running
 
     def stop(self) -> None:
-        """Stop it as SIGTERM stops nsqd; :meth:`restart` takes up its messages."""
+        """Stop it as SIGTERM stops nsqd; it keeps its unfinished messages for :meth:`restart`."""
         self._broker.call(self._nsqd.stop)
 
     def kill(self, *, stay_registered: bool = False) -> None:
-        """Stop it with every connection reset, as a crash does; :meth:`restart` takes up its messages.
+        """Stop it and reset every connection, as a crash does; it keeps its unfinished messages for :meth:`restart`.
 
         With *stay_registered* lookups go on naming it, for ``inactive_producer_timeout`` seconds.
         """

@@ -247,7 +247,7 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
 
 
 class _Handler(WSGIHandler):
-    """Says nothing when a client goes within its request; gevent would print a traceback."""
+    """Ignores a client that disconnects within its request; gevent would print a traceback."""
 
     def read_request(self, raw_requestline: str) -> Any:
         try:
@@ -257,7 +257,7 @@ class _Handler(WSGIHandler):
 
 
 class _Server(WSGIServer):
-    """Writes at once, as Go does, and says nothing when a client goes while it is answered."""
+    """Sends without Nagle's delay, and ignores a client that disconnects before its answer is sent."""
 
     handler_class = _Handler
 
@@ -280,7 +280,7 @@ class HTTPListener:
         self._server = _Server(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
 
     def start(self) -> None:
-        """Serve who waits, and who comes.  Others have their turn meanwhile: gevent looks up the host's name."""
+        """Start to accept connections.  Other greenlets run meanwhile: gevent looks up the host's name."""
         self._server.start()
 
     def sockets(self) -> list[Any]:

@@ -54,7 +54,7 @@ class LoopTimer:
 class Nsqd:
     """One nsqd.  All methods belong to the broker's thread.
 
-    Who makes it gives it ``app``, and ``https_app`` where that is another, before it starts.
+    The broker sets ``app`` and ``https_app`` before it starts it.
     """
 
     app: App

@@ -83,7 +83,7 @@ class BrokerOptions:
     node_id: int = _range(0, 0, 1023, "part of every message id; the further nsqds of a broker have the ids after it")
 
     inactive_producer_timeout: float = _range(
-        300.0, 0.01, 86400.0, "nsqlookupd: seconds after which an nsqd that says nothing is left out"
+        300.0, 0.01, 86400.0, "nsqlookupd: seconds without a ping until an nsqd is no longer listed"
     )
     tombstone_lifetime: float = _range(45.0, 0.0, 86400.0, "nsqlookupd: seconds a tombstone lasts")
 

@@ -1,4 +1,4 @@
-"""Who produces what: nsqlookupd's registration database (nsqlookupd/registration_db.go @v1.3.0).  No I/O."""
+"""nsqlookupd's registrations: the topics and channels of each nsqd (nsqlookupd/registration_db.go @v1.3.0).  No I/O."""
 
 from __future__ import annotations
 

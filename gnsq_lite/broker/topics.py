@@ -28,7 +28,7 @@ class PutRefused(Exception):
 
 
 class Observer(Protocol):
-    """Is told of topics and channels that come and go: a lookupd."""
+    """A lookupd, which is notified when a topic or a channel is created or deleted."""
 
     def registered(self, topic: str, channel: str | None) -> None:
         """A topic (channel None) or a channel was created."""
