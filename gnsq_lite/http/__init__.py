@@ -1,4 +1,4 @@
-"""HTTP clients of nsqd and nsqlookupd, plain and Youzan's: every endpoint, typed results, bounded calls.
+"""HTTP clients of nsqd and nsqlookupd, plain and Youzan's: typed results, bounded calls.
 
     with NsqdClient("127.0.0.1:4151") as nsqd:
         nsqd.create_topic("clicks")
@@ -10,9 +10,8 @@ Safe under gevent, monkey-patched or not: a server that does not answer stops no
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.lookupd import LookupdClient
 from gnsq_lite.http.nodes import LookupdInfo, LookupdNode, LookupdNodes, LookupResult, Node, TopicMeta
-from gnsq_lite.http.nsqd import NsqdClient
+from gnsq_lite.http.nsqd import NsqdClient, PublishTrace, StoredMessage
 from gnsq_lite.http.stats import ChannelStats, ClientStats, Latency, MemoryStats, NsqdInfo, NsqdStats, TopicStats
-from gnsq_lite.http.youzan_nsqd import PublishTrace, StoredMessage
 
 __all__ = [
     "ChannelStats",

@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP API: every endpoint of nsqlookupd 1.3.0, and those that Youzan's adds.
+"""nsqlookupd's HTTP API: what nsqlookupd 1.3.0 and Youzan's nsqlookupd offer to clients and administrators.
 
 Answers are taken bare or in the older wrapper ``{"status_code", "status_txt", "data"}`` (DISC-3).  A name that NSQ
 would refuse raises InvalidName before anything is sent.
@@ -11,9 +11,19 @@ from typing import Any, Literal
 from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, items, names
-from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, parse_lookup, parse_node
-from gnsq_lite.http.pprof import get_profile
-from gnsq_lite.http.youzan_lookupd import YouzanLookupdEndpoints
+from gnsq_lite.http.nodes import (
+    LookupdInfo,
+    LookupdNodes,
+    LookupResult,
+    Node,
+    TopicMeta,
+    parse_lookup,
+    parse_lookupds,
+    parse_meta,
+    parse_node,
+)
+from gnsq_lite.http.reply import Reply
+from gnsq_lite.http.youzan_admin import LOOKUPD_CALLS, call_admin
 from gnsq_lite.options import Address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
 
@@ -45,7 +55,7 @@ def _node_name(node: str | Address) -> str:
     return f"{announced or host}:{port}"
 
 
-class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
+class LookupdClient(HTTPClient):
     """The HTTP API of one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments."""
 
     default_port = 4161
@@ -102,14 +112,6 @@ class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
         reply = self.get("/nodes")
         return tuple(parse_node(reply.url, node) for node in items(reply.url, reply.json(), "producers", required=True))
 
-    def debug(self) -> Any:
-        """Return nsqlookupd's whole table of registrations (JSON)."""
-        return self.get_json("/debug")
-
-    def profile(self, name: str = "", *, seconds: float | None = None, debug: int | None = None) -> bytes:
-        """Return one of Go's profiles (see :mod:`gnsq_lite.http.pprof`); with ``debug=1`` or 2 as text."""
-        return get_profile(self, name, seconds, debug)
-
     # -- acts -----------------------------------------------------------------------------------------------------
 
     def create_topic(
@@ -122,15 +124,11 @@ class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
         ordered_multi: bool | None = None,
         multi_part: bool | None = None,
         disable_channel_auto_create: bool | None = None,
-        retention: int | None = None,
-        sync_disk: int | None = None,
-        suggest_load: int | None = None,
     ) -> None:
         """Register the topic; one that exists stays as it is.
 
         All but the name are for Youzan's nsqlookupd, which makes the topic's partitions on its nsqds and needs
         ``partition_num`` and ``replicator``; they can take publishes once ``lookup(access="w")`` lists them all.
-        ``retention`` is in days, ``sync_disk`` in messages.
         """
         check_topic(topic)
         params = {
@@ -141,9 +139,6 @@ class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
             "orderedmulti": ordered_multi,
             "multipart": multi_part,
             "disable_channel_auto_create": disable_channel_auto_create,
-            "retention": retention,
-            "syncdisk": sync_disk,
-            "suggestload": suggest_load,
         }
         self.post("/topic/create", params)
 
@@ -180,3 +175,22 @@ class LookupdClient(YouzanLookupdEndpoints, HTTPClient):
         check_topic(topic)
         check_channel(channel)
         self.post(f"/channel/{act}", {"topic": topic, "channel": channel})
+
+    # -- Youzan's nsqlookupd; a plain one answers HTTPStatusError 404 ------------------------------------------------
+
+    def list_lookupds(self) -> LookupdNodes:
+        """Return the cluster's nsqlookupds and their leader (YZ-1); an empty result where there is no cluster."""
+        reply = self.get("/listlookup")
+        return parse_lookupds(reply.url, reply.json())
+
+    def topics_meta(self) -> tuple[TopicMeta, ...]:
+        """Return how each topic is made; empty where there is no cluster."""
+        reply = self.get("/topics", {"metaInfo": True})
+        return tuple(parse_meta(reply.url, entry) for entry in items(reply.url, reply.json(), "meta_info"))
+
+    def youzan_admin(self, name: str, **parameters: Any) -> Reply:
+        """Make a call of :data:`~gnsq_lite.http.youzan_admin.LOOKUPD_CALLS`, such as ``move_partition``.
+
+        Raises OptionError, InvalidName, HTTPError.
+        """
+        return call_admin(self, LOOKUPD_CALLS, name, parameters)

@@ -1,4 +1,4 @@
-"""nsqd's HTTP API: every endpoint of nsqd 1.3.0, and those that Youzan's nsqd adds.
+"""nsqd's HTTP API: what nsqd 1.3.0 and Youzan's nsqd offer to clients and administrators.
 
 A name that nsqd would refuse raises InvalidName before anything is sent.  ``partition`` is for Youzan's nsqd; a plain
 one ignores it.  What else a call can raise is said in :class:`~gnsq_lite.http.client.HTTPClient`; a topic or channel
@@ -10,24 +10,68 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from gnsq_lite.errors import HTTPStatusError, OptionError
+from gnsq_lite.errors import BodyTypeError, InvalidBody, OptionError
 from gnsq_lite.http.client import HTTPClient
-from gnsq_lite.http.fields import fill
-from gnsq_lite.http.message_bodies import check_body, join_bodies, pack_bodies
-from gnsq_lite.http.pprof import get_profile
+from gnsq_lite.http.fields import fill, raw
+from gnsq_lite.http.reply import Reply
 from gnsq_lite.http.stats import NsqdInfo, NsqdStats, parse_stats
-from gnsq_lite.http.youzan_nsqd import YouzanNsqdEndpoints
+from gnsq_lite.http.youzan_admin import NSQD_CALLS, call_admin
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import DEFER
 from gnsq_lite.wire.names import check_channel, check_topic
 
-_OPTION = re.compile(r"[a-z0-9_]+")
+#: Bytes of an ext header at the most, for nsqd's sake: nsqd/message.go:436
+_MAX_HEADER_BYTES = 65535 - 29
+
+_OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1")
 
 
-class NsqdClient(YouzanNsqdEndpoints, HTTPClient):
+#: What Go's JSON escapes and Python's does not, or in fewer bytes: how many more there are.
+_LONGER = {"<": 5, ">": 5, "&": 5, "\u2028": 3, "\u2029": 3, "\\b": 4, "\\f": 4}
+_MARKED = re.compile(r"\\.|[<>&\u2028\u2029]")
+#: As long as a number may become where Go writes it.
+_NUMBER = "x" * 24
+
+
+def _bytes_at_nsqd(ext: str) -> int:
+    """Return how many bytes, at the most, nsqd makes of the JSON *ext*, which it reads and writes anew."""
+    read = json.loads(ext, parse_float=lambda _: _NUMBER, parse_int=lambda n: int(n) if len(n) < 22 else _NUMBER)
+    text = json.dumps(read, ensure_ascii=False, separators=(",", ":"))
+    longer = sum(_LONGER.get(found, 0) for found in _MARKED.findall(text))
+    return len(text.encode("utf-8", "surrogatepass")) + longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishTrace:
+    """Where a traced message is: answer of ``publish_trace``."""
+
+    id: int  # internal id
+    trace_id: int
+    queue_offset: int  # bytes into the partition's queue
+    rawsize: int  # bytes on disk
+    raw: Mapping[str, Any] = raw()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMessage:
+    """A message in a partition's queue.  ``body`` and ``ext`` are text: Youzan's nsqd sends them in JSON."""
+
+    id: int
+    trace_id: int = 0
+    body: str = ""
+    timestamp: int = 0  # nanoseconds since 1970
+    attempts: int = 0
+    offset: int = 0
+    queue_cnt_index: int = 0
+    ext: str = ""
+    raw: Mapping[str, Any] = raw()
+
+
+class NsqdClient(HTTPClient):
     """The HTTP API of one nsqd; see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments.
 
     The address is that of nsqd's ``--http-address`` (port 4151), or ``https://`` and its ``--https-address`` (4152).
@@ -57,35 +101,22 @@ class NsqdClient(YouzanNsqdEndpoints, HTTPClient):
         leader_only: bool | None = None,
     ) -> NsqdStats:
         """Return the statistics of all topics, or of one *topic* and *channel*; an unknown one is an empty result."""
-        params = self._stats_params(topic, channel, include_clients, include_mem)
-        reply = self.get("/stats", {**params, "format": "json", "partition": partition, "leaderOnly": leader_only})
-        return parse_stats(reply.url, reply.json())
-
-    def stats_text(
-        self,
-        topic: str | None = None,
-        channel: str | None = None,
-        *,
-        include_clients: bool = True,
-        include_mem: bool = True,
-    ) -> str:
-        """Return the statistics as the text that nsqd makes for people."""
-        return self.get("/stats", self._stats_params(topic, channel, include_clients, include_mem)).text()
-
-    def _stats_params(
-        self, topic: str | None, channel: str | None, include_clients: bool, include_mem: bool
-    ) -> dict[str, Any]:
         if topic is not None:
             check_topic(topic)
         if channel is not None:
             check_channel(channel)
-        return {
+        params = {
+            "format": "json",
             "topic": topic,
             "channel": channel,
             "include_clients": include_clients,
             "needClients": include_clients,  # the same, on Youzan's nsqd
             "include_mem": include_mem,
+            "partition": partition,
+            "leaderOnly": leader_only,
         }
+        reply = self.get("/stats", params)
+        return parse_stats(reply.url, reply.json())
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -98,24 +129,15 @@ class NsqdClient(YouzanNsqdEndpoints, HTTPClient):
         Raises HTTPTimeout or HTTPConnectionLost where nsqd may have the message; nothing was published for the others.
         """
         check_topic(topic)
-        check_body(body)
+        _check_body(body)
         check_number("defer", defer, *DEFER)
         defer_ms = math.ceil(defer * 1000) or None
         self.post("/pub", {"topic": topic, "partition": partition, "defer": defer_ms}, body)
 
-    def multipublish(
-        self, topic: str, bodies: Iterable[bytes], *, binary: bool = True, partition: int | None = None
-    ) -> None:
-        """Publish several messages, all or none of them.
-
-        Args:
-            binary: Whether lengths divide the messages; otherwise newlines do, and no message may hold one.
-
-        Raises as :meth:`publish`.
-        """
+    def multipublish(self, topic: str, bodies: Iterable[bytes], *, partition: int | None = None) -> None:
+        """Publish several messages, all or none of them.  Raises as :meth:`publish`."""
         check_topic(topic)
-        body = pack_bodies(bodies) if binary else join_bodies(bodies)
-        self.post("/mpub", {"topic": topic, "partition": partition, "binary": True if binary else None}, body)
+        self.post("/mpub", {"topic": topic, "partition": partition, "binary": True}, _packed(bodies))
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -165,54 +187,80 @@ class NsqdClient(YouzanNsqdEndpoints, HTTPClient):
         """Resume what :meth:`pause_channel` stopped."""
         self._channel("unpause", topic, channel, partition)
 
-    # -- configuration and debugging ------------------------------------------------------------------------------
+    def _channel(self, act: str, topic: str, channel: str, partition: int | None, body: bytes = b"") -> None:
+        check_topic(topic)
+        check_channel(channel)
+        self.post(f"/channel/{act}", {"topic": topic, "partition": partition, "channel": channel}, body)
 
-    def get_config(self, option: str) -> Any:
-        """Return the value of an option of nsqd, named as in its configuration file; durations are nanoseconds."""
-        return _config_value(self.get(_config_path(option)).body)
+    # -- Youzan's nsqd; a plain one answers HTTPStatusError 404 ---------------------------------------------------
 
-    def set_config(self, option: str, value: object) -> Any:
-        """Change an option at run time and return its new value.
+    def publish_ext(
+        self, topic: str, body: bytes, *, headers: Mapping[str, Any], partition: int | None = None
+    ) -> PublishTrace | None:
+        """Publish one message with JSON *headers* to an ext topic.
 
-        nsqd 1.3.0 takes ``nsqlookupd_tcp_addresses`` (a sequence) and ``log_level`` (a word).
+        Returns where nsqd keeps it if *headers* hold a ``##trace_id`` (a decimal string), else None.
+
+        Raises OptionError for more than 65506 bytes of JSON, as nsqd writes it: nsqd would die of them.
         """
-        body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
-        return _config_value(self.call("PUT", _config_path(option), body=body).body)
+        check_topic(topic)
+        _check_body(body)
+        ext = json.dumps(dict(headers), ensure_ascii=True, separators=(",", ":"))
+        size = _bytes_at_nsqd(ext)
+        if size > _MAX_HEADER_BYTES:
+            raise OptionError("headers", f"<{size} bytes of JSON>", f"must be at most {_MAX_HEADER_BYTES} bytes")
+        # nsqd unquotes this parameter twice: nsqdserver/http.go internalPUB
+        quoted = ext.replace("%", "%25").replace("+", "%2B")
+        reply = self.post("/pub_ext", {"topic": topic, "partition": partition, "ext": quoted}, body)
+        return fill(reply.url, PublishTrace, reply.json()) if reply.body.startswith(b"{") else None
 
-    def free_memory(self) -> None:
-        """Have nsqd give memory back to the operating system."""
-        self._unanswered("POST", "/debug/freememory")
+    def get_message(
+        self,
+        topic: str,
+        position: int,
+        *,
+        search: Literal["id", "count", "virtual_offset"] = "id",
+        partition: int | None = None,
+    ) -> StoredMessage:
+        """Return a message out of a partition's queue, by its id, its number or its offset in bytes."""
+        check_topic(topic)
+        params = {"topic": topic, "partition": partition, "search_mode": search, "search_pos": position}
+        reply = self.get("/message/get", {**params, "needext": True})
+        return fill(reply.url, StoredMessage, reply.json())
 
-    def set_block_rate(self, rate: int) -> None:
-        """Set how many nanoseconds of blocking make one sample of the ``block`` profile; 0 turns it off."""
-        self._unanswered("PUT", "/debug/setblockrate", {"rate": rate})
-
-    def _unanswered(self, method: str, path: str, params: dict[str, Any] | None = None) -> None:
-        try:
-            self.call(method, path, params)
-        except HTTPStatusError as error:
-            # nsqd 1.3.0 does the work, then panics over the empty answer: nsqd/http.go freeMemory, PlainText
-            if (error.status, error.text) != (500, "INTERNAL_ERROR"):
-                raise
-
-    def profile(self, name: str = "", *, seconds: float | None = None, debug: int | None = None) -> bytes:
-        """Return one of Go's profiles (see :mod:`gnsq_lite.http.pprof`); with ``debug=1`` or 2 as text.
+    def set_channel_offset(self, topic: str, channel: str, offset: str, *, partition: int | None = None) -> None:
+        """Move the channel to another place in the partition.
 
         Args:
-            seconds: How long the profile ``profile`` collects (Go's default: 30); less than ``http_timeout``.
+            offset: ``virtual_queue:<bytes>``, ``timestamp:<unix seconds>``, ``msgcount:<n>`` or ``special:-1`` (end).
         """
-        return get_profile(self, name, seconds, debug)
+        if not isinstance(offset, str) or not _OFFSET.fullmatch(offset):
+            raise OptionError("offset", offset, "must be virtual_queue:N, timestamp:N, msgcount:N or special:-1")
+        self._channel("setoffset", topic, channel, partition, offset.encode())
+
+    def youzan_admin(self, name: str, **parameters: Any) -> Reply:
+        """Make a call of :data:`~gnsq_lite.http.youzan_admin.NSQD_CALLS`, such as ``skip_channel``.
+
+        Raises OptionError, InvalidName, HTTPError.
+        """
+        return call_admin(self, NSQD_CALLS, name, parameters)
 
 
-def _config_path(option: str) -> str:
-    if not isinstance(option, str) or not _OPTION.fullmatch(option):
-        raise OptionError("option", option, "must be the name of an option, as in nsqd's configuration file")
-    return f"/config/{option}"
+def _check_body(body: object) -> None:
+    """Raise BodyTypeError for what is not bytes, InvalidBody for an empty body (WIRE-8)."""
+    if not isinstance(body, bytes):
+        raise BodyTypeError(type(body).__name__)
+    if not body:
+        raise InvalidBody("a message body must not be empty")
 
 
-def _config_value(body: bytes) -> Any:
-    text = body.decode("utf-8", "backslashreplace")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text  # nsqd sends strings bare
+def _packed(bodies: Iterable[bytes]) -> bytes:
+    """Return a batch as /mpub?binary=true has it: the count, then each message behind its length (WIRE-8)."""
+    if isinstance(bodies, (bytes, str)):
+        raise BodyTypeError(f"{type(bodies).__name__}; a sequence of bytes is expected")
+    messages = tuple(bodies)
+    for body in messages:
+        _check_body(body)
+    if not messages:
+        raise InvalidBody("a batch must hold at least one message")
+    return len(messages).to_bytes(4, "big") + b"".join(len(body).to_bytes(4, "big") + body for body in messages)

@@ -19,9 +19,6 @@ from tests.conftest import Connect
 from tests.rawclient import RawClient, sized
 from tests.servers import Cluster, EmbeddedCluster, RealCluster, ServerHandle
 
-#: The embedded nsqd does not have the endpoint.
-only_nsqd = pytest.mark.parametrize("server_kind", [pytest.param("nsqd", marks=pytest.mark.nsqd)], indirect=True)
-
 
 @pytest.fixture
 def nsqd(broker: ServerHandle) -> Iterator[NsqdClient]:
@@ -69,7 +66,7 @@ def test_what_is_published_is_delivered_and_counted(
     nsqd.create_channel(topic, "c")
     nsqd.publish(topic, b"one \x00\xff")
     nsqd.multipublish(topic, [b"two\n", b"three"])
-    nsqd.multipublish(topic, [b"four", b"five"], binary=False)
+    nsqd.multipublish(topic, [b"four", b"five"])
     nsqd.publish(topic, b"later", defer=0.0004)
     channel = wait_for(
         lambda: (found := nsqd.stats(topic, "c").channel(topic, "c")) and found.message_count == 6 and found
@@ -134,7 +131,7 @@ def test_what_does_not_exist_is_a_404_and_what_is_too_large_a_413(nsqd: NsqdClie
     for act2 in (nsqd.empty_channel, nsqd.delete_channel, nsqd.pause_channel, nsqd.unpause_channel):
         refused(404, "CHANNEL_NOT_FOUND", act2, topic, "c")
     refused(413, "MSG_TOO_BIG", nsqd.publish, topic, b"x" * (1024 * 1024 + 1))
-    refused(413, "MSG_TOO_BIG", nsqd.multipublish, topic, [b"x" * (1024 * 1024 + 1)], binary=False)
+    refused(413, "BAD_MESSAGE", nsqd.multipublish, topic, [b"x" * (1024 * 1024 + 1)])
     assert nsqd.ping() == "OK"
 
 
@@ -145,40 +142,11 @@ def test_ephemeral_names_survive_the_url(nsqd: NsqdClient, topic: str) -> None:
     assert nsqd.stats(name).channel(name, "c#ephemeral") is not None
 
 
-@only_nsqd
-def test_stats_as_text(nsqd: NsqdClient, topic: str) -> None:
-    nsqd.create_topic(topic)
-    assert f"[{topic}" in nsqd.stats_text()
-    assert "Health: OK" in nsqd.stats_text(include_mem=False)
-
-
 def test_stats_with_and_without_memory(nsqd: NsqdClient) -> None:
     stats = nsqd.stats()
     assert (stats.health, stats.version) == ("OK", "1.3.0")
     assert stats.memory is not None
     assert nsqd.stats(include_mem=False).memory is None
-
-
-@only_nsqd
-def test_configuration_is_read_and_changed(nsqd: NsqdClient) -> None:
-    assert nsqd.get_config("nsqlookupd_tcp_addresses") == []
-    assert nsqd.set_config("nsqlookupd_tcp_addresses", ["127.0.0.1:9"]) == ["127.0.0.1:9"]
-    assert nsqd.get_config("nsqlookupd_tcp_addresses") == ["127.0.0.1:9"]
-    nsqd.set_config("nsqlookupd_tcp_addresses", [])
-    nsqd.set_config("log_level", "warn")
-    refused(400, "INVALID_VALUE", nsqd.set_config, "log_level", "shouting")
-    refused(400, "INVALID_OPTION", nsqd.get_config, "no_such_option")
-
-
-@only_nsqd
-def test_debugging_endpoints_answer(nsqd: NsqdClient) -> None:
-    nsqd.free_memory()
-    nsqd.set_block_rate(0)
-    assert nsqd.profile("goroutine", debug=1).startswith(b"goroutine profile")
-    with pytest.raises(errors.OptionError, match="must be '', 'cmdline', 'symbol'"):
-        nsqd.profile("../../etc/passwd")
-    with pytest.raises(errors.OptionError, match="less than http_timeout"):
-        nsqd.profile("profile")
 
 
 # -- nsqlookupd -------------------------------------------------------------------------------------------------------
@@ -202,7 +170,6 @@ def test_lookup_names_the_nsqds_of_a_topic(cluster: Cluster, lookupd: LookupdCli
     assert lookupd.channels(topic) == ("c",)
     (listed,) = lookupd.nodes()
     assert (listed.topics, listed.tombstones, listed.version) == ((topic,), {topic: False}, "1.3.0")
-    assert f"topic:{topic}:" in lookupd.debug()
 
 
 @pytest.mark.rule("DISC-5")

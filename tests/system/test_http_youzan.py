@@ -164,10 +164,10 @@ def test_a_leader_can_be_moved(lookupd: LookupdClient) -> None:
     target = next(n for n in lookupd.nodes() if n.tcp_port != leaders[0].tcp_port)
     to = until(lambda: _distributed_id(lookupd, target))
     move = {"move_from": source, "move_to": to, "move_leader": True}
-    until(lambda: lookupd.move_partition(name, 0, **move) is None)
+    until(lambda: lookupd.youzan_admin("move_partition", topic=name, partition=0, **move))
     until(lambda: target.tcp_port in {node.tcp_port for node in lookupd.lookup(name, access="w").partitions.values()})
     with pytest.raises(errors.HTTPStatusError):
-        lookupd.move_partition("no_such_topic", 0, **move)
+        lookupd.youzan_admin("move_partition", topic="no_such_topic", partition=0, **move)
 
 
 def _distributed_id(lookupd: LookupdClient, node: Node) -> str | None:
@@ -184,17 +184,15 @@ def test_a_traced_message_can_be_read_back_and_finished(real: LookupdClient) -> 
     name, leaders = make(real, 1)
     with at(leaders[0]) as nsqd:
         nsqd.create_channel(name, "c", partition=0)
-        trace = nsqd.publish_trace(name, b"traced", trace_id=123, partition=0)
-        assert (trace.trace_id, trace.rawsize > 6) == (123, True)
-        message = until(lambda: nsqd.get_message(name, trace.id))
-        assert (message.id, message.trace_id, message.body) == (trace.id, 123, "traced")
+        trace = nsqd.post("/pubtrace", {"topic": name, "trace_id": 123, "partition": 0}, b"traced").json()
+        message = until(lambda: nsqd.get_message(name, trace["id"]))
+        assert (message.id, message.trace_id, message.body) == (trace["id"], 123, "traced")
         first = nsqd.get_message(name, 1, search="count", partition=0)
         assert first.body == "traced"
-        assert nsqd.message_stats(name, "c", partition=0)
-        assert nsqd.message_history(name, partition=0)
+        assert nsqd.youzan_admin("message_stats", topic=name, channel="c", partition=0).text()
+        assert nsqd.youzan_admin("message_history", topic=name, partition=0).json()
         nsqd.multipublish(name, [b"a", b"b"], partition=0)
-        nsqd.multipublish(name, [b"a", b"b"], partition=0, binary=False)
-        assert until(lambda: nsqd.stats(name).topics[0].message_count == 5)
+        assert until(lambda: nsqd.stats(name).topics[0].message_count == 3)
 
 
 @pytest.mark.youzan
@@ -223,22 +221,26 @@ def test_every_act_on_a_channel_is_taken(real: LookupdClient) -> None:
         nsqd.publish(name, b"x", **here)
         nsqd.pause_channel(name, "c", **here)
         nsqd.unpause_channel(name, "c", **here)
-        nsqd.skip_channel(name, "c", **here)
+
+        def act(call: str, **more: Any) -> None:
+            nsqd.youzan_admin(call, topic=name, channel="c", **more)
+
+        act("skip_channel", **here)
         assert nsqd.stats(name).channel(name, "c").skipped is True  # type: ignore[union-attr]
-        nsqd.unskip_channel(name, "c", **here)
-        nsqd.skip_zan_test(name, "c", **here)
-        nsqd.skip_zan_test(name, "c", skip=False, **here)
-        nsqd.set_channel_order(name, "c", True, **here)
-        nsqd.set_channel_order(name, "c", False, **here)
-        nsqd.limit_channel_clients(name, "c", ready=1, client_prefix="10.", **here)
-        nsqd.limit_channel_rate(name, "c", 1000, **here)
-        nsqd.fix_channel_confirmed(name, "c", **here)
-        nsqd.finish_memory_delayed(name, "c", **here)
-        nsqd.empty_delayed(name, "c", **here)
-        nsqd.requeue_delayed(name, "c", **here)
+        act("unskip_channel", **here)
+        act("skip_zan_test", **here)
+        act("unskip_zan_test", **here)
+        act("set_channel_order", order=True, **here)
+        act("set_channel_order", order=False, **here)
+        act("limit_channel_clients", ready=1, client_prefix="10.", **here)
+        act("limit_channel_rate", ratekilobytes=1000, **here)
+        act("fix_channel_confirmed", **here)
+        act("finish_memory_delayed", **here)
+        act("empty_delayed", **here)
+        act("requeue_delayed", **here)
         nsqd.empty_channel(name, "c", **here)
-        nsqd.trace_messages(name, "c")
-        nsqd.trace_messages(name, "c", enable=False)
+        act("enable_trace")
+        act("disable_trace")
         nsqd.delete_channel(name, "c", **here)
 
 
@@ -246,24 +248,20 @@ def test_every_act_on_a_channel_is_taken(real: LookupdClient) -> None:
 def test_the_nodes_and_the_cluster_tell_of_themselves(real: LookupdClient) -> None:
     name, leaders = make(real, 1)
     with at(leaders[0]) as nsqd:
-        assert nsqd.server_stats()["health"] == "OK"
-        assert nsqd.coordinator_stats(name, partition=0)
-        assert "go_goroutines" in nsqd.metrics()
-        nsqd.clean_unused(name, dry_run=True)
-        nsqd.clean_old_data(name, partition=0)
-        nsqd.fix_topic_data(name, partition=0)
-        nsqd.set_log_level(2)
-        assert name in nsqd.stats_text(name)
-        nsqd.free_memory()
-        nsqd.set_block_rate(0)
-        nsqd.disable_write("")
-    assert "stable" in real.cluster_stats()
-    real.disable_write("")
-    real.set_log_level(2)
-    real.update_topic_meta(name, upgrade_ext=True)
+        assert nsqd.youzan_admin("server_stats").json()["health"] == "OK"
+        assert nsqd.youzan_admin("coordinator_stats", topic=name, partition=0).json()
+        assert "go_goroutines" in nsqd.youzan_admin("metrics").text()
+        nsqd.youzan_admin("clean_unused", topic=name, checkall=False, dryrun=True)
+        nsqd.youzan_admin("clean_old_data", topic=name, partition=0)
+        nsqd.youzan_admin("fix_topic_data", topic=name, partition=0, checkcorrupt=False)
+        nsqd.youzan_admin("set_log_level", loglevel=2)
+        nsqd.youzan_admin("disable_write", type="")
+    assert "stable" in real.youzan_admin("cluster_stats").json()
+    real.youzan_admin("disable_write", type="")
+    real.youzan_admin("set_log_level", loglevel=2)
+    real.youzan_admin("update_topic_meta", topic=name, upgradeext=True)
     until(lambda: real.lookup(name, metainfo=True).meta.extend_support)  # type: ignore[union-attr]
-    real.balance_top_topics(False)
-    assert real.debug()
+    real.youzan_admin("balance_top_topics", enable=False)
     assert real.channels(name) == ()
 
 
@@ -271,7 +269,7 @@ def test_the_nodes_and_the_cluster_tell_of_themselves(real: LookupdClient) -> No
 def test_a_topic_can_grow_and_be_deleted(real: LookupdClient) -> None:
     name, _ = make(real, 1)
     try:
-        real.expand_partitions(name, 2)
+        real.youzan_admin("expand_partitions", topic=name, partition_num=2)
     except errors.HTTPStatusError as refusal:
         if refusal.text != "the cluster is unstable":  # it may be so for minutes; it was asked the right thing
             raise

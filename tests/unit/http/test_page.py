@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gnsq_lite import errors
 from gnsq_lite.http import HTTPClient, LookupdClient, NsqdClient
+from gnsq_lite.http.youzan_admin import LOOKUPD_CALLS, NSQD_CALLS
 from gnsq_lite.options import HTTPOptions, LookupOptions
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http.rst").read_text(encoding="utf-8")
@@ -19,8 +20,18 @@ def public(cls: type) -> set[str]:
 
 def test_every_method_is_listed_and_every_listed_method_exists() -> None:
     methods = (public(NsqdClient) | public(LookupdClient)) - public(HTTPClient)
-    listed = set(re.findall(r"``(\w+)``", PAGE.partition("Every method")[2]))
-    assert listed == methods
+    section = PAGE.partition("Every method")[2].partition("Youzan's administration calls")[0]
+    assert set(re.findall(r"``(\w+)``", section)) == methods
+
+
+def test_every_administration_call_is_listed_with_its_parameters() -> None:
+    section = PAGE.partition("Youzan's administration calls\n---")[2]
+    for title, calls in (("of nsqd ", NSQD_CALLS), ("of nsqlookupd ", LOOKUPD_CALLS)):
+        rows = re.findall(r"(?m)^``(\w+)`` +(.*)$", section.partition(title)[2].partition("\n\n")[0])
+        assert {name: parameters.strip("\\") for name, parameters in rows} == {
+            name: " ".join([*call.required.split(), *(f"[{each}]" for each in call.optional.split())])
+            for name, call in calls.items()
+        }
 
 
 def test_every_error_is_listed() -> None:

@@ -12,7 +12,6 @@ import pytest
 from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.http.client import HTTPClient
-from gnsq_lite.http.message_bodies import join_bodies, pack_bodies
 from gnsq_lite.http.reply import Reply
 
 URL = "http://server"
@@ -53,7 +52,6 @@ NSQD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str,
     ("publish", ("t", b"x"), {"defer": 0.0001}, "POST", "/pub", {"topic": "t", "defer": "1"}),
     ("publish", ("t", b"x"), {"defer": 1.5}, "POST", "/pub", {"topic": "t", "defer": "1500"}),
     ("multipublish", ("t", [b"x"]), {"partition": 1}, "POST", "/mpub", {**P, "binary": "true"}),
-    ("multipublish", ("t", [b"x"]), {"binary": False}, "POST", "/mpub", {"topic": "t"}),
     ("create_topic", ("t#ephemeral",), {}, "POST", "/topic/create", {"topic": "t#ephemeral"}),
     ("delete_topic", ("t",), {}, "POST", "/topic/delete", {"topic": "t"}),
     ("create_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/create", PC),
@@ -61,61 +59,20 @@ NSQD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str,
     ("pause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/pause", PC),
     ("unpause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unpause", PC),
     ("empty_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/empty", PC),
-    ("skip_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/skip", PC),
-    ("unskip_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unskip", PC),
-    ("skip_zan_test", ("t", "c"), {"partition": 1}, "POST", "/channel/skipZanTest", PC),
-    ("skip_zan_test", ("t", "c"), {"skip": False}, "POST", "/channel/unskipZanTest", {"topic": "t", "channel": "c"}),
     ("set_channel_offset", ("t", "c", "timestamp:5"), {"partition": 1}, "POST", "/channel/setoffset", PC),
-    ("set_channel_order", ("t", "c", False), {"partition": 1}, "POST", "/channel/setorder", {**PC, "order": "false"}),
-    (
-        "limit_channel_clients",
-        ("t", "c"),
-        {"ready": 3, "client_prefix": "10.", "partition": 1},
-        "POST",
-        "/channel/setclientlimit",
-        {**PC, "ready": "3", "client_prefix": "10."},
+    *(
+        ("youzan_admin", (name,), given, method, path, {**given, **sent})
+        for name, given, method, path, sent in [
+            ("skip_channel", PC, "POST", "/channel/skip", {}),
+            ("skip_channel", {"topic": "t", "channel": "c"}, "POST", "/channel/skip", {}),
+            ("set_channel_order", {**PC, "order": False}, "POST", "/channel/setorder", {"order": "false"}),
+            ("limit_channel_rate", {**PC, "ratekilobytes": 9}, "POST", "/channel/ratelimit", {"ratekilobytes": "9"}),
+            ("disable_write", {"type": ""}, "POST", "/disable/write", {}),
+            ("enable_delayed_queue", {"enable": True}, "PUT", "/delayqueue/enable", {"enable": "true"}),
+            ("message_history", P, "GET", "/message/historystats", {}),
+            ("metrics", {}, "GET", "/metric", {}),
+        ]
     ),
-    ("limit_channel_rate", ("t", "c", 9), {"partition": 1}, "POST", "/channel/ratelimit", {**PC, "ratekilobytes": "9"}),
-    ("fix_channel_confirmed", ("t", "c"), {"partition": 1}, "POST", "/channel/fixconfirmed", PC),
-    ("finish_memory_delayed", ("t", "c"), {"partition": 1}, "POST", "/channel/finishmemdelayed", PC),
-    ("empty_delayed", ("t", "c"), {"partition": 1}, "POST", "/channel/emptydelayed", PC),
-    ("requeue_delayed", ("t", "c"), {"partition": 1}, "POST", "/channel/requeuedelayed", PC),
-    ("finish_message", ("t", "c", 7), {"partition": 1}, "POST", "/message/finish", {**PC, "msgid": "7"}),
-    ("message_stats", ("t", "c"), {"partition": 1}, "GET", "/message/stats", PC),
-    ("message_history", ("t",), {"partition": 1}, "GET", "/message/historystats", P),
-    ("trace_messages", ("t",), {}, "POST", "/message/trace/enable", {"topic": "t"}),
-    (
-        "trace_messages",
-        ("t", "c"),
-        {"enable": False},
-        "POST",
-        "/message/trace/disable",
-        {"topic": "t", "channel": "c"},
-    ),
-    ("clean_old_data", ("t",), {"partition": 1}, "POST", "/topic/greedyclean", P),
-    ("clean_unused", (), {}, "POST", "/topic/cleanunused", {"checkall": "true", "dryrun": "true"}),
-    (
-        "clean_unused",
-        ("t",),
-        {"dry_run": False},
-        "POST",
-        "/topic/cleanunused",
-        {"topic": "t", "checkall": "false", "dryrun": "false"},
-    ),
-    ("fix_topic_data", ("t",), {"partition": 1}, "POST", "/topic/fixdata", {**P, "checkcorrupt": "false"}),
-    ("disable_write", (), {}, "POST", "/disable/write", {"type": "all"}),
-    ("disable_write", ("",), {}, "POST", "/disable/write", {"type": ""}),
-    ("set_log_level", (4,), {}, "POST", "/loglevel/set", {"loglevel": "4"}),
-    ("enable_delayed_queue", (), {}, "PUT", "/delayqueue/enable", {"enable": "true"}),
-    ("enable_file_meta_writer", (False,), {}, "PUT", "/filemeta_writer/enable", {"state": "false"}),
-    ("backup_delayed_queue", ("t",), {"partition": 1}, "GET", "/delayqueue/backupto", P),
-    ("coordinator_stats", ("t",), {"partition": 1}, "GET", "/coordinator/stats", P),
-    ("server_stats", (), {}, "GET", "/serverstats", {}),
-    ("metrics", (), {}, "GET", "/metric", {}),
-    ("get_config", ("log_level",), {}, "GET", "/config/log_level", {}),
-    ("set_config", ("log_level", "info"), {}, "PUT", "/config/log_level", {}),
-    ("set_block_rate", (5,), {}, "PUT", "/debug/setblockrate", {"rate": "5"}),
-    ("profile", ("profile",), {"seconds": 2.5}, "GET", "/debug/pprof/profile", {"seconds": "3"}),
 ]
 
 LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, str]]] = [
@@ -130,9 +87,6 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
             "ordered_multi": True,
             "multi_part": False,
             "disable_channel_auto_create": True,
-            "retention": 3,
-            "sync_disk": 4,
-            "suggest_load": 5,
         },
         "POST",
         "/topic/create",
@@ -144,9 +98,6 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
             "orderedmulti": "true",
             "multipart": "false",
             "disable_channel_auto_create": "true",
-            "retention": "3",
-            "syncdisk": "4",
-            "suggestload": "5",
         },
     ),
     (
@@ -169,30 +120,15 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
         {"topic": "t", "node": "host:4151", "restore": "true"},
     ),
     (
-        "move_partition",
-        ("t", 1),
-        {"move_from": "a:1", "move_to": "b:2", "move_leader": True},
+        "youzan_admin",
+        ("move_partition",),
+        {**P, "move_from": "a:1", "move_to": "b:2", "move_leader": True},
         "POST",
         "/topic/partition/move",
         {**P, "move_leader": "true", "move_from": "a:1", "move_to": "b:2"},
     ),
-    ("expand_partitions", ("t", 4), {}, "POST", "/topic/partition/expand", {"topic": "t", "partition_num": "4"}),
-    (
-        "update_topic_meta",
-        ("t",),
-        {"upgrade_ext": True},
-        "POST",
-        "/topic/meta/update",
-        {"topic": "t", "upgradeext": "true"},
-    ),
-    ("disable_write", ("ordered",), {}, "POST", "/disable/write", {"type": "ordered"}),
-    ("set_log_level", (1,), {}, "POST", "/loglevel/set", {"loglevel": "1"}),
-    ("cluster_stats", (), {}, "GET", "/cluster/stats", {}),
-    ("remove_node", ("a:1:2:3",), {}, "POST", "/cluster/node/remove", {"remove_node": "a:1:2:3"}),
-    ("begin_upgrade", (), {}, "POST", "/cluster/upgrade/begin", {}),
-    ("end_upgrade", (), {}, "POST", "/cluster/upgrade/done", {}),
-    ("tombstone_lookupd", ("x",), {}, "POST", "/cluster/lookupd/tombstone", {"node": "x"}),
-    ("balance_top_topics", (True,), {}, "POST", "/cluster/balance/topn", {"enable": "true"}),
+    ("youzan_admin", ("cluster_stats",), {}, "GET", "/cluster/stats", {}),
+    ("youzan_admin", ("tombstone_lookupd",), {"node": "x"}, "POST", "/cluster/lookupd/tombstone", {"node": "x"}),
 ]
 
 
@@ -241,16 +177,6 @@ def test_a_path_in_front_of_the_endpoints_is_kept() -> None:
     assert recorder.requests[0].path == "/nsq/one/ping"
 
 
-def test_a_traced_publish_returns_where_the_message_is() -> None:
-    answer = {"status": "OK", "id": 57, "trace_id": "123", "queue_offset": 2587, "rawsize": 33}
-    recorder = Recorder(answer)
-    trace = recorder.on(NsqdClient(URL)).publish_trace("t", b"x", trace_id=123, partition=1)
-    assert (trace.id, trace.trace_id, trace.queue_offset, trace.rawsize) == (57, 123, 2587, 33)
-    assert recorder.requests[0].params == {**P, "trace_id": "123"}
-    with pytest.raises(errors.OptionError, match="trace_id"):
-        NsqdClient(URL).publish_trace("t", b"x", trace_id=1 << 64)
-
-
 def test_ext_headers_survive_being_unquoted_twice() -> None:
     recorder = Recorder(b"OK")
     headers = {"k": "100% a+b ü & ?", "n": 1}
@@ -283,7 +209,7 @@ def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
         lambda: nsqd.create_channel("t", name),
         lambda: nsqd.stats(name),
         lambda: nsqd.stats("t", name),
-        lambda: nsqd.publish_trace(name, b"x", trace_id=1),
+        lambda: nsqd.youzan_admin("skip_channel", topic="t", channel=name),
         lambda: nsqd.publish_ext(name, b"x", headers={}),
         lambda: nsqd.get_message(name, 1),
         lambda: nsqd.set_channel_offset("t", name, "special:-1"),
@@ -293,7 +219,7 @@ def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
         lambda: lookupd.delete_topic(name),
         lambda: lookupd.create_channel("t", name),
         lambda: lookupd.tombstone_topic(name, "h:1"),
-        lambda: lookupd.move_partition(name, 0, move_from="a", move_to="b", move_leader=True),
+        lambda: lookupd.youzan_admin("expand_partitions", topic=name, partition_num=2),
     ):
         with pytest.raises(errors.InvalidName):
             call()
@@ -306,7 +232,6 @@ def test_a_bad_body_is_refused_before_anything_is_sent() -> None:
     client = recorder.on(NsqdClient(URL))
     for publish in (
         client.publish,
-        lambda t, b: client.publish_trace(t, b, trace_id=1),
         lambda t, b: client.publish_ext(t, b, headers={}),
         lambda t, b: client.multipublish(t, [b]),
     ):
@@ -317,8 +242,6 @@ def test_a_bad_body_is_refused_before_anything_is_sent() -> None:
     for bodies in ([], b"bytes", "text"):
         with pytest.raises((errors.InvalidBody, errors.BodyTypeError)):
             client.multipublish("t", bodies)
-    with pytest.raises(errors.InvalidBody, match="holds a newline"):
-        client.multipublish("t", [b"a\nb"], binary=False)
     for defer in (-0.001, float("nan"), float("inf")):
         with pytest.raises(errors.OptionError, match="defer"):
             client.publish("t", b"x", defer=defer)
@@ -326,27 +249,34 @@ def test_a_bad_body_is_refused_before_anything_is_sent() -> None:
 
 
 def test_a_batch_is_packed_as_mpub_has_it() -> None:
-    assert pack_bodies([b"ab", b"\n"]) == bytes.fromhex("00000002 00000002 6162 00000001 0a")
-    assert join_bodies(iter([b"ab", b"c"])) == b"ab\nc"
+    recorder = Recorder(b"OK")
+    recorder.on(NsqdClient(URL)).multipublish("t", iter([b"ab", b"\n"]))
+    assert recorder.requests[0].body == bytes.fromhex("00000002 00000002 6162 00000001 0a")
 
 
-def test_offsets_and_options_are_checked() -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters", "why"),
+    [
+        ("skip_chanel", {"topic": "t", "channel": "c"}, "'skip_channel'"),
+        ("skip_channel", {"topic": "t"}, "channel=None: is required by skip_channel"),
+        ("skip_channel", {"topic": "t", "channel": "c", "chanel": "c"}, "takes topic channel; optional: partition"),
+        ("metrics", {"topic": "t"}, "takes none; optional: none"),
+    ],
+)
+def test_an_unknown_admin_call_and_a_wrong_parameter_are_refused(name: str, parameters: Any, why: str) -> None:
+    recorder = Recorder()
+    with pytest.raises(errors.OptionError, match=why):
+        recorder.on(NsqdClient(URL)).youzan_admin(name, **parameters)
+    assert recorder.requests == []
+
+
+def test_offsets_are_checked() -> None:
     client = Recorder().on(NsqdClient(URL))
     for good in ("virtual_queue:0", "timestamp:1700000000", "msgcount:2", "special:-1"):
         client.set_channel_offset("t", "c", good)
     for bad in ("", "special:1", "msgcount:-1", "timestamp:5\n", "count:1", b"special:-1"):
         with pytest.raises(errors.OptionError, match="offset"):
             client.set_channel_offset("t", "c", bad)
-    for name in ("", "a/b", "../ping", "A", None):
-        with pytest.raises(errors.OptionError, match="option"):
-            client.get_config(name)
-    with pytest.raises(errors.OptionError, match="kind"):
-        client.disable_write("some")
-
-
-def test_a_configuration_value_is_json_or_a_bare_string() -> None:
-    assert Recorder(b'["a"]').on(NsqdClient(URL)).get_config("x") == ["a"]
-    assert Recorder(b"/data/nsq").on(NsqdClient(URL)).get_config("data_path") == "/data/nsq"
 
 
 @pytest.mark.rule("YZ-15")
