@@ -74,7 +74,9 @@ class Connection:
         self._is_tls = self._in_handshake = True
         try:
             with gevent.Timeout(_HANDSHAKE_TIMEOUT, OSError("no TLS handshake in time")):
-                self._sock = context.wrap_socket(self._sock, server_side=True)
+                # wrap_socket() takes the descriptor; from then on only the TLS socket can be reset or closed.
+                self._sock = sock = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+                sock.do_handshake()
         except BaseException:
             self.drop()
             raise
