@@ -86,13 +86,10 @@ class PerhapsTraced(WriterArguments, total=False):
     trace: bool
 
 
-class _AnyDialect(WriterArguments, total=False):
-    dialect: DialectName | Dialect
-
-
-class Traced(_AnyDialect):
+class Traced(WriterArguments):
     """Of one whose publishes return receipts."""
 
+    dialect: Literal["youzan"]
     trace: Literal[True]
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, printable
+from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, WrongDialectError, printable
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
 from gnsq_lite.policy import sequence as order
@@ -25,8 +24,8 @@ from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
 
-#: Where an nsqlookupd says what it is.
-INFO = "/info"
+#: In the version of every nsqd of Youzan's kind, and of no other.
+VERSION_MARK = "-HA."
 
 #: Makes of (topic, body, headers) the body and the headers that are sent.
 Packer: TypeAlias = Callable[[str, bytes, "Mapping[str, Any] | None"], "tuple[bytes, Mapping[str, Any] | None]"]
@@ -134,10 +133,6 @@ class Dialect(Protocol):
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Return what the decoded JSON says, its ``data`` wrapper removed.  Raises HTTPResponseError."""
 
-    def fuller_path(self, topic: str, role: Role, data: Any) -> str | None:
-        """Return what an nsqlookupd that answered *data* is to be asked for instead; None: it told all it can."""
-        return None
-
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the endpoints to read of *nsqds*, which are given and not looked up."""
         return nsqds
@@ -154,11 +149,16 @@ class Dialect(Protocol):
         """Return the HTTP addresses that an answer to that names.  Raises HTTPResponseError."""
         return ()
 
-    # -- consuming
+    # -- connecting
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
         """Return further keys for IDENTIFY."""
         return {}
 
+    def check_server(self, version: str, address: str) -> None:
+        """Raise WrongDialectError if the nsqd at *address* has a *version* that speaks another dialect (YZ-14)."""
+        return
+
+    # -- consuming
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
         """Return the commands to try in turn: the next one where nsqd calls one an invalid command."""
 
@@ -183,30 +183,9 @@ class Dialect(Protocol):
         return None
 
     # -- publishing
-    @property
-    def is_undecided(self) -> bool:
-        """Whether nothing can be published before each nsqlookupd has said what it is, or failed (YZ-14)."""
-        return False
-
-    def decide(self, said: Mapping[str, Lookup]) -> None:
-        """Take what each nsqlookupd of a Writer said last, by its address (YZ-14)."""
-        return
-
     def needs_route(self, topic: str) -> bool:
         """Whether publishing to *topic* needs a lookup of that topic (role "write") first."""
         return False
-
-    def agreed(
-        self, lookup: Lookup, said: Mapping[str, Lookup], failed: AbstractSet[str], missing: AbstractSet[str]
-    ) -> Lookup | None:
-        """Return what *lookup*, an answer for a topic, settles; None: nothing yet (YZ-14).
-
-        Args:
-            said: The last answer for that topic of each nsqlookupd, by its address.
-            failed: Those that fail now.
-            missing: Those that have neither answered for it nor failed.
-        """
-        return lookup
 
     @property
     def balances_load(self) -> bool:
@@ -274,7 +253,7 @@ class PlainDialect(Dialect):
 
     def __init__(self, **options: Any) -> None:
         for name, value in options.items():
-            raise OptionError(name, value, "needs Youzan's NSQ; this dialect is plain NSQ")
+            raise OptionError(name, value, "needs Youzan's NSQ: pass dialect='youzan'")
         self._turn = itertools.count()
 
     def lookup_path(self, topic: str, role: Role) -> str:
@@ -286,6 +265,11 @@ class PlainDialect(Dialect):
         left_out: dict[str, None] = {}
         endpoints = tuple(producers(data, left_out))
         return Lookup(endpoints, left_out=tuple(left_out))
+
+    def check_server(self, version: str, address: str) -> None:
+        """Raise WrongDialectError for Youzan's nsqd: it would send or take the messages of one partition alone."""
+        if VERSION_MARK in version:
+            raise WrongDialectError(address, f"this is Youzan's NSQ ({printable(version[:40])}): pass dialect='youzan'")
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
         """SUB."""

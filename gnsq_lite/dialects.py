@@ -8,10 +8,9 @@ from typing import Any
 from gnsq_lite.dialect import Dialect, PlainDialect
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice
-from gnsq_lite.youzan.auto import auto_dialect
 from gnsq_lite.youzan.dialect import YouzanDialect
 
-_BY_NAME: dict[str, Callable[..., Dialect]] = {"auto": auto_dialect, "nsq": PlainDialect, "youzan": YouzanDialect}
+_BY_NAME: dict[str, Callable[..., Dialect]] = {"nsq": PlainDialect, "youzan": YouzanDialect}
 
 
 def resolve(dialect: str | Dialect, **options: Any) -> Dialect:

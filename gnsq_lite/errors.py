@@ -211,6 +211,10 @@ class ClientCertificateError(TLSError):
     """nsqd refuses this client's certificate, or the lack of one."""
 
 
+class WrongDialectError(NSQConnectionError):
+    """nsqd's reply to IDENTIFY names Youzan's NSQ, and ``dialect`` is ``"nsq"``.  Nothing but IDENTIFY was sent."""
+
+
 class ProtocolError(NSQError):
     """The peer broke the protocol; the connection is closed."""
 

@@ -30,7 +30,7 @@ from gnsq_lite.version import __version__
 
 Compression = Literal["snappy", "deflate"]
 HandlerPool = Literal["auto", "greenlet", "thread", "inline"]
-DialectName = Literal["auto", "nsq", "youzan"]
+DialectName = Literal["nsq", "youzan"]
 Address = tuple[str, int]
 
 #: Large enough for any message of nsqd's default --max-msg-size, with room for larger ones.

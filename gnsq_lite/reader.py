@@ -97,7 +97,8 @@ class Reader:
         on_give_up: Called with a message that had more than *max_attempts*; FIN follows only when it returns.
         batch_size, batch_wait: Hand lists of up to *batch_size* messages to the handler, waiting at most *batch_wait*
             seconds, and half of msg_timeout, for a list to fill.
-        dialect, partitions, ordered: For Youzan's NSQ; see its page.
+        dialect: "nsq", "youzan" or a YouzanDialect.
+        partitions, ordered: For Youzan's NSQ; see its page.
         address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
         allowed_addresses: A function of (host, port): whether a discovered nsqd may be connected to.
         delivery: "prompt": RDY is kept just above what is in flight, so that nsqd sends each message at once, and goes
@@ -149,7 +150,7 @@ class Reader:
         on_give_up: Callable[[Message], None] | None = None,
         batch_size: int | None = None,
         batch_wait: float | None = None,
-        dialect: DialectName | Dialect = "auto",
+        dialect: DialectName | Dialect = "nsq",
         partitions: Collection[int] | None = None,
         ordered: bool = False,
         address_map: AddressMap | None = None,
@@ -250,8 +251,8 @@ class Reader:
         Raises:
             ClosedError: it was started before.
             NSQError: with ``block=True``, the error that ended the Reader before it was ever subscribed: TLS that
-                nsqd does not grant, for one.  Later ones pass; :meth:`stats` tells them.  Or the system gives no thread
-                for I/O: nothing was started, and it may be started again.
+                nsqd does not grant, for one, or Youzan's nsqd with ``dialect="nsq"``.  Later ones pass; :meth:`stats`
+                tells them.  Or the system gives no thread for I/O: nothing was started, and it may be started again.
         """
         look_for_fork()
         loop = core = None

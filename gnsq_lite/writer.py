@@ -102,7 +102,7 @@ class Writer(Generic[Outcome]):
         *,
         lookupd_http_addresses: Addresses | None = None,
         coalesce: bool = False,
-        dialect: DialectName | Dialect = "auto",
+        dialect: DialectName | Dialect = "nsq",
         trace: bool = False,
         address_map: AddressMap | None = None,
         allowed_addresses: Callable[[str, int], bool] | None = None,
@@ -294,7 +294,7 @@ class Writer(Generic[Outcome]):
             loop = None if core is None else core.loop
             publication = Publication(loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
             if asks:
-                self._ask(core, publication, part.request(topic, key_bytes(key), partition))
+                self._ask(publication, part.request(topic, key_bytes(key), partition))
             elif fits:
                 publication.data = whole
             if len(parts) == 1:
@@ -381,7 +381,7 @@ class Writer(Generic[Outcome]):
             return False
         if core is None:
             return not self._needs_loop
-        return not (self._settings.coalesce or core.routed or core.undecided or core.outcomes.backlog.size)
+        return not (self._settings.coalesce or core.routed or core.outcomes.backlog.size)
 
     def _core_if_needed(self, seconds: float) -> Producer | None:
         """Return the loop's part, which is started unless the caller can do without.  Raises NotSent, ClosedError."""
@@ -467,13 +467,13 @@ class Writer(Generic[Outcome]):
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
             request.defer = check_number("defer", defer, *DEFER) if defer else 0.0
-            self._ask(core, publication, self._dialect.check(request, self._nsqd_max_msg_size))
+            self._ask(publication, self._dialect.check(request, self._nsqd_max_msg_size))
         return publication
 
-    def _ask(self, core: Producer | None, publication: Publication, request: PublishRequest) -> None:
+    def _ask(self, publication: Publication, request: PublishRequest) -> None:
         """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
         publication.request = request
-        if core is None or not (core.routed or core.undecided):
+        if not self._dialect.needs_route(""):
             publication.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:

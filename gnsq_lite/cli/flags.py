@@ -73,6 +73,15 @@ _SECURITY = (
     ),
 )
 
+_DIALECT = option(
+    "--dialect",
+    type=click.Choice(["nsq", "youzan"]),
+    default="nsq",
+    show_default=True,
+    section=CONNECTION,
+    help="Which NSQ: plain, or Youzan's.",
+)
+
 
 def _add(options: Iterable[Callable[[F], F]], function: F) -> F:
     for one in reversed(tuple(options)):
@@ -86,8 +95,8 @@ def addresses(function: F) -> F:
 
 
 def security(function: F) -> F:
-    """Add the flags of TLS, compression and AUTH."""
-    return _add(_SECURITY, function)
+    """Add the flags of the dialect, TLS, compression and AUTH."""
+    return _add((_DIALECT, *_SECURITY), function)
 
 
 def where(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
@@ -101,13 +110,14 @@ def lookupd_urls(lookupds: tuple[str, ...]) -> list[str]:
 
 
 def secured(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the security flags out of *options* and return them as keywords of a Reader or Writer."""
+    """Take the flags of :func:`security` out of *options* and return them as keywords of a Reader or Writer."""
     ca, cert, key = (options.pop(name) for name in ("tls_root_ca_file", "tls_cert", "tls_key"))
     if key and not cert:
         raise click.UsageError("--tls-key needs --tls-cert")
     tls = options.pop("tls") or bool(ca or cert)
     secret = options.pop("auth_secret") or os.environ.get("NSQ_AUTH_SECRET")
     return {
+        "dialect": options.pop("dialect"),
         "tls": TLSOptions(ca_file=ca, cert_file=cert, key_file=key) if tls else None,
         "compression": options.pop("compression"),
         "auth_secret": secret or None,

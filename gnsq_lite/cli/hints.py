@@ -8,6 +8,7 @@ from gnsq_lite.errors import OptionError
 
 #: Library option that an error may name -> the flag for it.
 _FLAGS = {
+    "dialect='youzan'": "--dialect youzan",
     "auth_secret": "--auth-secret (or NSQ_AUTH_SECRET)",
     "nsqd_tcp_addresses": "--nsqd-tcp-address",
     "lookupd_http_addresses": "--lookupd-http-address",

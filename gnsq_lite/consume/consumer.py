@@ -257,7 +257,7 @@ class Consumer:
         after = self.settings.dialect.look_up_after(reason)
         if after is not None and self.settings.lookupds:
             self.search.lost(endpoint, after)
-        if not self.settings.lookupds and self.losses.is_hopeless(self.settings.endpoints):
+        if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
             self.fail(reason)  # asking on would only hide the mistake
 
     def stop_partition(self, message: Message) -> None:

@@ -113,6 +113,7 @@ class Subscription:
             subscribe=ways[way],
             choose_message=lambda negotiated: dialect.message_factory(topic, self.endpoint, way, negotiated),
             identify_extra=dialect.identify_extra(topic, self.endpoint),
+            check_server=dialect.check_server,
             connect_to=mapped(settings.address_map, self.endpoint),
         )
         sequence = dialect.sequence(topic, self.endpoint)

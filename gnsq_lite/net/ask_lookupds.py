@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import gevent
 
 from gnsq_lite.blocking_calls import call_cooperatively
-from gnsq_lite.dialect import INFO, Members, Verdict
+from gnsq_lite.dialect import Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.user_hooks import log_safely
@@ -50,10 +50,7 @@ class Lookupds:
         options: LookupOptions,
         fetch: Fetch | None = None,
         members: Members | None = None,
-        fuller_path: Callable[[Any], str | None] | None = None,
     ) -> None:
-        """*fuller_path* returns, for an answer, what that nsqlookupd is to be asked for instead, or None."""
-        self._fuller_path, self._asked_for = fuller_path, dict[str, str]()
         self._options, self._members = options, members
         given = {without_credentials(address): address for address in addresses}
         self._busy: dict[str, Any] = dict.fromkeys(given)
@@ -116,7 +113,7 @@ class Lookupds:
         parsed: Any = None
         failure: NSQError | None = None
         try:
-            parsed = parse(self._full_answer(address, path) if counts else self._answer(address, path))
+            parsed = parse(self._answer(address, path))
         except NSQError as error:
             failure = error
         except Exception as error:  # a parser that meets what it did not foresee must not end discovery
@@ -151,30 +148,12 @@ class Lookupds:
                 client.close()
         return verdict
 
-    def _full_answer(self, address: str, path: str) -> Any:
-        """Return what it says; one that shows that it can tell more is asked for that.
-
-        From then on it is asked for that at once, where what it answers then shows the same.
-        """
-        if self._fuller_path is None:
-            return self._answer(address, path)
-        asked = self._asked_for.get(address, path)
-        data = self._answer(address, asked)
-        wanted = self._fuller_path(data) or path
-        if wanted not in (asked, path):
-            data = self._answer(address, wanted)
-            wanted = self._fuller_path(data) or path
-        self._asked_for[address] = wanted
-        return data
-
     def _answer(self, address: str, path: str) -> Any:
         try:
             data = self._fetch(address, path)
         except HTTPStatusError as error:
             from gnsq_lite.http.lookupd import is_unknown_topic
 
-            if path == INFO and error.status == 404:
-                return {}  # it says nothing of itself
             if not is_unknown_topic(error):
                 raise
             if address not in self._unknown:

@@ -5,7 +5,7 @@ It asks nsqd for no heartbeats, so nothing is read between two commands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -32,10 +32,21 @@ from gnsq_lite.wire.identify import Negotiated
 
 
 class BlockingConnection:
-    """A connection to *endpoint*; :meth:`open` comes first."""
+    """A connection to *endpoint*; :meth:`open` comes first.
 
-    def __init__(self, endpoint: Endpoint, options: ConnectionOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    Args:
+        check_server: Called with nsqd's version and address; raises if nsqd is not to be used.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        options: ConnectionOptions,
+        clock: Clock = SYSTEM_CLOCK,
+        check_server: Callable[[str, str], None] | None = None,
+    ) -> None:
         self.endpoint, self.options, self.clock = endpoint, options, clock
+        self._check_server = check_server
         self.address = format_address(endpoint.address)
         self.negotiated: Negotiated | None = None
         self.auth_reply: Any = None
@@ -54,7 +65,7 @@ class BlockingConnection:
     def open(self, address: Address, seconds: float, identify_extra: Mapping[str, Any]) -> None:
         """Connect to *address* and shake hands, in *seconds* at most and within the options' own limits.
 
-        Raises ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError; it is closed then.
+        Raises NSQConnectionError, NsqdError, ProtocolError; it is closed then.
         """
         options, began = self.options, self.clock.now()
         sock = dial_blocking(*address, min(options.connect_timeout, seconds))
@@ -70,6 +81,7 @@ class BlockingConnection:
                 self.address,
                 self.clock,
                 identify_extra=identify_extra,
+                check_server=self._check_server,
                 heartbeats=False,
             )
         except DeadlinePassed:

@@ -112,6 +112,7 @@ class Connection:
             self.address,
             self.clock,
             identify_extra=target.identify_extra,
+            check_server=target.check_server,
             subscribe=target.subscribe,
         )
         self._codec, self.auth_reply, self.identified_in = opened.codec, opened.auth_reply, opened.identified_in

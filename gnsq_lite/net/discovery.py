@@ -95,13 +95,12 @@ class Discovery:
         address_map: AddressMap | None = None,
         dialect: Dialect | None = None,
         fetch: Fetch | None = None,
-        fuller_path: Callable[[Any], str | None] | None = None,
     ) -> None:
         seeds = tuple(dict.fromkeys(lookupds))
         members: Members | None = None
         if dialect is not None:
             members = dialect.lookupd_members(tuple(without_credentials(seed) for seed in seeds), clock)
-        self._lookupds = Lookupds(seeds, options, fetch, members, fuller_path)
+        self._lookupds = Lookupds(seeds, options, fetch, members)
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0
         self._direct = frozenset(direct)
@@ -139,7 +138,6 @@ class Discovery:
             allowed=settings.allowed_addresses,
             address_map=settings.address_map,
             dialect=dialect,
-            fuller_path=lambda data: dialect.fuller_path(topic, role, data),
             **called,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -92,6 +92,7 @@ def shake_hands(
     clock: Clock,
     *,
     identify_extra: Mapping[str, Any] | None = None,
+    check_server: Callable[[str, str], None] | None = None,
     subscribe: bytes | None = None,
     heartbeats: bool = True,
 ) -> Opened:
@@ -101,6 +102,7 @@ def shake_hands(
         decoder: Keeps the bytes after the last frame.
         host: The host to verify with TLS.
         address: ``host:port`` of the nsqd, for errors.
+        check_server: As of :class:`~gnsq_lite.wire.handshake.Handshake`.
         heartbeats: False asks nsqd for none, which it grants to producers.
     Raises:
         NSQConnectionError, NsqdError, ProtocolError: the handshake has failed.
@@ -108,7 +110,7 @@ def shake_hands(
     if identify_extra:
         options = replace(options, extra_identify={**options.extra_identify, **identify_extra})
     identify = build_identify(options, hostname_default=socket.gethostname(), heartbeats=heartbeats)
-    handshake = Handshake(options, address, identify=identify, subscribe=subscribe)
+    handshake = Handshake(options, address, identify=identify, subscribe=subscribe, check_server=check_server)
     reader, opened = _Reader(stream, decoder), Opened()
     began = clock.now()
     stream.write(handshake.start())

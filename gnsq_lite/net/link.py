@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import gevent
 
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ClosedError, ConnectionLost, NSQError
+from gnsq_lite.errors import ClosedError, ConnectionLost, NSQError, WrongDialectError
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.loop import lasting, pass_on
 from gnsq_lite.net.lost import Interrupted, interrupted
@@ -98,7 +98,8 @@ class Link(Generic[C]):
             if again is Again.SOON:
                 self._retry.restart()
             if again is not Again.AT_ONCE:
-                delay = (self._resume if isinstance(reason, Interrupted) else self._retry).failed()
+                retry = self._resume if isinstance(reason, Interrupted) else self._retry
+                delay = retry.failed(longest=isinstance(reason, WrongDialectError))
                 log_safely(self._log, logging.DEBUG, "%s: next attempt in %.1f s", self.endpoint, delay)
                 gevent.sleep(delay)
                 self._owner.on_retry()

@@ -32,5 +32,7 @@ class Target:
     #: Returns how messages are made, once what was negotiated is known.
     choose_message: Callable[[Any], MessageFactory] | None = None
     identify_extra: Mapping[str, Any] | None = None
+    #: Called with nsqd's version and address; raises if nsqd is not to be used.
+    check_server: Callable[[str, str], None] | None = None
     #: Where to connect to in truth, when an address map says other than the endpoint.
     connect_to: Address | None = None

@@ -19,6 +19,7 @@ from gnsq_lite.errors import (
     TLSNotGranted,
     TLSRequiredError,
     UnauthorizedError,
+    WrongDialectError,
     WrongPortError,
 )
 from gnsq_lite.options import ReconnectOptions
@@ -40,6 +41,7 @@ MISCONFIGURED = (
     TLSNotGranted,
     TLSRequiredError,
     UnauthorizedError,
+    WrongDialectError,
     WrongPortError,
 )
 
@@ -74,7 +76,7 @@ class Losses(Generic[K]):
         self._reasons[key] = reason
         if isinstance(reason, (TLSError, *MISCONFIGURED)):
             retry = self._rests[key][0] if key in self._rests else Reconnect(self._options, self._rng)
-            self._rests[key] = (retry, self._clock.now() + retry.failed())
+            self._rests[key] = (retry, self._clock.now() + retry.failed(longest=isinstance(reason, WrongDialectError)))
         return str(before) != str(reason)
 
     def joined(self, key: K) -> None:
@@ -92,10 +94,15 @@ class Losses(Generic[K]):
         return key in self._rests and self._clock.now() < self._rests[key][1]
 
     def is_hopeless(self, known: Collection[K]) -> bool:
-        """Return whether none of *known*, all there are, was ever had, or can be with this configuration."""
-        if self.any_joined or not known:
+        """Return whether none of *known*, all there are, was ever had, or can be with this configuration.
+
+        Where the nsqds come from nsqlookupds, *known* is empty, and only an nsqd of another dialect is hopeless.
+        """
+        if self.any_joined:
             return False
-        return all(isinstance(self._reasons.get(key), MISCONFIGURED) for key in known)
+        if any(isinstance(reason, WrongDialectError) for reason in self._reasons.values()):
+            return True
+        return bool(known) and all(isinstance(self._reasons.get(key), MISCONFIGURED) for key in known)
 
     def reasons(self) -> dict[K, NSQError]:
         """Return why each is not subscribed now."""

@@ -25,13 +25,15 @@ class Reconnect:
         #: Attempts and connections lost since the last success.
         self.failures = 0
 
-    def failed(self) -> float:
+    def failed(self, *, longest: bool = False) -> float:
         """Take a failed attempt or a lost connection; return the seconds to wait before the next attempt.
 
-        The jitter goes both ways but never over ``max_reconnect_delay``.
+        *longest*: the longest delay at once, for what does not mend by itself.  The jitter goes both ways but never
+        over ``max_reconnect_delay``.
         """
         self.failures += 1
-        delay, cap = self._next, self._options.max_reconnect_delay
+        cap = self._options.max_reconnect_delay
+        delay = cap if longest else self._next
         self._next = min(delay * 2.0, cap)
         return min(delay * (1.0 + self._options.reconnect_jitter * (2.0 * self._rng.random() - 1.0)), cap)
 

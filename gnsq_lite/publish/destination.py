@@ -164,6 +164,7 @@ class Destination:
         target = Target(
             endpoint=self.endpoint,
             identify_extra=settings.dialect.identify_extra("", self.endpoint),
+            check_server=settings.dialect.check_server,
             connect_to=mapped(settings.address_map, self.endpoint),
         )
         return Pipelined(owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken)

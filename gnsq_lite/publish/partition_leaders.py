@@ -214,20 +214,17 @@ class PartitionLeaders:
             self._place_waiting(topic)
 
     def _agreed(self, topic: Topic, lookup: Lookup) -> Lookup | None:
-        """Return what an answer settles if nsqlookupds of both kinds are asked; None: nothing (YZ-14)."""
+        """Return what counts of an answer, given the last ones of the other nsqlookupds; None: nothing."""
         if topic.discovery is None:
             return lookup
-        said, health = topic.discovery.said, topic.discovery.health()
-        failed = {address for address, each in health.items() if each.ok is False}
-        missing = health.keys() - failed - said.keys()
-        agreed = self._dialect.agreed(lookup, said, failed, missing)
-        if agreed is not None and not agreed.endpoints:
+        failed = {address for address, each in topic.discovery.health().items() if each.ok is False}
+        said = [each for address, each in topic.discovery.said.items() if address not in failed]
+        if not lookup.endpoints:
             # Who lists nothing may have just started: it counts once no other that works lists anything.
-            for address in said.keys() - failed:
-                other = self._dialect.agreed(said[address], said, failed, missing)
-                if other is not None and other.endpoints:
-                    return None if other is topic.listed else other
-        return agreed and topic.weigh(agreed, [said[address] for address in said.keys() - failed])
+            listing = next((each for each in said if each.endpoints), None)
+            if listing is not None:
+                return None if listing is topic.listed else listing
+        return topic.weigh(lookup, said)
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.
@@ -357,13 +354,6 @@ class PartitionLeaders:
             self._look_again(topic, _LOOK_AGAIN)
 
     # -- what waits, and the end
-
-    def take_waiting(self) -> list[Publication]:
-        """Take away, in order, what waits for a route: publishes go to no leaders any more."""
-        taken = sorted(self.waiting(), key=lambda publication: publication.number)
-        for topic in self._topics.values():
-            topic.held, topic.waiting = deque(), deque()
-        return taken
 
     def waiting(self) -> Iterable[Publication]:
         """Every publish that waits for a route."""

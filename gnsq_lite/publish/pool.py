@@ -23,7 +23,16 @@ from gevent.monkey import saved  # type: ignore[attr-defined]
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
-from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown, PublishTimeout, UnexpectedFrame
+from gnsq_lite.errors import (
+    ClosedError,
+    NotSent,
+    NsqdError,
+    NSQError,
+    OutcomeUnknown,
+    PublishTimeout,
+    UnexpectedFrame,
+    WrongDialectError,
+)
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.at_exit import PATIENCE
 from gnsq_lite.net.blocking_connection import BlockingConnection
@@ -36,7 +45,7 @@ from gnsq_lite.options import Address
 from gnsq_lite.policy.reconnect import Reconnect
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.publication import not_reached
-from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.settings import ProducerSettings, hopeless
 from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
@@ -119,7 +128,8 @@ class Pool:
         connect: Callable[[Endpoint], BlockingConnection] | None = None,
     ) -> None:
         self._settings, self._rng, self._clock, self._now = settings, rng, clock, clock.now
-        self._connect = connect or (lambda endpoint: BlockingConnection(endpoint, settings.connection, clock))
+        check = settings.dialect.check_server
+        self._connect = connect or (lambda endpoint: BlockingConnection(endpoint, settings.connection, clock, check))
         #: Connections to one node at the most.
         self.max_connections = settings.max_connections
         self._lock = native_lock()
@@ -323,15 +333,11 @@ class Pool:
         """Wait until a node may be usable, at most until *deadline*.  Raises what waiting cannot mend."""
         with self._lock:
             now, nodes = self._now(), self._in_turn
-            errors = [node.error for node in nodes]
             if self._choose(now) is not None:
                 return
-            if (
-                not self._is_proven
-                and errors
-                and all(isinstance(each, self._settings.misconfigured) for each in errors)
-            ):
-                raise copy(errors[0])  # type: ignore[misc]
+            error = None if self._is_proven else hopeless([node.error for node in nodes])
+            if error is not None:
+                raise copy(error)
             if self._closed:
                 raise NotSent("the Writer was closed before an nsqd could be reached")
             self._waiting += 1
@@ -460,7 +466,7 @@ class Pool:
                 return  # another thread's has failed meanwhile
             is_news = node.error is None
             node.error, node.failed_at = error, self._now()
-            node.retry_at = node.failed_at + node.retry.failed()
+            node.retry_at = node.failed_at + node.retry.failed(longest=isinstance(error, WrongDialectError))
             self._changed.notify_all()
         self._close(node, self._take_idle(node))
         self._loss_log.add(error, is_news=is_news, extra={"nsqd": str(node.endpoint)})

@@ -34,7 +34,7 @@ from gnsq_lite.publish.partition_leaders import PartitionLeaders
 from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import Publication, of_the_parent
 from gnsq_lite.publish.rotation import Rotation
-from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
@@ -70,7 +70,6 @@ class Producer:
             goes_elsewhere=self.goes_elsewhere,
             on_silent=self.leaders.refresh,
             send_again=self._send_again,
-            misconfigured=settings.misconfigured,
         )
         self.destinations = self.rotation.destinations
         #: Nothing more is taken; what was taken may still have its outcome to come.
@@ -95,16 +94,11 @@ class Producer:
         self.publish = self._gathered.publish if settings.coalesce else self.publish_alone
         self._greenlets: list[Any] = []
         self._started = False
-        self._set_routed(settings.dialect.needs_route(""))
-        #: Whether it is not known yet what the nsqlookupds are: until then nothing is sent (YZ-14).
-        self.undecided = bool(settings.lookupds) and settings.dialect.is_undecided
+        #: Whether every publish goes to an endpoint that the dialect chooses.
+        self.routed = settings.dialect.needs_route("")
+        self._send = self._gathered.carry = self.leaders.send if self.routed else self.rotation.send
         self._discovery: Discovery | None = None
         close_at_exit(self)
-
-    def _set_routed(self, routed: bool) -> None:
-        #: Whether every publish goes to an endpoint that the dialect chooses.
-        self.routed = routed
-        self._send = self._gathered.carry = self.leaders.send if routed else self.rotation.send
 
     def start(self) -> None:
         """Begin to connect."""
@@ -112,10 +106,9 @@ class Producer:
             return
         self._started = True
         if not self.routed:
-            if not self.undecided:
-                self._connect(self.settings.endpoints)
+            self._connect(self.settings.endpoints)
             if self.settings.lookupds:
-                told: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget, "on_round": self._decide}
+                told: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget}
                 told["publish_waits"] = lambda: bool(self.rotation.waiting)
                 self._discovery = Discovery.of(self.settings, "", "write", self.rng, self.clock, **told)
                 self.keep(self.loop.spawn("discovery", lasting, self._discovery.run))
@@ -126,30 +119,10 @@ class Producer:
         return self.pool.busy_at(endpoint) + (0 if destination is None else len(destination.owes()))
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
-        """Connect to nsqds that any publish may go to; where topics have leaders, none is."""
-        if not (self.routed or self.undecided):
-            self.pool.add(endpoints)
-            for endpoint in endpoints:
-                self._destination(endpoint)
-
-    def _decide(self) -> None:
-        """Each nsqlookupd has said what it is, or failed: route where one says that topics have leaders (YZ-14)."""
-        dialect, discovery = self.settings.dialect, self._discovery
-        if discovery is None:
-            return
-        dialect.decide(discovery.said)
-        if not self.undecided and self.routed is dialect.needs_route(""):
-            return
-        self.undecided = False
-        self._set_routed(dialect.needs_route(""))
-        waiting = [*self.rotation.waiting, *self.leaders.waiting()]
-        with self.outcomes.moving(waiting):
-            waiting = [*self.rotation.take_waiting(), *self.leaders.take_waiting()]
-            self._connect((*self.settings.endpoints, *discovery.endpoints))
-            for publication in waiting:
-                if publication.request is not None:
-                    publication.data = b""  # it was for another dialect
-                self._dispatch(publication)
+        """Connect to nsqds that any publish may go to."""
+        self.pool.add(endpoints)
+        for endpoint in endpoints:
+            self._destination(endpoint)
 
     def _forget(self, endpoints: Sequence[Endpoint]) -> None:
         self.pool.remove(endpoints)
@@ -220,7 +193,7 @@ class Producer:
             self.leaders.retry(publication, error, endpoint)
         elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publication.come_apart(error):  # one bad publish hurts nobody else
-                self._dispatch(each)
+                self._send(each)
         else:
             self.outcomes.settle(publication, error=error)
 
@@ -294,23 +267,9 @@ class Producer:
             return
         if self._gathered.batches:  # publishes keep the order they were made in
             self._gathered.send()
-        if publication.request is None:  # what the other does, without the call
-            self._send(publication)
-        else:
-            self._dispatch(publication)
+        self._send(publication)
         if self.ended:  # a signal handler has closed it in the middle of this: nothing was sent since
             self.outcomes.settle(publication, error=ClosedError("the Writer was closed"))
-
-    def _dispatch(self, publication: Publication) -> None:
-        if self.routed or publication.request is None or publication.data or self.undecided:
-            self._send(publication)
-        else:
-            try:
-                publication.data = self.settings.dialect.encode(publication.request, NOWHERE, None)
-            except NSQError as error:
-                self.outcomes.settle(publication, error=error)
-            else:
-                self._send(publication)
 
     def _send_to(self, endpoint: Endpoint, publication: Publication) -> None:
         """Send it to that endpoint, and to no other, once it is connected."""

@@ -16,6 +16,7 @@ from gnsq_lite.net.loop import surely
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.settings import hopeless
 
 
 class Rotation:
@@ -26,7 +27,6 @@ class Rotation:
         goes_elsewhere: Says whether another nsqd, that answers as far as is known, may take a publish.
         on_silent: Told of an endpoint as long as it is silent.
         send_again: Sends, in order, what was taken from a silent one.
-        misconfigured: Errors that waiting does not mend.
     """
 
     def __init__(
@@ -36,10 +36,9 @@ class Rotation:
         goes_elsewhere: Callable[[Publication, Endpoint], bool],
         on_silent: Callable[[Endpoint], None],
         send_again: Callable[[Iterable[Publication]], None],
-        misconfigured: tuple[type[NSQError], ...],
     ) -> None:
         self._goes_elsewhere, self._on_silent, self._send_again = goes_elsewhere, on_silent, send_again
-        self.shunned, self._misconfigured = shunned, misconfigured
+        self.shunned = shunned
         self.destinations: dict[Endpoint, Destination] = {}
         #: Those whose handshake is done, in a list for round robin.
         self.connected: list[Destination] = []
@@ -97,12 +96,6 @@ class Rotation:
         while waiting and (waiting[0].done() or self._send_now(waiting[0])):
             waiting.popleft()
 
-    def take_waiting(self) -> list[Publication]:
-        """Take away what waits."""
-        waiting = list(self.waiting)
-        self.waiting.clear()
-        return waiting
-
     def forget_done(self) -> None:
         """Drop what has an outcome."""
         waiting = [publication for publication in self.waiting if not publication.done()]
@@ -139,9 +132,7 @@ class Rotation:
         Settings that worked once are right: later faults may pass, and the deadlines limit the wait.
         """
         errors = [destination.error for destination in self.destinations.values()]
-        if self.proven or not all(isinstance(error, self._misconfigured) for error in errors):
-            return None
-        return errors[0] if errors else None
+        return None if self.proven else hopeless(errors)
 
     # -- who is silent
 

@@ -6,14 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnsq_lite.dialect import Dialect, Endpoint
-from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, TLSNotGranted
+from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, TLSNotGranted, WrongDialectError
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.options import ConnectionOptions, LookupOptions, ReconnectOptions
 
 #: The endpoint of a publish that any nsqd may take.
 NOWHERE = Endpoint("", 0)
 #: Errors that waiting does not mend: where nsqd was never reached, publishes fail with them at once.
-MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError)
+_MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
+
+
+def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
+    """Return the error that waiting does not mend, given why each nsqd was never connected; None: wait.
+
+    One nsqd of another dialect is enough: the others of its cluster are alike.
+    """
+    wrong = [error for error in errors if isinstance(error, WrongDialectError)]
+    if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):
+        return next(iter(wrong or errors), None)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +46,5 @@ class ProducerSettings:
     max_connections: int = 100
     #: How often a publish of unknown outcome is sent again.
     retries: int = 0
-    #: Errors that waiting does not mend, as long as nsqd was never reached.
-    misconfigured: tuple[type[NSQError], ...] = MISCONFIGURED
     address_map: AddressMap | None = None
     allowed_addresses: Callable[[str, int], bool] | None = None

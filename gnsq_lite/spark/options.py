@@ -65,7 +65,7 @@ class CommonOptions:
     nsq: Mapping[str, Any] = field(
         default_factory=dict, repr=False, metadata={"doc": "connection options, given as nsq.NAME", "kind": ""}
     )
-    dialect: Literal["auto", "nsq", "youzan"] = opt("auto", "which NSQ: told by its IDENTIFY reply, or by name")
+    dialect: Literal["nsq", "youzan"] = opt("nsq", "which NSQ: plain, or Youzan's")
 
     def check_addresses(self) -> None:
         """Raise OptionError where no address, or one that is none, is given."""

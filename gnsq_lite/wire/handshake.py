@@ -12,7 +12,7 @@ start a codec, or nothing more.  What comes after the handshake, its end include
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -139,13 +139,25 @@ class Handshake:
         address: ``host:port`` of the nsqd, for errors.
         identify: IDENTIFY's JSON.
         subscribe: The SUB command, or None for a connection that only publishes.
+        check_server: Called with nsqd's version and address; raises if nsqd is not to be used.
     """
 
-    __slots__ = ("_identify", "_options", "_subscribe", "address", "auth_reply", "negotiated", "state", "warnings")
+    __slots__ = (
+        *("_check_server", "_identify", "_options", "_subscribe"),
+        *("address", "auth_reply", "negotiated", "state", "warnings"),
+    )
 
-    def __init__(self, options: ConnectionOptions, address: str, *, identify: bytes, subscribe: bytes | None) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        address: str,
+        *,
+        identify: bytes,
+        subscribe: bytes | None,
+        check_server: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._options, self._identify, self._subscribe = options, identify, subscribe
-        self.address = address
+        self._check_server, self.address = check_server, address
         self.state = State.NEW
         self.negotiated: Negotiated | None = None
         self.auth_reply: AuthReply | None = None
@@ -167,6 +179,7 @@ class Handshake:
             NsqdError: nsqd sent an error frame, whatever its class: the handshake has failed.
             TLSNotGranted: TLS was asked for and is not on; nothing but IDENTIFY was sent (NEG-4).
             AuthFirstError: nsqd requires AUTH and no secret is configured; no SUB was sent.
+            WrongDialectError: *check_server* refuses nsqd; nothing but IDENTIFY was sent.
             IdentifyError, UnexpectedFrame: the peer does not speak the protocol.
             StateError: the handshake has not started or is over.
         """
@@ -200,6 +213,8 @@ class Handshake:
             error.address = self.address
             raise
         self.negotiated = negotiated
+        if self._check_server is not None:
+            self._check_server(negotiated.version, self.address)
         if self._options.tls is not None and not negotiated.tls_v1:
             why = "TLS was asked for and this nsqd does not offer it (it runs without --tls-cert); nothing was sent"
             raise TLSNotGranted(self.address, why)

@@ -13,7 +13,7 @@ YZ-8, YZ-12    ``partitions.should_reroute``, ``dialect.look_up_after``; ``publi
 YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node
-YZ-14          ``auto.AutoDialect``
+YZ-14          ``gnsq_lite.dialect.PlainDialect.check_server``
 YZ-15, YZ-16   ``headers``, ``commands.publish_ext``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
 YZ-18          ``dialect``; the connection's heartbeat watch

@@ -30,6 +30,3 @@ TAG_KEY: Final = "##client_dispatch_tag"
 RESERVED: Final = "##"
 #: Most characters of a tag.  internal/ext/ext.go:19
 MAX_TAG: Final = 100
-
-#: Found in the version of every server of this kind, and in no other's.
-VERSION_MARK: Final = "-HA."

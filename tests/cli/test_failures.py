@@ -16,6 +16,7 @@ from gnsq_lite.cli.output import console, errors
 from gnsq_lite.cli.pub import Read, pieces
 from tests.cli.programs import command, environment, until
 from tests.cli.programs import run as program
+from tests.youzan_broker import YouzanBroker
 
 NOWHERE = "127.0.0.1:1"
 
@@ -26,6 +27,22 @@ def test_tail_ends_with_the_reason_where_its_reader_cannot_go_on() -> None:
     assert done.returncode == 1
     assert b"TLS was asked for" in done.stderr.splitlines()[-1]
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.rule("YZ-14")
+@pytest.mark.parametrize("kind", ["tail", "pub"])
+def test_youzans_nsqd_needs_the_flag_dialect(kind: str) -> None:
+    with YouzanBroker() as broker:
+        broker.youzan.create_topic("t", 1)
+        where = (kind, "--topic", "t", "--lookupd-http-address", broker.lookupd_http_address)
+        done = program(*where, stdin=b"x\n", timeout=30.0)
+        assert done.returncode == 1
+        assert b"Youzan's NSQ" in done.stderr.splitlines()[-1]
+        assert b"pass --dialect youzan" in done.stderr.splitlines()[-1]
+        assert broker.youzan.bodies("t", 0) == []
+        if kind == "pub":
+            assert program(*where, "--dialect", "youzan", stdin=b"x\n").returncode == 0
+            assert broker.youzan.bodies("t", 0) == [b"x"]
 
 
 @pytest.mark.parametrize(

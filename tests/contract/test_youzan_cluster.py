@@ -152,6 +152,7 @@ def test_the_named_partitions_alone_are_read_of_an_nsqd_that_is_given() -> None:
             "c",
             lambda m: got.append((m.partition, m.body)),
             nsqd_tcp_addresses=broker.nsqd_tcp_address,
+            dialect="youzan",
             partitions=[1, 2],
             max_in_flight=4,
         )
@@ -394,20 +395,6 @@ def test_other_lookupds_are_found_and_asked_when_the_configured_one_is_gone() ->
             broker.youzan.move_leader("t", 0, 1 - (broker.youzan.leader("t", 0) or 0))
             writer.publish("t", b"after", timeout=20.0)
         assert broker.youzan.bodies("t", 0) == [b"before", b"after"]
-
-
-@pytest.mark.rule("YZ-14")
-def test_reader_and_writer_find_out_by_themselves_what_they_talk_to(cluster: Cluster) -> None:
-    topic, got = cluster.topic(2), []
-    reader = Reader(topic, "c", got.append, lookupd_http_addresses=cluster.lookupd, max_in_flight=4)
-    with reader, Writer(nsqd_tcp_addresses=(), lookupd_http_addresses=cluster.lookupd) as writer:
-        subscribed(reader, 2)
-        for number in range(4):
-            writer.publish(topic, b"%d" % number)
-        writer.multipublish(topic, [b"4", b"5"])
-        until(lambda: len(got) == 6)
-    assert sorted(m.body for m in got) == [b"%d" % number for number in range(6)]
-    assert {m.partition for m in got} == {0, 1}
 
 
 @pytest.mark.rule("YZ-15")

@@ -67,7 +67,7 @@ def test_replicas_are_not_counted_with_the_partitions_that_an_nsqd_leads() -> No
     with YouzanBroker(nsqds=2) as cluster:
         cluster.youzan.create_topic("t", partitions=3, replicas=2)
         cluster.youzan.create_channel("t", "c")
-        with Writer(lookupd_http_addresses=cluster.lookupd_http_address) as writer:
+        with Writer(lookupd_http_addresses=cluster.lookupd_http_address, dialect="youzan") as writer:
             for number in range(3):
                 for _ in range(number + 1):
                     writer.publish("t", b"x", partition=number)

@@ -57,7 +57,7 @@ def test_a_table_whose_options_spark_would_forget_is_refused_with_what_works() -
         parse(SourceOptions, {**doubled, **BASE, "provider": "nsq", "owner": "me"})
 
 
-@pytest.mark.parametrize(("given", "dialect"), [("channel", "youzan"), ("Earliest", "auto"), ("earliest", "nsq")])
+@pytest.mark.parametrize(("given", "dialect"), [("channel", "youzan"), ("Earliest", "nsq")])
 def test_a_stream_starts_where_its_channel_stands(given: str, dialect: str) -> None:
     source(startingOffsets=given, dialect=dialect)
 

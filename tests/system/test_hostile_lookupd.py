@@ -113,16 +113,15 @@ def test_only_allowed_addresses_are_connected_to_however_they_are_spelled(
 
 @pytest.mark.rule("DISC-6")
 @pytest.mark.rule("YZ-4")
-@pytest.mark.parametrize("dialect", ["youzan", "auto"])
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, int]], kind: str, dialect: Any) -> None:
+def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, int]], kind: str) -> None:
     with YouzanBroker() as broker, stub() as lookupd:
         broker.youzan.create_topic("t", 1)
         host, port = broker.nodes[0].tcp_address
         gate = Gate((host, port))
         partitioned(lookupd, node(host, port), *(node(name, port) for name in METADATA), node(host, 22))
         where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": gate}
-        with Writer(**where, dialect=dialect, **WARY) as writer:
+        with Writer(**where, dialect="youzan", **WARY) as writer:
             for _ in range(3):  # without a key, partitions take turns: those that are left
                 writer.publish("t", b"x", timeout=10.0)
             if kind == "writer":
@@ -131,7 +130,7 @@ def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, in
                         writer.publish("t", b"x", partition=partition, timeout=0.5)
         if kind == "reader":
             tried.clear()
-            with Reader("t", "ch", print, **where, dialect=dialect, **WARY) as reader:
+            with Reader("t", "ch", print, **where, dialect="youzan", **WARY) as reader:
                 wait_for(lambda: reader.stats().connections)
                 before = len(lookupd.requests)
                 wait_for(lambda: len(lookupd.requests) >= before + 3)
@@ -140,17 +139,16 @@ def test_leaders_of_partitions_must_be_allowed_as_well(tried: list[tuple[str, in
 
 
 @pytest.mark.rule("DISC-6")
-@pytest.mark.parametrize("dialect", ["youzan", "auto"])
 def test_where_all_leaders_are_refused_nothing_is_connected_to_and_a_publish_fails(
-    tried: list[tuple[str, int]], dialect: Any
+    tried: list[tuple[str, int]],
 ) -> None:
     with YouzanBroker() as broker, stub() as lookupd:
         broker.youzan.create_topic("t", 1)
         partitioned(lookupd, node(*broker.nodes[0].tcp_address))
         where: dict[str, Any] = {"lookupd_http_addresses": lookupd.address, "allowed_addresses": Gate()}
         with (
-            Writer(**where, dialect=dialect, **WARY) as writer,
-            Reader("t", "ch", print, **where, dialect=dialect, **WARY),
+            Writer(**where, dialect="youzan", **WARY) as writer,
+            Reader("t", "ch", print, **where, dialect="youzan", **WARY),
         ):
             with pytest.raises(errors.NotSent, match="may be connected to"):
                 writer.publish("t", b"x", timeout=2.0)
@@ -189,10 +187,11 @@ def test_a_registration_of_no_use_hides_no_nsqd(port: int, youzan: bool) -> None
             broker.youzan.create_topic("t", 1)
         good = node(*broker.nodes[0].tcp_address)
         (partitioned if youzan else listing)(lookupd, good, node("h", port))
-        with (
-            Reader("t", "ch", print, lookupd_http_addresses=lookupd.address, **WARY) as reader,
-            Writer(lookupd_http_addresses=lookupd.address, **WARY) as writer,
-        ):
+        where: dict[str, Any] = {
+            "lookupd_http_addresses": lookupd.address,
+            "dialect": "youzan" if youzan else "nsq",
+        }
+        with Reader("t", "ch", print, **where, **WARY) as reader, Writer(**where, **WARY) as writer:
             writer.publish("t", b"x", timeout=10.0)
             wait_for(lambda: reader.stats().connections)
 

@@ -138,8 +138,8 @@ with Writer("127.0.0.1:4150", publish_timeout=5.0, coalesce=True) as writer:
     publication.result().partition  # wrong
     writer.multipublish("clicks", ["x"])  # wrong
 
-assert_type(Writer(trace=True), Writer[PublishReceipt])
-assert_type(Writer(trace=True).publish("clicks", b"x").partition, int)
+assert_type(Writer(dialect="youzan", trace=True), Writer[PublishReceipt])
+assert_type(Writer(dialect="youzan", trace=True).publish("clicks", b"x").partition, int)
 assert_type(Writer(dialect=YouzanDialect(trace=True)).publish("clicks", b"x"), "PublishReceipt | None")
 assert_type(Writer(dialect="youzan").publish("clicks", b"x", key="k", headers={"a": 1}), None)
 Writer(publish_timeout="5s")  # wrong
@@ -164,7 +164,7 @@ def takes_any_writer(writer: Writer[PublishReceipt | None]) -> None:
 
 
 takes_any_writer(Writer())
-takes_any_writer(Writer(trace=True))
+takes_any_writer(Writer(dialect="youzan", trace=True))
 
 # -- Workers
 

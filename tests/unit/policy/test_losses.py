@@ -37,6 +37,30 @@ def test_only_proofs_for_all_that_is_known_and_before_any_success_are_hopeless()
     assert not told.is_hopeless(["a", "b"])
 
 
+@pytest.mark.rule("YZ-14")
+def test_one_nsqd_of_another_dialect_is_hopeless_before_any_success() -> None:
+    wrong = errors.WrongDialectError("a:1", "Youzan's")
+    told: Losses[str] = losses()
+    told.lost("a", wrong)
+    assert told.is_hopeless(["a", "b"])
+    assert told.is_hopeless([])
+    told.joined("b")
+    told.lost("a", wrong)
+    assert not told.is_hopeless(["a", "b"])
+
+
+@pytest.mark.rule("YZ-14")
+@pytest.mark.rule("CONN-3")
+def test_an_nsqd_of_another_dialect_rests_for_the_longest_delay() -> None:
+    clock = FakeClock()
+    told = losses(clock)
+    told.lost("a", errors.WrongDialectError("a:1", "Youzan's"))
+    clock.advance(19.9)
+    assert told.rests("a")
+    clock.advance(0.2)
+    assert not told.rests("a")
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -22,6 +22,12 @@ def test_delays_are_8_16_32_and_so_on_up_to_the_cap() -> None:
 
 
 @pytest.mark.rule("CONN-3")
+def test_what_does_not_mend_by_itself_is_tried_again_after_the_longest_delay() -> None:
+    retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
+    assert [retry.failed(longest=True), retry.failed(longest=True)] == [120.0, 120.0]
+
+
+@pytest.mark.rule("CONN-3")
 def test_first_delay_and_cap_are_configurable() -> None:
     options = {"reconnect_delay": 0.5, "max_reconnect_delay": 3.0, "reconnect_jitter": 0.0}
     assert delays(5, **options) == [0.5, 1.0, 2.0, 3.0, 3.0]

@@ -12,7 +12,6 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PlainDialect
 from gnsq_lite.errors import OptionError
 from gnsq_lite.publish.batches import Batch, batch_of
-from gnsq_lite.youzan.auto import AutoDialect
 from gnsq_lite.youzan.compression import unpack
 from gnsq_lite.youzan.dialect import YouzanDialect
 
@@ -76,14 +75,10 @@ def test_what_cannot_be_sent_is_refused(options: dict[str, Any], why: str) -> No
         batch_of(YouzanDialect(), "t", [b"x", b"y"], options.get("headers"), options.get("trace_ids"))
 
 
-def test_plain_nsq_takes_none_and_auto_takes_them_until_it_knows() -> None:
+def test_plain_nsq_takes_neither_headers_nor_trace_ids() -> None:
     for options in ([[None], None], [None, [1]]):
         with pytest.raises(OptionError, match="needs Youzan's NSQ"):
             batch_of(PlainDialect(), "t", [b"x"], *options)
-        auto = AutoDialect()
-        batch = batch_of(auto, "t", [b"x"], *options)
-        with pytest.raises(OptionError, match="needs Youzan's NSQ"):
-            auto.encode(batch.request("t", None, None), AT, None)
 
 
 @pytest.mark.rule("YZ-15")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -335,25 +334,6 @@ def test_a_close_in_the_same_turn_settles_each_and_sends_nothing() -> None:
     with pytest.raises(errors.NotSent):
         held.value.result(1)
     assert [type(each) for each in outcomes([waiting])] == [errors.NotSent]
-
-
-@pytest.mark.rule("YZ-14")
-def test_topics_that_turn_out_to_have_leaders_get_their_batch_by_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, routed = Bench(), []
-    monkeypatch.setattr(bench.producer.leaders, "send", routed.append)
-    first, second = bench.submit(b"1"), bench.submit(b"2")
-    dialect = bench.producer.settings.dialect
-    monkeypatch.setattr(dialect, "needs_route", lambda topic: True)
-    monkeypatch.setattr(dialect, "decide", lambda said: None, raising=False)
-    monkeypatch.setattr(bench.producer, "_discovery", SimpleNamespace(said={}, endpoints=()))
-    bench.producer._decide()
-    end_turn()
-    assert (bench.wire.sent, [(each.asked().bodies, each.batch) for each in routed]) == ([], [([b"1", b"2"], True)])
-    third = Publication(loop_here(), "t", (b"3",), 5.0, bench.clock.now() + 5)
-    bench.producer.submit(third)
-    assert routed[-1] is third
-    bench.producer.outcomes.succeed(routed[0], None)
-    assert [first.result(0), second.result(0)] == [None, None]
 
 
 def test_other_requests_are_never_gathered() -> None:

@@ -17,7 +17,6 @@ from gnsq_lite.publish.partition_leaders import Topic, lightest
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.publish.settings import ProducerSettings
-from gnsq_lite.youzan.auto import AutoDialect
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
 from tests.fakes import FakeClock
@@ -382,17 +381,6 @@ def test_plain_nsqlookupds_that_list_different_nsqds_all_count(known: Known) -> 
     assert known.topic.weigh(plain[1], plain) is plain[1]
 
 
-@pytest.mark.rule("YZ-14")
-def test_no_topic_is_made_again_at_an_nsqd_that_leads_nothing_and_is_not_listed_any_more(known: Known) -> None:
-    plain = Endpoint("plain", 1)
-    known.leaders._agreed = lambda topic, lookup: lookup
-    known.leaders._learned(known.topic, Lookup((plain,)))
-    known.learn()
-    known.leaders.send(known.publication())
-    assert not known.sent
-    assert list(known.topic.waiting)
-
-
 def test_a_lost_leader_is_back_when_all_nsqlookupds_fail_though_nothing_waits(known: Known) -> None:
     known.topic.discovery = two = TwoLookupds()
     known.leaders.put_back([known.publication()], LEADERS[1])
@@ -409,8 +397,6 @@ def test_the_dialect_alone_makes_what_needs_more_than_a_pub() -> None:
     assert YouzanDialect(balance="load").leaders("t", route) is None
     assert YouzanDialect().leaders("t", None) is None
     assert YouzanDialect().leaders("t", Lookup(LEADERS, TopicLayout(partitions=dict(enumerate(LEADERS))))) is None
-    assert AutoDialect().leaders("t", route) is not None
-    assert AutoDialect().leaders("t", Lookup(LEADERS)) is None
 
 
 def test_a_bad_partition_is_refused_as_ever(known: Known) -> None:

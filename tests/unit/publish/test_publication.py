@@ -26,7 +26,6 @@ def publication(bodies: Sequence[bytes], batch: bool = False) -> Publication:
 
 
 @pytest.mark.rule("PUB-1")
-@pytest.mark.rule("YZ-14")
 @pytest.mark.parametrize(
     ("bodies", "batch", "command"),
     [

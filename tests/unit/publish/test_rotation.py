@@ -15,7 +15,7 @@ from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectO
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import Publication
-from gnsq_lite.publish.settings import MISCONFIGURED, ProducerSettings
+from gnsq_lite.publish.settings import ProducerSettings
 from tests.fakes import FakeClock
 
 
@@ -59,7 +59,6 @@ class Bench:
             max_pending=1_000_000,
             coalesce=False,
             retries=retries,
-            misconfigured=MISCONFIGURED,
         )
         self.core: Any = Producer(loop_here(), settings, self.clock)
         self.destinations = [Destination(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(destinations)]
