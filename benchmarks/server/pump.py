@@ -11,6 +11,7 @@ RDY above the limit, a sum of RDY over all connections that stayed above max_in_
 from __future__ import annotations
 
 import json
+import math
 import selectors
 import socket
 import struct
@@ -318,7 +319,8 @@ class Pump:
 
     def _identify(self, client: Client, wishes: dict[str, Any]) -> None:
         client.greeted = True
-        client.beat_every = wishes.get("heartbeat_interval", 30000) / 1000 or 30.0
+        interval = wishes.get("heartbeat_interval") or 30000
+        client.beat_every = interval / 1000 if interval > 0 else math.inf  # -1: the client wants none
         client.next_beat = time.monotonic() + client.beat_every
         codec = "snappy" if wishes.get("snappy") else "deflate" if wishes.get("deflate") else "plain"
         answer = {
