@@ -358,7 +358,8 @@ class Pool:
             connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))
         except NSQError as error:
             self._discard(node, connection)
-            self._fail(node, error, now)
+            had_no_time = limit < SILENT_AFTER and self._now() >= now + limit
+            self._fail(node, node.error if had_no_time and node.error is not None else error, now)
             return False
         except BaseException:
             self._discard(node, connection)

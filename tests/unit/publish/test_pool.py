@@ -210,6 +210,24 @@ def test_a_failed_node_is_tried_at_growing_intervals_and_by_one_publish_at_a_tim
 
 
 @pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize(("timeout", "reason"), [(0.5, "refused"), (3.0, "too slow")])
+def test_an_attempt_that_the_deadline_cuts_short_keeps_the_error_of_the_one_before(
+    one: Bench, timeout: float, reason: str
+) -> None:
+    def be_too_slow(connection: Connection) -> None:
+        one.clock.advance(one.opened[-1][1])
+        raise errors.HandshakeTimeout("a", "too slow")
+
+    one.on_open = refuse
+    one.pool._changed.wait = one.clock.advance  # type: ignore[assignment]
+    with pytest.raises(errors.NotSent, match="refused"):
+        one.publish(timeout=0.05)
+    one.on_open = be_too_slow
+    with pytest.raises(errors.NotSent, match=reason):
+        one.publish(timeout=timeout)
+
+
+@pytest.mark.rule("PUB-4")
 def test_of_several_nodes_a_failed_one_is_skipped_and_its_new_attempts_are_short() -> None:
     bench = Bench(*NODES)
     bench.on_open = lambda connection: refuse(connection) if connection.endpoint.host == "a" else None
