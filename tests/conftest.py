@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import profiles, servers, youzan_servers
+from tests.native import is_patched
 from tests.rawclient import RawClient
 
 MakeBroker = Callable[..., servers.ServerHandle]
@@ -64,11 +65,15 @@ def pytest_report_header() -> str:
     return f"gnsq_lite: {', '.join(said)}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give tests of Youzan's cluster the time that it needs, where they have less: it looks only once a minute.
 
-    A test whose name differs from process to process is refused: pytest-xdist's workers would not agree.
+    Tests of plain threads are deselected in a monkey-patched process.  A test whose name differs from process to
+    process is refused: pytest-xdist's workers would not agree.
     """
+    if is_patched() and (unpatched := [item for item in items if item.get_closest_marker("unpatched")]):
+        config.hook.pytest_deselected(items=unpatched)
+        items[:] = [item for item in items if item not in unpatched]
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"a test is named by an address: {item.nodeid}")

@@ -21,6 +21,8 @@ from tests.system.test_hostile_nsqd import OK, frame
 from tests.system.test_process_faults import python
 from tests.system.test_writer import QUICK, depth, wait_for
 
+pytestmark = pytest.mark.unpatched
+
 
 class Nsqd:
     """A scripted nsqd: notes who connects and what is published, and answers as the test says."""
@@ -35,19 +37,19 @@ class Nsqd:
         self.answer: Callable[[socket.socket, bytes], object] = lambda connection, body: connection.sendall(OK)
 
     def speak(self, connection: socket.socket) -> None:
-        commands = connection.makefile("rb")
-        assert commands.read(4) == b"  V2"
-        while line := commands.readline():
-            if line == b"NOP\n":
-                continue
-            body = commands.read(int.from_bytes(commands.read(4), "big"))
-            if line == b"IDENTIFY\n":
-                self.intervals.append(json.loads(body)["heartbeat_interval"])
-                self.connections.append(connection)
-                connection.sendall(frame(0, b'{"max_rdy_count": 2500, "version": "1.3.0"}'))
-            else:
-                self.bodies.append(body)
-                self.answer(connection, body)
+        with connection.makefile("rb") as commands:
+            assert commands.read(4) == b"  V2"
+            while line := commands.readline():
+                if line == b"NOP\n":
+                    continue
+                body = commands.read(int.from_bytes(commands.read(4), "big"))
+                if line == b"IDENTIFY\n":
+                    self.intervals.append(json.loads(body)["heartbeat_interval"])
+                    self.connections.append(connection)
+                    connection.sendall(frame(0, b'{"max_rdy_count": 2500, "version": "1.3.0"}'))
+                else:
+                    self.bodies.append(body)
+                    self.answer(connection, body)
 
     def hang_up(self) -> None:
         """End all connections."""
