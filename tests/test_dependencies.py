@@ -1,4 +1,4 @@
-"""What is imported is declared, what is declared is imported, and the inner names of others that are used are there."""
+"""Every imported distribution is declared, and every declared one is imported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-
-import urllib3
-import urllib3.connection
 
 ROOT = Path(__file__).parent.parent
 #: Distribution -> the module that it brings, where the two differ.
@@ -83,9 +80,3 @@ def test_the_line_that_contributors_install_with_brings_what_tox_installs_for_th
     wanted = re.findall(r"^([\w.-]+(?:\[\w+\])?)", tox["testenv"]["deps"].strip(), re.M)
     assert len(wanted) > 5
     assert set(wanted) <= set(packages)
-
-
-def test_the_inner_names_of_urllib3_that_the_transport_replaces_are_there() -> None:
-    assert callable(urllib3.connection.HTTPConnection._new_conn)
-    assert isinstance(urllib3.connection.HTTPConnection("localhost")._dns_host, str)
-    assert set(urllib3.PoolManager().pool_classes_by_scheme) == {"http", "https"}

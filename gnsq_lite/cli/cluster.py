@@ -65,7 +65,7 @@ class Cluster:
                 found = client.list_lookupds().leader
             except HTTPStatusError:  # a plain one
                 return []
-            return [format_address(found.http_address)] if found is not None else []
+            return [format_address(found)] if found is not None else []
 
         return next(iter(self._ask(ask)), None)
 

@@ -1,16 +1,13 @@
-"""One HTTP server of NSQ: bounded calls, typed errors, no secrets in what is shown.
+"""Calls to one HTTP server of NSQ, with a time limit, a size limit and typed errors.
 
-What a call does, whatever the server answers:
-
-* It ends within ``http_timeout``; the time counts for the call as a whole (:mod:`gnsq_lite.http.transport`).
-* It reads at most ``http_max_body`` bytes and decodes no compression: the request asks for none.
-* It follows no redirect: a token is never sent to a server that the caller did not name.
-* Only GET is tried again, and only when no answer came.
+* A call ends within ``http_timeout``, retries included (:mod:`gnsq_lite.http.transport`).
+* It reads at most ``http_max_body`` bytes, and decompresses nothing.
+* It follows no redirect: a token is sent to the named server only.
+* Only GET is retried, and only when no answer came.
 * Every failure is one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
 
-Calls are plain and blocking; a *runner* decides where they run.  In a process that has loaded gevent, and so may have
-greenlets, the default one keeps a slow server from stopping other greenlets, monkey-patched or not
-(:mod:`gnsq_lite.blocking_calls`).  Elsewhere gevent is not loaded for it.
+Calls block.  In a process that has loaded gevent, a slow server blocks no other greenlet, monkey-patched or not
+(:mod:`gnsq_lite.blocking_calls`).
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
@@ -37,10 +34,8 @@ from gnsq_lite.errors import (
     HTTPTimeout,
     OptionError,
 )
-from gnsq_lite.http.credentials import basic
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
-from gnsq_lite.http.transport import deadline, is_loopback, open_pool, remaining, tls_settings
-from gnsq_lite.http.urllib3_errors import translated
+from gnsq_lite.http.transport import basic, deadline, is_loopback, open_pool, remaining, tls_settings, translated
 from gnsq_lite.keywords import check_names
 from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
 from gnsq_lite.version import __version__
@@ -50,32 +45,18 @@ log = logging.getLogger("gnsq_lite.http")
 T = TypeVar("T")
 Self = TypeVar("Self", bound="HTTPClient")
 
-#: nsqd's and nsqlookupd's own form of an answer: the data without a wrapper, and the true status.
-ACCEPT = "application/vnd.nsq; version=1.0"
-
-_ERROR_BODY = 8192  # bytes read of an answer that only says what went wrong
+_ACCEPT = "application/vnd.nsq; version=1.0"  # an answer without a wrapper, with the true status
+_ERROR_BODY = 8192  # bytes read of an error
 _SHOWN_PARAMETERS = ("topic", "channel", "partition", "node", "access", "format")
 
 
-class Runner(Protocol):
-    """Decides where a blocking call runs."""
+def _run(call: Callable[[], T], limit: float) -> T:
+    """Run *call*, which ends by its own deadline; where gevent is loaded, do not block the other greenlets."""
+    if "gevent" not in sys.modules:
+        return call()
+    from gnsq_lite.blocking_calls import call_cooperatively
 
-    def __call__(self, call: Callable[[], T], *, timeout: float) -> T:
-        """Return what *call* returns.  Raises TimeoutError after *timeout* seconds; the call may go on unseen."""
-
-
-def call_here(call: Callable[[], T], *, timeout: float) -> T:
-    """Run *call* in the calling thread; its own deadlines end it."""
-    return call()
-
-
-def default_runner() -> Runner:
-    """Return the runner of clients that were given none."""
-    if "gevent" in sys.modules:
-        from gnsq_lite.blocking_calls import call_cooperatively
-
-        return call_cooperatively
-    return call_here
+    return call_cooperatively(call, timeout=limit)
 
 
 class HTTPClient:
@@ -86,26 +67,17 @@ class HTTPClient:
             ``user:password@`` and a path that goes in front of each endpoint's.  Without a scheme it is http, or
             https where ``tls`` is set.
         options: How to call; ``settings`` are fields of :class:`~gnsq_lite.options.HTTPOptions` that replace its own.
-        runner: Where the blocking call runs; None: see :func:`default_runner`.
 
     Raises OptionError.  Nothing is opened before the first call.
     """
 
     default_port = 0
 
-    def __init__(
-        self,
-        address: str | Address,
-        options: HTTPOptions | None = None,
-        *,
-        runner: Runner | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, address: str | Address, options: HTTPOptions | None = None, **settings: Any) -> None:
         check_names(settings, (field.name for field in dataclasses.fields(HTTPOptions)), type(self))
         self.options = dataclasses.replace(options or HTTPOptions(), **settings)
-        self._runner = runner
         self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)
-        self._headers = {"Accept": ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
+        self._headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
         self._authorise(credentials)
         self._tls = tls_settings(self.options) if self._scheme == "https" else {}
         self._pool: urllib3.PoolManager | None = None
@@ -134,9 +106,7 @@ class HTTPClient:
             raise OptionError("address", safe, "must have no query, no fragment and no '@' in its path")
         port = port_given or (443 if url.scheme == "https" else 80)
         host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
-        credentials = None
-        if url.username is not None:
-            credentials = f"{url.username}:{url.password or ''}"
+        credentials = None if url.username is None else f"{url.username}:{url.password or ''}"
         return url.scheme, host, port, url.path.rstrip("/"), credentials
 
     def _authorise(self, credentials: str | None) -> None:
@@ -170,76 +140,58 @@ class HTTPClient:
         if pool is not None:
             pool.clear()
 
-    # -- calls --------------------------------------------------------------------------------------------------
+    def ping(self) -> str:
+        """Return ``OK``.  Raises HTTPStatusError with the server's text when it is not healthy."""
+        return self.get("/ping").text()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """GET an endpoint; tried again up to ``http_retries`` times where no answer came.  Raises HTTPError."""
+        """GET an endpoint; retried up to ``http_retries`` times where no answer came.  Raises HTTPError."""
         return self.call("GET", path, params)
 
-    def post(
-        self,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply:
-        """POST to an endpoint, once.  Raises HTTPError; see each class for what the server may have done."""
-        return self.call("POST", path, params, body, headers)
+    def post(self, path: str, params: Mapping[str, Any] | None = None, body: bytes = b"") -> Reply:
+        """POST to an endpoint, once.  Raises HTTPError; each class says what the server may have done."""
+        return self.call("POST", path, params, body)
 
-    def get_json(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        """GET a JSON document, its wrapper removed.  Raises HTTPError."""
-        return self.get(path, params).json()
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply:
+    def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> Reply:
         """Make one call within ``http_timeout`` and return its whole answer.
 
         A value of *params* that is None is left out; True and False become ``true`` and ``false``.  Raises HTTPError.
         """
-        given = {name: _parameter(value) for name, value in (params or {}).items() if value is not None}
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
         target = self._prefix + quote(path, safe="/?=&%")
         if given:
             target += ("&" if "?" in target else "?") + urlencode(given, quote_via=quote)
         named = {name: value for name, value in given.items() if name in _SHOWN_PARAMETERS}
         url = self.url + path + (f"?{urlencode(named)}" if named else "")
         limit = self.options.http_timeout
-        runner = self._runner or default_runner()
         try:
-            return runner(lambda: self._attempts(method, target, url, body, headers), timeout=limit + 0.5)
+            return _run(lambda: self._attempts(method, target, url, body), limit + 0.5)
         except TimeoutError:
             raise HTTPTimeout(url, f"no whole answer in {limit:g} s") from None
 
-    def _attempts(
-        self, method: str, target: str, url: str, body: bytes | None, headers: Mapping[str, str] | None
-    ) -> Reply:
-        attempts = 1 + (self.options.http_retries if method == "GET" else 0)
+    def _attempts(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
+        retries = self.options.http_retries if method == "GET" else 0
         pause = 0.05
-        with deadline(self.options.http_timeout):
+        with deadline(self.options.http_timeout) as left:
             while True:
-                attempts -= 1
                 try:
-                    return self._once(method, target, url, body, headers)
+                    return self._once(method, target, url, body)
                 except (HTTPConnectError, HTTPConnectionLost) as error:
-                    if not attempts or isinstance(error, HTTPCertificateError) or _left() <= pause:
+                    if retries == 0 or isinstance(error, HTTPCertificateError) or left() <= pause:
                         raise
                     time.sleep(pause)
-                    if _left() <= 0:  # a busy machine: this says more than that the time is over
-                        raise
+                retries -= 1
                 pause = min(1.0, pause * 2)
 
-    def _once(self, method: str, target: str, url: str, body: bytes | None, headers: Mapping[str, str] | None) -> Reply:
+    def _once(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
+        pool = self._pool_here()
         try:
-            response = self._pool_here().urlopen(
+            response = pool.urlopen(
                 method,
                 f"{self._scheme}://{format_address((self._host, self._port))}{target}",
                 body=body,
-                headers={**self._headers, **(headers or {})},
+                headers=self._headers,
                 timeout=urllib3.Timeout(connect=self.options.http_connect_timeout, total=remaining()),
                 retries=False,
                 redirect=False,
@@ -247,27 +199,25 @@ class HTTPClient:
                 decode_content=False,
             )
             try:
-                return self._read(response, url)
-            except HTTPStatusError:
-                raise
+                reply = self._read(response, url)
             except BaseException:
-                response.close()  # what is left of the answer would be read as the next one's head
+                response.close()  # the rest of the answer would be read as the start of the next one
                 raise
             finally:
                 response.release_conn()
-        except (TransportError, HTTPException, OSError) as error:
+        except (TransportError, HTTPException, OSError, ValueError) as error:
             raise translated(url, error) from error
+        if not 200 <= reply.status < 300:
+            raise HTTPStatusError(url, reply.status, explain(reply))
+        return reply
 
     def _read(self, response: urllib3.BaseHTTPResponse, url: str) -> Reply:
-        status = response.status
-        if not 200 <= status < 300:
-            body = read_up_to(response, url, _ERROR_BODY, cut=True)
-            raise HTTPStatusError(url, status, explain(status, response, body))
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding.lower() not in ("identity", ""):
+        headers, is_error = response.headers, not 200 <= response.status < 300
+        encoding = headers.get("Content-Encoding", "identity")
+        if encoding.lower() not in ("identity", "") and not is_error:
             raise HTTPResponseError(url, f"the answer is encoded ({shown(encoding)}), which was not asked for")
-        body = read_up_to(response, url, self.options.http_max_body)
-        return Reply(url, status, response.headers.get("Content-Type", ""), body)
+        body = read_up_to(response, url, _ERROR_BODY if is_error else self.options.http_max_body, cut=is_error)
+        return Reply(url, response.status, headers.get("Content-Type", ""), body)
 
     def _pool_here(self) -> urllib3.PoolManager:
         pool = self._pool
@@ -275,16 +225,3 @@ class HTTPClient:
             pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options, self._tls)
             self._pid = os.getpid()
         return pool
-
-
-def _left() -> float:
-    try:
-        return remaining()
-    except TimeoutError:
-        return 0.0
-
-
-def _parameter(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

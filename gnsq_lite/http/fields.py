@@ -17,6 +17,7 @@ from gnsq_lite.errors import HTTPResponseError, InvalidName, printable
 from gnsq_lite.wire.names import check_channel, check_topic
 
 T = TypeVar("T")
+C = TypeVar("C", list[Any], dict[str, Any])
 
 _DIGITS = re.compile("-?[0-9]{1,19}|[0-9]{20}")  # Go's int64 and uint64
 
@@ -76,19 +77,11 @@ def _float(url: str, what: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise HTTPResponseError(url, f"{what} is not a number")
     try:
-        return finite(value)
-    except ValueError:
-        raise HTTPResponseError(url, f"{what} is too large") from None
-
-
-def finite(value: float | str) -> float:
-    """Return *value*, which may be a string of digits, as a float.  Raises TypeError, ValueError."""
-    try:
         found = float(value)
     except OverflowError:  # a whole number in JSON may have any length
         found = math.inf
     if not math.isfinite(found):
-        raise ValueError("is not finite")
+        raise HTTPResponseError(url, f"{what} is too large")
     return found
 
 
@@ -105,29 +98,26 @@ _READERS: dict[str, Callable[[str, str, Any], Any]] = {
 
 def items(url: str, data: Any, key: str, *, required: bool = False) -> list[Any]:
     """Return the list under *key*; null and, unless *required*, a missing key are an empty one."""
+    if required and isinstance(data, Mapping) and key not in data:
+        raise HTTPResponseError(url, f"the answer has no {key}")
+    return _nested(url, data, key, list, "a list")
+
+
+def mapping(url: str, data: Any, key: str) -> dict[str, Any]:
+    """Return the object under *key*; null and a missing key are an empty one."""
+    return _nested(url, data, key, dict, "a JSON object")
+
+
+def _nested(url: str, data: Any, key: str, kind: type[C], what: str) -> C:
     if not isinstance(data, Mapping):
         raise HTTPResponseError(url, "the answer is not a JSON object")
-    if required and key not in data:
-        raise HTTPResponseError(url, f"the answer has no {key}")
     value = data.get(key)
     if value is None:
-        return []
-    if not isinstance(value, list):
-        raise HTTPResponseError(url, f"{key} is not a list")
+        return kind()
+    if not isinstance(value, kind):
+        raise HTTPResponseError(url, f"{key} is not {what}")
     if len(value) > MAX_LISTED:
         raise HTTPResponseError(url, f"{key} lists {len(value)}; at most {MAX_LISTED} are accepted")
-    return value
-
-
-def mapping(url: str, data: Any, key: str) -> Mapping[str, Any]:
-    """Return the object under *key*; null and a missing key are an empty one."""
-    value = data.get(key) if isinstance(data, Mapping) else None
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise HTTPResponseError(url, f"{key} is not a JSON object")
-    if len(value) > MAX_LISTED:
-        raise HTTPResponseError(url, f"{key} has {len(value)} keys; at most {MAX_LISTED} are accepted")
     return value
 
 

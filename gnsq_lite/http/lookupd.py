@@ -6,9 +6,11 @@ would refuse raises InvalidName before anything is sent.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from gnsq_lite.errors import HTTPStatusError
+from gnsq_lite.errors import HTTPStatusError, NSQError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, items, names
 from gnsq_lite.http.nodes import (
@@ -19,52 +21,29 @@ from gnsq_lite.http.nodes import (
     TopicMeta,
     parse_lookup,
     parse_lookupds,
-    parse_meta,
     parse_node,
 )
 from gnsq_lite.http.reply import Reply
 from gnsq_lite.http.youzan_admin import LOOKUPD_CALLS, call_admin
-from gnsq_lite.options import Address, parse_address
+from gnsq_lite.options import Address, format_address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
+
+log = logging.getLogger("gnsq_lite.http")
 
 
 def is_unknown_topic(error: HTTPStatusError) -> bool:
-    """Whether *error* says that nsqlookupd does not know the topic: an empty answer, not a failure (DISC-5).
-
-    An error of a server that is no nsqlookupd, such as nsqd's 404 ``NOT_FOUND``, is not that.
-    """
+    """Whether *error* says that nsqlookupd does not know the topic (DISC-5); nsqd's 404 ``NOT_FOUND`` does not."""
     text = error.text.lower()
-    # The status is 404, or 500 where an older server wraps its errors.  "Key not found" and "no channel" are
+    # The status is 404, or 500 where an older server wraps its errors.  The last two texts are
     # Youzan's: nsqlookupd/http.go doLookup, tryFindRegsFromRegister.
-    return error.status in (404, 500) and (
-        "topic_not_found" in text or "key not found" in text or "topic has no channel" in text
-    )
-
-
-def _node_name(node: str | Address) -> str:
-    """Return how nsqlookupd names a node: ``host:port``, an IPv6 host without brackets, for it compares the text.
-
-    An nsqd may announce itself with brackets (``--broadcast-address=[::1]``): a pair's host keeps them.
-    """
-    announced = node[0] if isinstance(node, tuple) and len(node) == 2 else None
-    if isinstance(announced, str) and announced.startswith("[") and announced.endswith("]"):
-        node = (announced[1:-1], node[1])  # type: ignore[assignment]
-    else:
-        announced = None
-    host, port = parse_address(node, default_port=4151, option="node")
-    return f"{announced or host}:{port}"
+    texts = ("topic_not_found", "key not found", "topic has no channel")
+    return error.status in (404, 500) and any(each in text for each in texts)
 
 
 class LookupdClient(HTTPClient):
     """The HTTP API of one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments."""
 
     default_port = 4161
-
-    # -- questions ------------------------------------------------------------------------------------------------
-
-    def ping(self) -> str:
-        """Return ``OK``."""
-        return self.get("/ping").text()
 
     def info(self) -> LookupdInfo:
         """Return the version."""
@@ -112,8 +91,6 @@ class LookupdClient(HTTPClient):
         reply = self.get("/nodes")
         return tuple(parse_node(reply.url, node) for node in items(reply.url, reply.json(), "producers", required=True))
 
-    # -- acts -----------------------------------------------------------------------------------------------------
-
     def create_topic(
         self,
         topic: str,
@@ -157,11 +134,13 @@ class LookupdClient(HTTPClient):
         nsqlookupd says OK for a node it does not know, too.
 
         Args:
-            node: nsqd's ``broadcast_address:http_port``, or the pair; the host of a pair is sent as it is.
+            node: nsqd's ``broadcast_address:http_port``, or the pair, such as :attr:`Node.http_address`, sent as it is.
             restore: On Youzan's nsqlookupd, take that back.
         """
         check_topic(topic)
-        self.post("/topic/tombstone", {"topic": topic, "node": _node_name(node), "restore": restore})
+        # nsqlookupd compares the text, and has an IPv6 address without brackets.
+        host, port = node if isinstance(node, tuple) else parse_address(node, default_port=4151, option="node")
+        self.post("/topic/tombstone", {"topic": topic, "node": f"{host}:{port}", "restore": restore})
 
     def create_channel(self, topic: str, channel: str) -> None:
         """Register the channel and its topic: an nsqd that gets the topic later makes the channel at once."""
@@ -186,11 +165,32 @@ class LookupdClient(HTTPClient):
     def topics_meta(self) -> tuple[TopicMeta, ...]:
         """Return how each topic is made; empty where there is no cluster."""
         reply = self.get("/topics", {"metaInfo": True})
-        return tuple(parse_meta(reply.url, entry) for entry in items(reply.url, reply.json(), "meta_info"))
+        return tuple(fill(reply.url, TopicMeta, entry) for entry in items(reply.url, reply.json(), "meta_info"))
 
     def youzan_admin(self, name: str, **parameters: Any) -> Reply:
-        """Make a call of :data:`~gnsq_lite.http.youzan_admin.LOOKUPD_CALLS`, such as ``move_partition``.
-
-        Raises OptionError, InvalidName, HTTPError.
-        """
+        """Make a call of LOOKUPD_CALLS, such as ``move_partition``.  Raises OptionError, InvalidName, HTTPError."""
         return call_admin(self, LOOKUPD_CALLS, name, parameters)
+
+
+def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict[str, str]:
+    """Return the HTTP address of each nsqd that an nsqlookupd lists for *topic*, by its TCP address.
+
+    *settings* are :class:`LookupdClient`'s.  An nsqlookupd that does not answer is left out.
+    """
+    found: dict[str, str] = {}
+    for address in lookupds:
+        try:
+            with LookupdClient(address, **settings) as client:
+                nodes = client.lookup(topic).producers
+        except NSQError as error:
+            log.debug("no nsqds of %s through %s: %s", topic, address, error)
+            continue
+        found |= {format_address(node.tcp_address): format_address(node.http_address) for node in nodes}
+    return found
+
+
+def http_address(nsqd: str, known: Mapping[str, str]) -> str | None:
+    """Return the HTTP address of *nsqd*: the *known* one, or port 4151 for TCP port 4150; None if it is unknown."""
+    if nsqd not in known and nsqd.endswith(":4150"):
+        return nsqd.removesuffix(":4150") + ":4151"
+    return known.get(nsqd)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsq_lite.errors import HTTPResponseError
-from gnsq_lite.http.fields import fill, items, mapping, names, number, raw
+from gnsq_lite.http.fields import fill, items, mapping, names, number, raw, text
 from gnsq_lite.options import Address
 
 
@@ -64,7 +64,6 @@ class TopicMeta:
     multi_part: bool = False
     disable_channel_auto_create: bool = False
     topic_name: str | None = None  # filled by topics_meta() only
-    registered_channels: tuple[str, ...] = ()
     raw: Mapping[str, Any] = raw()
 
 
@@ -81,27 +80,11 @@ class LookupResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookupdNode:
-    """An nsqlookupd of Youzan's cluster."""
-
-    id: str
-    host: str
-    tcp_port: int
-    http_port: int
-    rpc_port: int
-
-    @property
-    def http_address(self) -> Address:
-        """(host, port) of its HTTP."""
-        return self.host, self.http_port
-
-
-@dataclass(frozen=True, kw_only=True)
 class LookupdNodes:
-    """Youzan's ``/listlookup``; empty where nsqlookupd runs alone."""
+    """Youzan's ``/listlookup``: HTTP addresses of nsqlookupds; empty where nsqlookupd runs alone."""
 
-    leader: LookupdNode | None = None
-    nodes: tuple[LookupdNode, ...] = ()
+    leader: Address | None = None
+    nodes: tuple[Address, ...] = ()
 
 
 def parse_lookup(url: str, data: Any) -> LookupResult:
@@ -138,27 +121,18 @@ def parse_node(url: str, data: Any) -> Node:
     )
 
 
-def parse_meta(url: str, data: Any) -> TopicMeta:
-    """Return one entry of ``meta_info``.  Raises HTTPResponseError."""
-    channels = items(url, data, "registered_channels")
-    return fill(url, TopicMeta, data, registered_channels=names(url, {"channels": channels}, "channels"))
-
-
 def parse_lookupds(url: str, data: Any) -> LookupdNodes:
     """Return what the decoded answer of ``/listlookup`` says; null means none.  Raises HTTPResponseError."""
     if data is None:
         return LookupdNodes()
     leader = mapping(url, data, "lookupdleader")
     return LookupdNodes(
-        leader=_lookupd(url, leader) if leader.get("NodeIP") else None,
-        nodes=tuple(_lookupd(url, node) for node in items(url, data, "lookupdnodes")),
+        leader=_http_address(url, leader) if leader.get("NodeIP") else None,
+        nodes=tuple(_http_address(url, node) for node in items(url, data, "lookupdnodes")),
     )
 
 
-_LOOKUPD_KEYS = {"id": "ID", "host": "NodeIP", "tcp_port": "TcpPort", "http_port": "HttpPort", "rpc_port": "RpcPort"}
-
-
-def _lookupd(url: str, data: Any) -> LookupdNode:
+def _http_address(url: str, data: Any) -> Address:
     if not isinstance(data, Mapping):
         raise HTTPResponseError(url, "an nsqlookupd is not a JSON object")
-    return fill(url, LookupdNode, {ours: data.get(theirs) for ours, theirs in _LOOKUPD_KEYS.items()})
+    return text(url, "NodeIP", data.get("NodeIP")), number(url, "HttpPort", data.get("HttpPort"))

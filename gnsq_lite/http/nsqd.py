@@ -24,36 +24,11 @@ from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import DEFER
 from gnsq_lite.wire.names import check_channel, check_topic
 
-#: Bytes of an ext header at the most, for nsqd's sake: nsqd/message.go:436
-_MAX_HEADER_BYTES = 65535 - 29
-
 _OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1")
-
-
-#: What Go's JSON escapes and Python's does not, or in fewer bytes: how many more there are.
-_LONGER = {"<": 5, ">": 5, "&": 5, "\u2028": 3, "\u2029": 3, "\\b": 4, "\\f": 4}
-_MARKED = re.compile(r"\\.|[<>&\u2028\u2029]")
-#: As long as a number may become where Go writes it.
-_NUMBER = "x" * 24
-
-
-def _bytes_at_nsqd(ext: str) -> int:
-    """Return how many bytes, at the most, nsqd makes of the JSON *ext*, which it reads and writes anew."""
-    read = json.loads(ext, parse_float=lambda _: _NUMBER, parse_int=lambda n: int(n) if len(n) < 22 else _NUMBER)
-    text = json.dumps(read, ensure_ascii=False, separators=(",", ":"))
-    longer = sum(_LONGER.get(found, 0) for found in _MARKED.findall(text))
-    return len(text.encode("utf-8", "surrogatepass")) + longer
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishTrace:
-    """Where a traced message is: answer of ``publish_trace``."""
-
-    id: int  # internal id
-    trace_id: int
-    queue_offset: int  # bytes into the partition's queue
-    rawsize: int  # bytes on disk
-    raw: Mapping[str, Any] = raw()
+#: Youzan's nsqd panics on longer ext headers: nsqd/message.go:436
+_MAX_HEADER_BYTES = 65535 - 29
+#: Characters that Go's JSON encoder writes as six bytes, and exponents, which it writes as up to 21 digits.
+_LONGER_IN_GO, _EXPONENT = re.compile(r"\\[bf]|[<>&]"), re.compile("[0-9]e[+-]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +39,6 @@ class StoredMessage:
     trace_id: int = 0
     body: str = ""
     timestamp: int = 0  # nanoseconds since 1970
-    attempts: int = 0
     offset: int = 0
     queue_cnt_index: int = 0
     ext: str = ""
@@ -78,12 +52,6 @@ class NsqdClient(HTTPClient):
     """
 
     default_port = 4151
-
-    # -- state --------------------------------------------------------------------------------------------------
-
-    def ping(self) -> str:
-        """Return ``OK``.  Raises HTTPStatusError with nsqd's words when nsqd is not healthy."""
-        return self.get("/ping").text()
 
     def info(self) -> NsqdInfo:
         """Return version, addresses and limits."""
@@ -118,8 +86,6 @@ class NsqdClient(HTTPClient):
         reply = self.get("/stats", params)
         return parse_stats(reply.url, reply.json())
 
-    # -- publishing ---------------------------------------------------------------------------------------------
-
     def publish(self, topic: str, body: bytes, *, defer: float = 0.0, partition: int | None = None) -> None:
         """Publish one message; it is on nsqd when this returns.
 
@@ -138,8 +104,6 @@ class NsqdClient(HTTPClient):
         """Publish several messages, all or none of them.  Raises as :meth:`publish`."""
         check_topic(topic)
         self.post("/mpub", {"topic": topic, "partition": partition, "binary": True}, _packed(bodies))
-
-    # -- topics -------------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str) -> None:
         """Create the topic; one that exists stays as it is."""
@@ -164,8 +128,6 @@ class NsqdClient(HTTPClient):
     def _topic(self, act: str, topic: str) -> None:
         check_topic(topic)
         self.post(f"/topic/{act}", {"topic": topic})
-
-    # -- channels -----------------------------------------------------------------------------------------------
 
     def create_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
         """Create the channel of a topic that exists; one that exists stays as it is."""
@@ -194,25 +156,20 @@ class NsqdClient(HTTPClient):
 
     # -- Youzan's nsqd; a plain one answers HTTPStatusError 404 ---------------------------------------------------
 
-    def publish_ext(
-        self, topic: str, body: bytes, *, headers: Mapping[str, Any], partition: int | None = None
-    ) -> PublishTrace | None:
+    def publish_ext(self, topic: str, body: bytes, *, headers: Mapping[str, Any], partition: int | None = None) -> None:
         """Publish one message with JSON *headers* to an ext topic.
 
-        Returns where nsqd keeps it if *headers* hold a ``##trace_id`` (a decimal string), else None.
-
-        Raises OptionError for more than 65506 bytes of JSON, as nsqd writes it: nsqd would die of them.
+        Raises as :meth:`publish`, and OptionError for more than 65506 bytes of ASCII JSON, on which nsqd would panic.
         """
         check_topic(topic)
         _check_body(body)
-        ext = json.dumps(dict(headers), ensure_ascii=True, separators=(",", ":"))
-        size = _bytes_at_nsqd(ext)
+        ext = json.dumps(dict(headers), separators=(",", ":"))
+        size = len(_LONGER_IN_GO.sub("......", ext)) + 18 * len(_EXPONENT.findall(ext))
         if size > _MAX_HEADER_BYTES:
             raise OptionError("headers", f"<{size} bytes of JSON>", f"must be at most {_MAX_HEADER_BYTES} bytes")
         # nsqd unquotes this parameter twice: nsqdserver/http.go internalPUB
         quoted = ext.replace("%", "%25").replace("+", "%2B")
-        reply = self.post("/pub_ext", {"topic": topic, "partition": partition, "ext": quoted}, body)
-        return fill(reply.url, PublishTrace, reply.json()) if reply.body.startswith(b"{") else None
+        self.post("/pub_ext", {"topic": topic, "partition": partition, "ext": quoted}, body)
 
     def get_message(
         self,
@@ -239,10 +196,7 @@ class NsqdClient(HTTPClient):
         self._channel("setoffset", topic, channel, partition, offset.encode())
 
     def youzan_admin(self, name: str, **parameters: Any) -> Reply:
-        """Make a call of :data:`~gnsq_lite.http.youzan_admin.NSQD_CALLS`, such as ``skip_channel``.
-
-        Raises OptionError, InvalidName, HTTPError.
-        """
+        """Make a call of NSQD_CALLS, such as ``skip_channel``.  Raises OptionError, InvalidName, HTTPError."""
         return call_admin(self, NSQD_CALLS, name, parameters)
 
 

@@ -1,7 +1,7 @@
-"""What a server answered: read up to a limit, decoded without trust.
+"""The answer of a server: read up to a limit, decoded without trust.
 
-Whatever the bytes are, the outcome is a value or one of the ``HTTP...`` errors; nothing is decompressed, and what is
-shown of a server's words has no control characters and is short.
+Any bytes give a value or one of the ``HTTP...`` errors.  Nothing is decompressed.  Texts of the server that errors show
+are short and have no control characters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import urllib3
 
@@ -21,7 +20,7 @@ _SHOWN = 300  # characters of a server's text that an error shows
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer of status 200 to 299."""
+    """A whole answer."""
 
     url: str
     status: int
@@ -67,7 +66,7 @@ def unwrap(url: str, document: Any) -> Any:
 
 
 def shown(text: object) -> str:
-    """Return what a server said, as errors and logs show it: no control characters, not too long."""
+    """Return the start of a server's text without control characters, for errors and logs."""
     return printable(cut(text, _SHOWN)) if isinstance(text, str) else ""
 
 
@@ -78,41 +77,26 @@ def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut:
         raise HTTPResponseError(url, f"the answer has {int(declared[:20])} bytes; at most {limit} are accepted")
     parts: list[bytes] = []
     size = 0
-    while size <= limit:
-        try:
-            part = response.read(_CHUNK, decode_content=False)
-        except ValueError as error:  # of http.client, for a chunk of a negative size
-            raise HTTPResponseError(url, f"the answer is not HTTP: {shown(str(error))}") from error
-        if not part:
-            return b"".join(parts)
+    while size <= limit and (part := response.read(_CHUNK, decode_content=False)):
         parts.append(part)
         size += len(part)
-    if not cut:
+    if size > limit and not cut:
         raise HTTPResponseError(url, f"the answer has more than {limit} bytes")
-    response.close()
+    if size > limit:
+        response.close()
     return b"".join(parts)
 
 
-def explain(status: int, response: urllib3.BaseHTTPResponse, body: bytes) -> str:
-    """Return the server's own words for an error: nsqd's ``message``, the older ``status_txt``, or the start of it."""
-    if 300 <= status < 400:
-        return f"a redirect to {_server_of(response.headers.get('Location', ''))} is not followed"
-    text = body.decode("utf-8", "backslashreplace")
+def explain(reply: Reply) -> str:
+    """Return the server's text for an error: nsqd's ``message``, the older ``status_txt``, or the start of the body."""
+    if 300 <= reply.status < 400:
+        return "a redirect is not followed"
     try:
-        document = json.loads(text)
+        document = json.loads(reply.body)
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict):
         for key in ("message", "status_txt"):
             if isinstance(document.get(key), str):
                 return shown(document[key])
-    return shown(text.strip())
-
-
-def _server_of(location: str) -> str:
-    """Return the server part of a redirect's target; the rest might hold somebody's secret."""
-    try:
-        url = urlsplit(location)
-    except ValueError:
-        return "nowhere"
-    return shown(f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else "another path")
+    return shown(reply.text().strip())

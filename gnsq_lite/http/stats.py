@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.errors import HTTPResponseError
-from gnsq_lite.http.fields import fill, finite, items, mapping, raw
+from gnsq_lite.http.fields import fill, items, raw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,47 +27,27 @@ class NsqdInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latency:
-    """End-to-end processing latency; nsqd collects it with ``--e2e-processing-latency-percentile``."""
-
-    count: int = 0
-    percentiles: tuple[tuple[float, float], ...] = ()  # (quantile, seconds)
-    raw: Mapping[str, Any] = raw()
-
-
-@dataclass(frozen=True, kw_only=True)
 class ClientStats:
-    """A connection: a consumer of a channel, or a producer."""
+    """A connection: a consumer of a channel, or a producer.  ``raw`` has its TLS, compression and AUTH."""
 
     client_id: str = ""
     hostname: str = ""
     version: str = ""
     remote_address: str = ""
-    state: int = 0
     ready_count: int = 0
     in_flight_count: int = 0
     message_count: int = 0
     finish_count: int = 0
     requeue_count: int = 0
     connect_ts: float = 0.0  # seconds since 1970
-    sample_rate: int = 0
-    deflate: bool = False
-    snappy: bool = False
     user_agent: str = ""
-    authed: bool = False
-    auth_identity: str = ""
-    auth_identity_url: str = ""
     tls: bool = False
-    tls_version: str = ""
-    tls_cipher_suite: str = ""
-    desired_tag: str | None = None  # Youzan's
-    pub_counts: tuple[tuple[str, int], ...] = ()  # (topic, messages published)
     raw: Mapping[str, Any] = raw()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelStats:
-    """A channel of a topic."""
+    """A channel of a topic.  ``raw`` has ``e2e_processing_latency``."""
 
     channel_name: str
     depth: int = 0
@@ -82,7 +61,6 @@ class ChannelStats:
     paused: bool = False
     skipped: bool | None = None  # Youzan's
     clients: tuple[ClientStats, ...] = ()
-    e2e_processing_latency: Latency = Latency()
     raw: Mapping[str, Any] = raw()
 
 
@@ -102,36 +80,18 @@ class TopicStats:
     is_multi_part: bool | None = None
     is_ext: bool | None = None
     channels: tuple[ChannelStats, ...] = ()
-    e2e_processing_latency: Latency = Latency()
-    raw: Mapping[str, Any] = raw()
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryStats:
-    """Go's memory statistics."""
-
-    heap_objects: int = 0
-    heap_idle_bytes: int = 0
-    heap_in_use_bytes: int = 0
-    heap_released_bytes: int = 0
-    gc_pause_usec_100: int = 0
-    gc_pause_usec_99: int = 0
-    gc_pause_usec_95: int = 0
-    next_gc_bytes: int = 0
-    gc_total_runs: int = 0
     raw: Mapping[str, Any] = raw()
 
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdStats:
-    """nsqd's ``/stats``.  ``health`` is ``OK``, or says what is wrong."""
+    """nsqd's ``/stats``.  ``health`` is ``OK``, or says what is wrong; ``raw`` has the ``memory`` of nsqd."""
 
     version: str
     health: str
     start_time: float = 0.0  # seconds since 1970
     topics: tuple[TopicStats, ...] = ()
     producers: tuple[ClientStats, ...] = ()
-    memory: MemoryStats | None = None
     raw: Mapping[str, Any] = raw()
 
     def topic(self, name: str) -> TopicStats | None:
@@ -155,44 +115,17 @@ class NsqdStats:
 
 def parse_stats(url: str, data: Any) -> NsqdStats:
     """Return the statistics in the decoded answer of ``/stats?format=json``.  Raises HTTPResponseError."""
-    memory = mapping(url, data, "memory")
-    return fill(
-        url,
-        NsqdStats,
-        data,
-        topics=tuple(_topic(url, topic) for topic in items(url, data, "topics", required=True)),
-        producers=tuple(_client(url, client) for client in items(url, data, "producers")),
-        memory=fill(url, MemoryStats, memory) if memory else None,
-    )
+    topics = tuple(_topic(url, topic) for topic in items(url, data, "topics", required=True))
+    return fill(url, NsqdStats, data, topics=topics, producers=_clients(url, data, "producers"))
 
 
 def _topic(url: str, data: Any) -> TopicStats:
-    channels = tuple(_channel(url, channel) for channel in items(url, data, "channels"))
-    return fill(url, TopicStats, data, channels=channels, e2e_processing_latency=_latency(url, data))
+    channels = tuple(
+        fill(url, ChannelStats, channel, clients=_clients(url, channel, "clients"))
+        for channel in items(url, data, "channels")
+    )
+    return fill(url, TopicStats, data, channels=channels)
 
 
-def _channel(url: str, data: Any) -> ChannelStats:
-    clients = tuple(_client(url, client) for client in items(url, data, "clients"))
-    return fill(url, ChannelStats, data, clients=clients, e2e_processing_latency=_latency(url, data))
-
-
-def _client(url: str, data: Any) -> ClientStats:
-    counts = [fill(url, _PubCount, entry) for entry in items(url, data, "pub_counts")]
-    return fill(url, ClientStats, data, pub_counts=tuple((count.topic, count.count) for count in counts))
-
-
-def _latency(url: str, data: Any) -> Latency:
-    latency = mapping(url, data, "e2e_processing_latency")
-    points: list[tuple[float, float]] = []
-    for point in items(url, latency, "percentiles"):
-        try:
-            points.append((finite(point["quantile"]), finite(point["value"]) / 1e9))
-        except (KeyError, TypeError, ValueError):
-            raise HTTPResponseError(url, "a percentile has no quantile and value") from None
-    return fill(url, Latency, latency, percentiles=tuple(points))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _PubCount:
-    topic: str = ""
-    count: int = 0
+def _clients(url: str, data: Any, key: str) -> tuple[ClientStats, ...]:
+    return tuple(fill(url, ClientStats, client) for client in items(url, data, key))

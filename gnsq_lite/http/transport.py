@@ -1,8 +1,8 @@
-"""urllib3 with a deadline for the call as a whole, and the choice of a proxy.
+"""urllib3 with one deadline for the whole call, the choice of a proxy, and its errors as ours.
 
-urllib3's timeouts bound one ``recv`` each, so a server that sends a byte now and then is never timed out: not in its
-headers, not in its body, not in a trailer.  Here every send and every receive gets only what is left of the call's
-own deadline.  (A name that resolves to several addresses may take ``http_connect_timeout`` for each of them.)
+urllib3's timeouts limit one ``recv`` each, so a server that sends a byte now and then is never timed out.  Here the
+response is read piece by piece, and each piece has the remaining time of the call.  Connecting is limited by
+``http_connect_timeout`` for each address of a name.
 """
 
 from __future__ import annotations
@@ -10,39 +10,47 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
-import socket
 import time
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import ConnectTimeoutError, LocationParseError, NameResolutionError, NewConnectionError
+from urllib3.exceptions import HTTPError as TransportError
 from urllib3.util import parse_url
 
-from gnsq_lite.errors import OptionError
-from gnsq_lite.http.credentials import basic
-from gnsq_lite.options import HTTPOptions, TLSOptions
+from gnsq_lite.errors import (
+    HTTPCertificateError,
+    HTTPConnectError,
+    HTTPConnectionLost,
+    HTTPError,
+    HTTPResponseError,
+    HTTPTimeout,
+    OptionError,
+)
+from gnsq_lite.http.reply import shown
+from gnsq_lite.options import HTTPOptions, TLSOptions, format_address
 
 _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
 
 
 @contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Bound all reads and writes of the block, which runs in this thread or greenlet, by *seconds* together."""
-    token = _deadline.set(time.monotonic() + seconds)
+def deadline(seconds: float) -> Iterator[Callable[[], float]]:
+    """Limit all sends and reads of the block together to *seconds*; yield a function that returns the seconds left."""
+    end = time.monotonic() + seconds
+    token = _deadline.set(end)
     try:
-        yield
+        yield lambda: end - time.monotonic()
     finally:
         _deadline.reset(token)
 
 
 def remaining() -> float:
-    """Return the seconds left of the current deadline.  Raises TimeoutError when there are none."""
+    """Return the seconds left until the current deadline.  Raises TimeoutError when there are none."""
     left = _deadline.get() - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
@@ -50,10 +58,10 @@ def remaining() -> float:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """A socket's raw file that never waits beyond the deadline."""
+    """Raw file of a socket; each read waits at most until the deadline."""
 
-    def __init__(self, raw: Any, sock: Any) -> None:
-        self._raw, self._sock = raw, sock
+    def __init__(self, sock: Any) -> None:
+        self._raw, self._sock = sock.makefile("rb", buffering=0), sock
 
     def readable(self) -> bool:
         return True
@@ -64,8 +72,8 @@ class _DeadlineReader(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """Raise HTTPException: nobody asks for all there is, but a chunk whose size is -1 would get it."""
-        raise http.client.HTTPException("a read without a bound")
+        """Raise HTTPException: http.client would call this for a chunk of size -1, and read without a limit."""
+        raise http.client.HTTPException("a read without a limit")
 
     def close(self) -> None:
         if not self.closed:
@@ -73,69 +81,33 @@ class _DeadlineReader(io.RawIOBase):
         super().close()
 
 
-class _DeadlineResponse(http.client.HTTPResponse):
-    """Reads status line, headers, chunk sizes, body and trailers through a :class:`_DeadlineReader`."""
+class _DeadlineSocket:
+    """A connected socket; each send and each read of its file waits at most until the deadline."""
 
-    def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock))
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def sendall(self, data: Any) -> None:
+        self._sock.settimeout(remaining())  # urllib3 has set the time limit of connecting
+        self._sock.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_DeadlineReader(self._sock))
 
 
 class _DeadlineConnection(HTTPConnection):
-    """Connects and sends within the deadline."""
-
-    response_class = _DeadlineResponse
-
-    def _new_conn(self) -> Any:
-        """Connect.  gevent's function closes the socket of a greenlet that is killed meanwhile; urllib3's does not."""
-        self.timeout: float = min(self.timeout or remaining(), remaining())
-        host = self._dns_host
-        try:
-            sock = socket.create_connection((host, self.port), self.timeout, self.source_address)
-        except socket.gaierror as error:
-            raise NameResolutionError(self.host, self, error) from error
-        except UnicodeError:
-            raise LocationParseError(f"{host!r}, label empty or too long") from None
-        except TimeoutError as error:
-            raise ConnectTimeoutError(self, f"no connection to {host} in {self.timeout:g} s") from error
-        except OSError as error:
-            raise NewConnectionError(self, f"no connection to {host}: {error}") from error
-        for option in self.socket_options or ():
-            sock.setsockopt(*option)
-        return sock
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether one that was kept is still good; asked with the pool's only reference to it in hand."""
-        try:
-            return super().is_connected
-        except BaseException:  # killed: patched, the look is a turn of gevent's loop
-            self.close()
-            raise
-
     def connect(self) -> None:
         super().connect()
-        self.sock.settimeout(remaining())
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        if self.sock is not None:  # kept from an earlier call; urllib3 would send with the connect timeout
-            self.timeout = remaining()
-        super().request(*args, **kwargs)
+        self.sock: Any = _DeadlineSocket(self.sock)
 
 
-class _DeadlineTLSConnection(_DeadlineConnection, HTTPSConnection):
-    """The same over TLS."""
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls: Any = _DeadlineConnection
-
-
-class _TLSPool(HTTPSConnectionPool):
-    ConnectionCls: Any = _DeadlineTLSConnection
-
-
-_POOLS: dict[str, type[HTTPConnectionPool]] = {"http": _Pool, "https": _TLSPool}
+class _DeadlineTLSConnection(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        self.sock: Any = _DeadlineSocket(self.sock)
 
 
 def tls_settings(options: HTTPOptions) -> dict[str, Any]:
@@ -157,19 +129,24 @@ def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict
     if proxy is None:
         manager = urllib3.PoolManager(**settings)
     else:
-        url, credentials = _split_credentials(proxy)
-        headers = {"Proxy-Authorization": basic(credentials)} if credentials else None
-        manager = urllib3.ProxyManager(url, proxy_headers=headers, **settings)
-    manager.pool_classes_by_scheme = _POOLS
+        url = parse_url(proxy)
+        headers = {"Proxy-Authorization": basic(url.auth)} if url.auth else None
+        manager = urllib3.ProxyManager(url._replace(auth=None).url, proxy_headers=headers, **settings)
+    pool = manager.connection_from_url(f"{scheme}://{format_address((host, port))}")
+    pool.ConnectionCls = _DeadlineTLSConnection if pool.scheme == "https" else _DeadlineConnection
     return manager
 
 
-def proxy_for(scheme: str, host: str, port: int) -> str | None:
-    """Return the URL of the proxy that the environment names for this server, or None.
+def basic(userinfo: str) -> str:
+    """Return the Authorization header for a URL's percent-encoded ``user:password``: UTF-8 as in RFC 7617."""
+    user, _, password = userinfo.partition(":")
+    return "Basic " + b64encode(unquote_to_bytes(f"{user}:{password}")).decode("ascii")
 
-    As in Go's net/http, which NSQ's own tools use, loopback addresses are never proxied: another machine's loopback
-    is not the one that was meant.  Otherwise HTTP_PROXY, HTTPS_PROXY and NO_PROXY are read as urllib reads them.
-    Raises OptionError for a proxy that is neither http nor https.
+
+def proxy_for(scheme: str, host: str, port: int) -> str | None:
+    """Return the URL of the proxy in HTTP_PROXY, HTTPS_PROXY and NO_PROXY for this server, or None.
+
+    Loopback addresses are never proxied, as in Go's net/http.  Raises OptionError for other than http and https.
     """
     if is_loopback(host) or proxy_bypass(f"{host}:{port}") or proxy_bypass(host):
         return None
@@ -191,6 +168,55 @@ def is_loopback(host: str) -> bool:
     )
 
 
-def _split_credentials(proxy: str) -> tuple[str, str | None]:
-    url = parse_url(proxy)
-    return url._replace(auth=None).url, url.auth
+#: What urllib3 raised, or its innermost cause, and the error for the caller.  The first match counts.
+_TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
+    (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
+    (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a kind of ConnectTimeoutError
+    (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
+    (urllib3.exceptions.ProxyError, HTTPConnectError, "the proxy gives no connection"),
+    (urllib3.exceptions.LocationParseError, HTTPConnectError, "the address cannot be used"),
+    (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no whole answer in time"),
+    (TimeoutError, HTTPTimeout, "no whole answer in time"),
+    (urllib3.exceptions.SSLError, HTTPConnectError, "TLS failed"),
+    (http.client.IncompleteRead, HTTPConnectionLost, "the answer ended early"),
+    (ConnectionError, HTTPConnectionLost, "the connection ended before the answer"),  # RemoteDisconnected is one
+    (http.client.HTTPException, HTTPResponseError, "the answer is not HTTP"),
+    (ValueError, HTTPResponseError, "the answer is not HTTP"),  # of http.client, for a chunk of a negative size
+    (OSError, HTTPConnectionLost, "the connection ended before the answer"),
+    (TransportError, HTTPResponseError, "the answer is not understood"),
+)
+
+
+def translated(url: str, error: BaseException) -> HTTPError:
+    """Return the HTTPError for what urllib3 raised in a call to *url*."""
+    cause = _innermost(error)
+    if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+        remedy = "; name its CA in TLSOptions(ca_file=...)"
+        if "mismatch" in str(cause):
+            remedy = "; set TLSOptions(server_hostname=...) to the name it is for"
+        elif "expired" in str(cause) or "not yet valid" in str(cause):
+            remedy = ""
+        return HTTPCertificateError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
+    for theirs, ours, why in _TABLE:
+        if isinstance(error, theirs) or isinstance(cause, theirs):
+            return ours(url, f"{why}: {_reason(cause)}")
+    return HTTPError(url, _reason(cause))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return the first cause of *error*.  ``__context__`` is not followed: it may be the caller's own exception."""
+    for _ in range(10):
+        arguments = [argument for argument in error.args if isinstance(argument, BaseException)]
+        inner = getattr(error, "original_error", None) or error.__cause__ or (arguments[0] if arguments else None)
+        if inner is None:
+            break
+        error = inner
+    return error
+
+
+def _reason(cause: BaseException) -> str:
+    """Return the text of *cause*, without urllib3's own texts, which contain URLs and reprs of objects."""
+    text = getattr(cause, "verify_message", None) or getattr(cause, "strerror", None)
+    if not text:
+        text = type(cause).__name__ if isinstance(cause, TransportError) else str(cause) or type(cause).__name__
+    return shown(text)

@@ -94,8 +94,7 @@ def call_admin(client: HTTPClient, calls: Mapping[str, AdminCall], name: str, pa
     for parameter in required.split():
         if parameters.get(parameter) is None:
             raise OptionError(parameter, None, f"is required by {name}")
-    if parameters.get("topic") is not None:
-        check_topic(parameters["topic"])
-    if parameters.get("channel") is not None:
-        check_channel(parameters["channel"])
+    for parameter, check in (("topic", check_topic), ("channel", check_channel)):
+        if parameters.get(parameter) is not None:
+            check(parameters[parameter])
     return client.call(method, path, parameters)

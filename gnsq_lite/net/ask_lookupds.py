@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import gevent
 
-from gnsq_lite.blocking_calls import call_cooperatively
 from gnsq_lite.dialect import Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.addresses import without_credentials
@@ -174,7 +173,7 @@ class Lookupds:
         client = self._clients.get(address)
         if client is None:
             client = self._clients[address] = open_client(address, self._options, found=True)
-        return client.get_json(path)
+        return client.get(path).json()
 
     def close(self) -> None:
         """Ask no more; answers that still come are dropped."""
@@ -201,7 +200,6 @@ def open_client(address: str, options: LookupOptions, *, found: bool = False) ->
     tls: bool | TLSOptions | ssl.SSLContext | None = options.lookupd_tls if address.startswith("https://") else None
     return LookupdClient(
         address,
-        runner=call_cooperatively,
         http_timeout=options.lookupd_timeout,
         http_connect_timeout=min(5.0, options.lookupd_timeout),
         http_max_body=options.lookupd_max_body,

@@ -10,7 +10,7 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.http import NsqdClient
-from gnsq_lite.http.addresses import http_address, http_addresses
+from gnsq_lite.http.lookupd import http_address, http_addresses
 from gnsq_lite.keywords import url_list, with_environment
 from gnsq_lite.net.os_threads import start_hub_thread
 from gnsq_lite.stats import ReaderStats

@@ -52,61 +52,6 @@ print(ticks, time.monotonic() - began)
 """
 
 
-#: A call that is killed while it connects: nobody accepts, and the listener's queue is full.
-KILLED_WHILE_IT_CONNECTS = """
-import socket, warnings
-import gevent
-from gnsq_lite.http import LookupdClient
-
-warnings.simplefilter("error")
-listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-others = [socket.socket() for _ in range(4)]
-for other in others:
-    other.setblocking(False)
-    other.connect_ex(listener.getsockname())
-client = LookupdClient("127.0.0.1:%d" % listener.getsockname()[1], http_timeout=20.0)
-asking = gevent.spawn(client.topics)
-gevent.sleep(0.2)
-assert not asking.dead
-asking.kill()
-client.close()
-for sock in (*others, listener):
-    sock.close()
-"""
-
-#: Calls on a connection that was kept, killed after none, one, two, ... turns of the loop.
-KILLED_AT_ANY_TURN = """
-import gc, socket, warnings
-import gevent
-from gnsq_lite.http import LookupdClient
-
-warnings.simplefilter("error")
-listener = socket.create_server(("127.0.0.1", 0))
-
-def answer(sock):
-    with sock:
-        while sock.recv(1000):
-            sock.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 13\\r\\n\\r\\n{"topics":[]}')
-
-def accept():
-    while True:
-        gevent.spawn(answer, listener.accept()[0])
-
-gevent.spawn(accept)
-for turns in range(40):
-    client = LookupdClient("127.0.0.1:%d" % listener.getsockname()[1], http_timeout=20.0)
-    client.topics()
-    asking = gevent.spawn(client.topics)
-    for _ in range(turns):
-        gevent.sleep(0)
-    asking.kill(block=False)
-    client.close()
-    gevent.sleep(0.01)
-    del asking, client
-    gc.collect()
-"""
-
-
 def silent(connection: object) -> None:
     time.sleep(30)
 
@@ -159,22 +104,6 @@ def test_a_greenlet_that_waits_for_an_answer_can_be_killed_at_once() -> None:
         began = time.monotonic()
         asking.kill()
         assert time.monotonic() - began < 2.0
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("program", [KILLED_WHILE_IT_CONNECTS, KILLED_AT_ANY_TURN], ids=["connecting", "kept"])
-def test_a_call_that_is_killed_leaves_no_socket_open(program: str, tmp_path: Path) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(program)
-    run = subprocess.run(
-        [sys.executable, "-m", "gevent.monkey", str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_the_callers_own_timeout_goes_through() -> None:

@@ -224,7 +224,6 @@ def test_a_redirect_is_not_followed_and_the_token_goes_nowhere_else(status: str)
             lookup(address, auth_token="t0ken")
     assert asked == []
     assert "is not followed" in str(caught.value)
-    assert other in str(caught.value)
     assert not any(secret in str(caught.value) for secret in ("s3cret", "pw", "t0ken"))
 
 

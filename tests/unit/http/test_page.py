@@ -19,7 +19,7 @@ def public(cls: type) -> set[str]:
 
 
 def test_every_method_is_listed_and_every_listed_method_exists() -> None:
-    methods = (public(NsqdClient) | public(LookupdClient)) - public(HTTPClient)
+    methods = (public(NsqdClient) | public(LookupdClient)) - (public(HTTPClient) - {"ping"})
     section = PAGE.partition("Every method")[2].partition("Youzan's administration calls")[0]
     assert set(re.findall(r"``(\w+)``", section)) == methods
 
