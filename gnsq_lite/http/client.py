@@ -171,8 +171,7 @@ class HTTPClient:
             raise HTTPTimeout(url, f"no whole answer in {limit:g} s") from None
 
     def _attempts(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
-        retries = self.options.http_retries if method == "GET" else 0
-        pause = 0.05
+        pause, retries = 0.05, self.options.http_retries if method == "GET" else 0
         with deadline(self.options.http_timeout) as left:
             while True:
                 try:
@@ -181,8 +180,9 @@ class HTTPClient:
                     if retries == 0 or isinstance(error, HTTPCertificateError) or left() <= pause:
                         raise
                     time.sleep(pause)
-                retries -= 1
-                pause = min(1.0, pause * 2)
+                    if left() <= 0:  # on a busy machine; this error says more than HTTPTimeout
+                        raise
+                pause, retries = min(1.0, pause * 2), retries - 1
 
     def _once(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
         pool = self._pool_here()

@@ -8,6 +8,7 @@ import pickle
 import socket
 import ssl
 import threading
+import time
 from base64 import b64encode
 from contextlib import suppress
 from typing import Any
@@ -305,6 +306,15 @@ def test_a_status_is_an_answer_and_is_not_asked_for_again() -> None:
 
 
 def test_retries_end_with_the_time_of_the_call() -> None:
+    with refusing_port() as port:
+        ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
+
+
+def test_what_failed_last_is_raised_where_a_busy_machine_slept_until_the_time_was_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: slept(seconds + 0.4))
     with refusing_port() as port:
         ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
 
