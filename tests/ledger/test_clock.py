@@ -152,8 +152,7 @@ PEOPLE = {
         "youzan/dialect.py",
         "cli/demo.py",
     ),
-    *("broker/nsqd_http.py", "broker/nsqd.py", "broker/stats.py", "broker/topics.py"),
-    *("broker/youzan.py", "broker/youzan_cluster.py"),
+    *("broker/nsqd.py", "broker/topics.py"),
     "supervise/group.py",  # the live page
     "worker/live.py",
     "worker/schedules.py",  # messages by the clock on the wall
