@@ -37,7 +37,7 @@ from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import look_in_loop, run_in_loop, run_or_leave
+from gnsq_lite.net.waiting import run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_choice, check_number
 from gnsq_lite.options import (
     TIMEOUT,
@@ -354,7 +354,7 @@ class Reader:
         when some greenlet holds up all others.  ClosedError: it was not started, or belongs to the parent of a fork.
         """
         core = self._started()
-        stats: ReaderStats = look_in_loop(core.loop, reader_stats, core, timeout)
+        stats: ReaderStats = run_in_loop(core.loop, reader_stats, core, timeout=timeout)
         return stats
 
     def after_fork(self) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite.consume.run_handler import make_runner
+from gnsq_lite.consume.run_handler import HandlerRaised, make_runner
 from gnsq_lite.errors import AlreadyAnswered, BodyTypeError
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -136,5 +136,8 @@ def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Ans
             f"deliver: message {message.id!r} has already been answered; nsqd sends it again as a new message: "
             f"make_message(body, attempts={message.attempts + 1}, id=message.id)"
         )
-    make_runner(handler, _Outcomes(), 0).run(message)
+    try:
+        make_runner(handler, _Outcomes(), 0).run(message)
+    except HandlerRaised as raised:
+        raise raised.__cause__ or raised from None
     return message.answers[-1] if message.has_responded else None

@@ -26,9 +26,8 @@ from gnsq_lite.keywords import (
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import forget_on_fork, look_for_fork
 from gnsq_lite.net.io_thread import io_loop
-from gnsq_lite.net.nested import must_not_wait
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
-from gnsq_lite.net.waiting import look_in_loop, run_in_loop, run_or_leave
+from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import (
     DEFER,
@@ -233,11 +232,13 @@ class Writer(Generic[Outcome]):
         publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
         core = self._running_core(publication.timeout, wait=False)
         publication.hand_to(core.loop, publication.retries)
+        backlog = core.outcomes.backlog
         try:
-            core.outcomes.backlog.reserve(publication, len(publication.bodies[0]))
-            core.carry(publication)
+            with core.loop.guard:
+                backlog.reserve(publication, len(publication.bodies[0]))
+                core.carry(publication)
         except BaseException:
-            core.outcomes.left(publication)
+            core.loop.call_soon(lambda: backlog.release(publication))
             raise
         return publication
 
@@ -333,7 +334,7 @@ class Writer(Generic[Outcome]):
         look_for_fork()
         self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
         ends = SYSTEM_CLOCK.now() + timeout
-        wait = wait and not must_not_wait()
+        wait = wait and not in_hub()
         self._pool.close(timeout, wait=wait)
         if (core := self._core) is not None and not (core.ended or core.loop.stopped):
             run_or_leave(core.loop, core.close, max(0.0, ends - SYSTEM_CLOCK.now()), wait=wait)
@@ -353,7 +354,9 @@ class Writer(Generic[Outcome]):
         core, pool = self._core, self._pool
         is_closed = self._closed and (core is None or core.ended)
         state = "closed" if is_closed else "idle" if self.is_idle else None
-        return with_pool(None if core is None else look_in_loop(core.loop, loop_stats, core, timeout), pool, state)
+        return with_pool(
+            None if core is None else run_in_loop(core.loop, loop_stats, core, timeout=timeout), pool, state
+        )
 
     def __enter__(self) -> Writer[Outcome]:
         return self

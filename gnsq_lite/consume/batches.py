@@ -47,7 +47,7 @@ class BatchFeeder:
             self._stop_timer()
         elif self._timer is None or not self._timer.active:
             self._timer = self._loop.hub.loop.timer(max(0.0, due - self._clock.now()))
-            self._timer.start(self._on_time, update=True)
+            self._loop.start(self._timer, self._on_time, update=True)
 
     def _on_time(self) -> None:
         """In the hub, where no handler may run: it could not wait for anything."""

@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from gevent.event import Event
 
@@ -14,9 +13,8 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
-from gnsq_lite.net.loop import Loop, in_task, lasting
-from gnsq_lite.net.nested import must_not_wait
-from gnsq_lite.net.waiting import Completion, run_in_loop, wait_or_set
+from gnsq_lite.net.loop import Loop, in_task
+from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop, wait_or_set
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -63,7 +61,6 @@ class Closing:
         self._in_handler, self._refuse, self._stop_discovery, self._end = in_handler, refuse, stop_discovery, end
         #: Whether it has begun: what still comes goes back.
         self.begun = False
-        self._task: Any = None
         #: Handlers that still ran when the time was over.
         self.abandoned = 0
         self._close_by = self._asked_at = float("inf")
@@ -75,7 +72,7 @@ class Closing:
 
     def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
         """Close, from any thread or greenlet; with *wait* wait for the end, unless the end waits for the caller."""
-        if not wait or must_not_wait() or in_task() or self._in_handler():
+        if not wait or in_hub() or in_task() or self._in_handler():
             self.loop.call_soon(lambda: self.close(timeout))
         else:
             run_in_loop(self.loop, self.close, timeout)
@@ -88,11 +85,10 @@ class Closing:
         """
         self._close_by = min(self._close_by, self._clock.now() + timeout)
         self._news.set()
-        is_dead = self._task is not None and self._task.ready() and not self.ended.done()
-        if is_dead or not self.begun:
+        if not self.begun:
+            self.begun = True
             self._refuse()
-            self._task = self.loop.spawn("closing", lasting, self._close)
-            self.begun = True  # last: should a signal handler raise in here, the next call begins anew
+            self.loop.spawn("closing", self._close)
 
     def _close(self) -> None:
         """CLS to all; what no handler has begun goes back with REQ 0; those that run finish and answer.
@@ -116,7 +112,7 @@ class Closing:
             self._wait_until(lambda: not self.loop.has_queued_calls(), lambda: lingers)
             self._wait_until(lambda: all(self._is_gone(c) for c in connections), lambda: lingers)
         finally:
-            lasting(self._end)
+            self._end()
 
     def _say_cls(self) -> list[Subscribed]:
         """Ask for no more messages, and send back what no handler has begun; return all connections."""

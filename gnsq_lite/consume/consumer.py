@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import gevent
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -38,8 +39,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message, is_expired, send_back
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop, lasting
-from gnsq_lite.net.lost import interrupted
+from gnsq_lite.net.loop import PAUSE, Loop
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
@@ -59,10 +59,7 @@ class Consumer:
         self.ended = Completion()
         self.connections: dict[Endpoint, Subscribed] = {}
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
-        on_backoff = partial(self.hooks.call, "on_backoff")
-        self.flow = FlowControl(
-            settings, clock, self.rng, self._send_ready, on_backoff, self._connect_anew, self._count_successes
-        )
+        self.flow = self._make_flow()
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
@@ -73,10 +70,7 @@ class Consumer:
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
         self.limits = TimeLimits(loop, settings, clock, self.pool, self._concurrency, self.outcomes, self.hooks)
-        self.batches: BatchFeeder | None = None
-        if settings.batch_size:
-            batcher = Batcher(settings.batch_size, settings.batch_wait, clock, latest)
-            self.batches = BatchFeeder(loop, batcher, self.pool, clock, self.flow.is_starved)
+        self.batches = self._make_batches()
         #: Where messages go that come: to the handlers or, once the end has begun, back.
         self.handle: Callable[[list[Message]], None] = self.batches.add if self.batches else self.pool.submit
         self.late_answers = self.answers_lost = self.reconnects = 0
@@ -105,7 +99,20 @@ class Consumer:
         self.search = LeaderSearch(loop, self.rng, clock, self._is_read, self._ask)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
+        self._is_started = False
+        loop.cores.add(self)
         close_at_exit(self)
+
+    def _make_flow(self) -> FlowControl:
+        on_backoff = partial(self.hooks.call, "on_backoff")
+        return FlowControl(self.settings, self.clock, self.rng, self._send_ready, on_backoff, self._count_successes)
+
+    def _make_batches(self) -> BatchFeeder | None:
+        settings = self.settings
+        if not settings.batch_size:
+            return None
+        batcher = Batcher(settings.batch_size, settings.batch_wait, self.clock, latest)
+        return BatchFeeder(self.loop, batcher, self.pool, self.clock, self.flow.is_starved)
 
     # -- starting
 
@@ -113,17 +120,64 @@ class Consumer:
         """Connect to the direct nsqds, ask the nsqlookupds, begin to tick."""
         if self.closing:
             return  # close() was quicker
+        self._is_started = True
         settings = self.settings
         called = {"on_found": self._found, "on_forget": self._forgotten, "on_lookup": self._renew}
         self.discovery = Discovery.of(settings, settings.topic, "read", self.rng, self.clock, **called)
-        self._greenlets.append(self.loop.spawn("ticker", lasting, self.flow.run, self._look_around))
+        self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
-            self._greenlets.append(self.loop.spawn("time limits", lasting, self.limits.run))
+            self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
         if self.flow.rate is not None:
-            self._greenlets.append(self.loop.spawn("rate limit", lasting, self.flow.rate.run))
+            self._greenlets.append(self.loop.spawn("rate limit", self.flow.rate.run))
         self._connect_given()
         if settings.lookupds:
-            self._greenlets.append(self.loop.spawn("discovery", lasting, self.discovery.run))
+            self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
+
+    def reset(self) -> None:
+        """Close all connections and begin again with fresh state; running handlers go on (see Loop)."""
+        if self.ended.done() or not self._is_started:
+            return
+        self._stop_all("an unexpected exception has ended all connections")
+        if self.closing:
+            self._end()
+            return
+        self.pool.reset()
+        before, self.flow = self.flow, self._make_flow()
+        before.retire()
+        self.flow.max_in_flight = before.max_in_flight
+        self.flow.set_paused(before.paused)
+        if self.batches is not None:
+            self.batches.take()
+        self.batches = self._make_batches()
+        self.handle = self.batches.add if self.batches else self.pool.submit
+        self.losses = Losses(self.settings.reconnect, clock=self.clock, rng=self.rng)
+        self.search = LeaderSearch(self.loop, self.rng, self.clock, self._is_read, self._ask)
+        self._greenlets = [self.loop.spawn("begin again", self._begin_again)]
+
+    def _begin_again(self) -> None:
+        gevent.sleep(PAUSE)
+        self._greenlets.clear()
+        self.start()
+
+    def _stop_all(self, why: str) -> None:
+        """Close all connections, and end the greenlets that are not the caller's and run no handlers."""
+        subscriptions = list(self._subscriptions.values())
+        for connection in list(self.connections.values()):
+            self._count(connection)
+        self.connections.clear()
+        self._subscriptions.clear()  # now their greenlets end by themselves: inline handlers run in them
+        for subscription in subscriptions:
+            subscription.link.close(ConnectionLost(str(subscription.endpoint), why))
+        if self.discovery is not None:
+            self.discovery.stop()
+        self.loop.kill((*self._greenlets, *self.search.tasks()))
+
+    def _count(self, connection: Subscribed) -> None:
+        """Keep the counts of a connection that is gone."""
+        self.received_before += connection.received
+        self.finished_before += connection.finished
+        self.requeued_before += connection.requeued
+        self.expired_before += connection.expired
 
     def _connect_given(self) -> None:
         for endpoint in self.settings.endpoints:
@@ -157,9 +211,9 @@ class Consumer:
 
     # -- connections come and go
 
-    def _connect_anew(self) -> None:
-        for connection in list(self.connections.values()):
-            connection.close(interrupted(connection.address))
+    def is_over(self, subscription: Subscription) -> bool:
+        """Whether it is to connect no more."""
+        return self.closing or self._subscriptions.get(subscription.endpoint) is not subscription
 
     def on_end(self, subscription: Subscription) -> None:
         """Its greenlet has ended: a poll may find the endpoint again."""
@@ -187,10 +241,7 @@ class Consumer:
         if self.connections.get(connection.endpoint) is connection:
             self.flow.parted(connection.endpoint)
             self._drop_queued(connection)
-            self.received_before += connection.received
-            self.finished_before += connection.finished
-            self.requeued_before += connection.requeued
-            self.expired_before += connection.expired
+            self._count(connection)
             del self.connections[connection.endpoint]
         self.end.look()
 
@@ -206,27 +257,10 @@ class Consumer:
             late = connection.count_out(now)
             if late:
                 self._on_late(connection, late)
-            connection.look_for_abandoned(self._is_attended)
         self._drop_cut()
-        self._look_for_lost()
         self.pool.look(now)
         self.limits.look()
         return not self.queued() and self.limits.busy() < self._concurrency
-
-    def _look_for_lost(self) -> None:
-        """Have found, or connected, again what a signal handler's exception ended before it was told or had begun."""
-        for subscription in list(self._subscriptions.values()):
-            if subscription.task is None or subscription.task.dead:
-                self.on_end(subscription)
-        self._connect_given()
-        if self.discovery is not None:
-            self.discovery.only(self._subscriptions)
-
-    def _is_attended(self, message: Message) -> bool:
-        """Whether it waits for a handler, or one is at it."""
-        if self.batches is not None and self.batches.waiting():
-            return True
-        return any(message is job or (isinstance(job, list) and message in job) for job in self.pool.jobs())
 
     def _drop_cut(self) -> None:
         """Take what waits of connections that are gone, though their greenlet has not noticed: it runs a handler."""

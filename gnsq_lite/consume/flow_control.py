@@ -40,7 +40,6 @@ class FlowControl:
     Args:
         send_ready: Called with (endpoint, RDY) for a connection that is to be told.
         on_backoff: Called with the seconds of a pause that begins, and with 0.0 when backoff is over.
-        on_interrupted: Called where RDY is not as it should be any more: the connections are to be made anew.
         count_successes: Returns how many messages the Reader's handlers finished; from any thread.
     """
 
@@ -51,11 +50,10 @@ class FlowControl:
         rng: random.Random,
         send_ready: Callable[[Endpoint, int], None],
         on_backoff: Callable[[float], None],
-        on_interrupted: Callable[[], None],
         count_successes: Callable[[], int],
     ) -> None:
         self._settings, self._clock = settings, clock
-        self._send_ready, self._on_backoff, self._on_interrupted = send_ready, on_backoff, on_interrupted
+        self._send_ready, self._on_backoff = send_ready, on_backoff
         self.count_successes = count_successes
         self.allocator = ReadyAllocator(
             settings.max_in_flight,
@@ -80,6 +78,10 @@ class FlowControl:
         self.watches = self.rate is not None
         self._wake = Event()
         self._ticks_at = self._looks_at = 0.0
+
+    def retire(self) -> None:
+        """Decide nothing any more: another one has taken over, and connections that are closed still report here."""
+        self._send_ready, self._on_backoff = _ignore, _ignore
 
     # -- what happened
 
@@ -204,10 +206,7 @@ class FlowControl:
             self._ticks_at = min(due)
             wait_or_set(self._wake, max(0.001, self._ticks_at - now))
             self._wake.clear()
-            try:
-                self._tick(look_around)
-            except Exception as error:
-                log_safely(log, logging.ERROR, "a tick failed", exc_info=error)
+            self._tick(look_around)
 
     def _tick(self, look_around: Callable[[float], bool]) -> None:
         now = self._clock.now()
@@ -218,27 +217,27 @@ class FlowControl:
                 self._apply(self.allocator.set_max_rdy_count, endpoint, size)
         if self.backoff.phase is Phase.PAUSED:
             self.backoff.tick()
-        if self.allocator.phase is not self.backoff.phase:  # it is time to probe, or the last change was interrupted
+        if self.allocator.phase is not self.backoff.phase:  # it is time to probe
             allocator = self.allocator
             changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
             self._apply(changes[self.backoff.phase])
         self._apply(self.allocator.tick)
 
     def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:
-        try:
-            for decision in decide(*about):
-                self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
-            self._watch()
-            next_tick = self.allocator.next_tick
-            if next_tick is not None and next_tick < self._ticks_at:
-                self._wake.set()
-        except BaseException:  # a signal handler's: which RDY was decided, and which was sent, is not known
-            self._on_interrupted()
-            raise
+        for decision in decide(*about):
+            self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
+        self._watch()
+        next_tick = self.allocator.next_tick
+        if next_tick is not None and next_tick < self._ticks_at:
+            self._wake.set()
 
     def _watch(self) -> None:
         # In backoff the allocator watches, as nearly all wait for RDY.
         self.watches = self.rate is not None or bool(self._pace.limits) or self.allocator.watches
+
+
+def _ignore(*about: object) -> None:
+    pass
 
 
 class Pacing:

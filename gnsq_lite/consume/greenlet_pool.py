@@ -14,6 +14,8 @@ from typing import Any
 import gevent
 from greenlet import getcurrent, greenlet
 
+from gnsq_lite.consume.run_handler import HandlerRaised
+from gnsq_lite.message import TimeLimitExceeded
 from gnsq_lite.net.forks import end_child
 from gnsq_lite.net.loop import SLICE, Loop, after_io, let_io
 from gnsq_lite.speed import TURN_OVER, Runner
@@ -46,6 +48,10 @@ class _LoopPool:
     def look(self, now: float) -> None:
         """Do nothing: a greenlet that is to end says so."""
 
+    def reset(self) -> None:
+        """Forget what was not begun."""
+        self._queue.clear()
+
     def abandon(self) -> None:
         """In a forked child: the jobs are the parent's."""
         self._queue.clear()
@@ -62,6 +68,8 @@ class GreenletPool(_LoopPool):
         #: Workers whose turn was over before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._pump_due = False
+        #: How often it was reset: workers end that were there before.
+        self._generation = 0
         #: The turn of the loop in which handlers ran last, by the loop's own clock.
         self._turn, self._now = 0.0, loop.hub.loop.now
 
@@ -88,7 +96,7 @@ class GreenletPool(_LoopPool):
         """Pump when the loop has looked after its sockets: it runs many callbacks of ``soon()`` before it does."""
         if not self._pump_due:
             self._pump_due = True
-            after_io(self._loop.hub, self._pump)
+            after_io(self._loop, self._pump)
 
     def _pump(self) -> None:
         """In the hub: have one worker after the other work until it waits for something or the queue is empty.
@@ -96,25 +104,16 @@ class GreenletPool(_LoopPool):
         So a handler that never waits costs one switch per read, and one that waits leaves the rest to the next worker.
         """
         self._pump_due = False
-        try:
-            self._runner.begin_turn(SLICE)
-            self._run_workers()
-        except BaseException:  # from a signal handler; nothing else may come that pumps
-            self._pump_soon()
-            raise
+        self._runner.begin_turn(SLICE)
+        self._run_workers()
 
     def _run_workers(self) -> None:
         ends = time.monotonic() + SLICE
         while self._queue or self._gave_way:
-            # Who is taken out is resumed with no call in between, in which a signal handler could raise.
             if self._gave_way:
-                worker = self._gave_way[0]
-                del self._gave_way[0]
-                worker.switch()
+                self._gave_way.popleft().switch()
             elif self._idle:
-                worker = self._idle[-1]
-                del self._idle[-1]
-                worker.switch()
+                self._idle.pop().switch()
             elif len(self.seats) < self._concurrency and not self._closed:
                 greenlet(self._work, self._loop.hub).switch()
             else:
@@ -125,33 +124,43 @@ class GreenletPool(_LoopPool):
 
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
-        me, hub = getcurrent(), self._loop.hub
+        me, hub, generation = getcurrent(), self._loop.hub, self._generation
         seat = [me, None]
         try:
-            self.seats += (seat,)
-            while True:
+            self.seats.append(seat)
+            while generation == self._generation:
                 if end_child(runner.drain, queue, seat) == TURN_OVER:
-                    while not self._pump_due:
-                        self._pump_later()
-                    self._gave_way += (me,)  # no call: a signal handler in between, which waits, would be resumed
+                    self._pump_later()
+                    self._gave_way.append(me)
                     hub.switch()
                 elif self._closed or len(self.seats) > self._concurrency:
                     return
                 else:
-                    self._idle += (me,)  # likewise
+                    self._idle.append(me)
                     hub.switch()
+        except (HandlerRaised, TimeLimitExceeded) as raised:
+            self._on_exit(raised.__cause__ or raised)
         except BaseException as error:
-            self._on_exit(error)
+            self._loop.fail(error)
         finally:
-            self.seats.remove(seat)
+            if seat in self.seats:
+                self.seats.remove(seat)
             self._count()
             if queue:
                 self._pump_soon()
 
-    def look(self, now: float) -> None:
-        """Pump, where that may have been ended by a signal handler's exception; even before it began."""
-        if self._queue or self._gave_way or self._pump_due:  # what is queued now may expire before the next look
-            self._loop.soon(self._pump)
+    def reset(self) -> None:
+        """Forget what was not begun, and end all workers; those that run a handler end after it."""
+        super().reset()
+        self._generation += 1
+        ended = [seat[0] for seat in self.seats if seat[1] is None]
+        self.seats = [seat for seat in self.seats if seat[1] is not None and not seat[0].dead]
+        self._idle.clear()
+        self._gave_way.clear()
+        self._pump_due = False
+        self._count()
+        for worker in ended:
+            self._loop.hub.loop.run_callback(worker.switch)
 
     def _count(self) -> None:
         self._runner.surplus = len(self.seats) - self._concurrency
@@ -198,13 +207,10 @@ class InlinePool(_LoopPool):
                 try:
                     self._runner.begin_turn(SLICE)
                     why = end_child(self._runner.drain, queue, self.seats[0])
-                except (KeyboardInterrupt, SystemExit) as error:
-                    self._on_exit(error)
-                    return  # the Reader ends, and sends back what is queued
-                except BaseException as error:
-                    self._on_exit(error)  # a kill at the Reader's end comes after close()
-                    if self._closed:
-                        return
+                except (HandlerRaised, TimeLimitExceeded) as raised:
+                    self._on_exit(raised.__cause__ or raised)
+                    if self._closed or isinstance(raised.__cause__, (KeyboardInterrupt, SystemExit)):
+                        return  # the Reader ends, and sends back what is queued
                 else:
                     if why == TURN_OVER:
                         let_io(gevent.get_hub())

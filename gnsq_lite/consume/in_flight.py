@@ -86,10 +86,6 @@ class InFlight:
         """Return the messages that are neither answered nor counted out."""
         return [message for read in self._reads for message in read if is_open(message)]
 
-    def missing(self) -> int:
-        """Return how many are counted that somebody has answered; their answers are on their way, or lost."""
-        return max(0, self.count - len(self.unanswered())) if self.count else 0
-
     def is_young(self, since: float) -> bool:
         """Whether nothing that is unanswered, or was answered since the last read, came before *since*."""
         return not self._reads or self._reads[0][0].received_at > since

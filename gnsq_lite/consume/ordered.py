@@ -15,7 +15,6 @@ from greenlet import getcurrent
 
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, claim
-from gnsq_lite.net.lost import interrupted
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
 
 
@@ -28,8 +27,6 @@ class OrderedConnection(Subscribed):
         self._sequence = sequence
         #: Finished messages that the sequence does not know of yet.
         self._ended: deque[Message] = deque()
-        #: A message that no handler had at the last look, though it is to be at one.
-        self._abandoned: Message | None = None
 
     def set_ready(self, count: int) -> None:
         """Queue RDY; each FIN still moves the sequence on."""
@@ -44,9 +41,10 @@ class OrderedConnection(Subscribed):
 
     def finish(self, message: Message) -> None:
         """Send FIN; from any thread.  The sequence moves on before it takes another message, or with the next write."""
-        self._ended.append(message)  # before nsqd can send the next one
-        if not self._write_fin(message):
-            super().finish(message)
+        with self.loop.guard:
+            self._ended.append(message)  # before nsqd can send the next one
+            if not self._write_fin(message):
+                super().finish(message)
 
     handled = finish
 
@@ -62,7 +60,8 @@ class OrderedConnection(Subscribed):
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
         wait = self._messages_to.requeue_delay(message, delay)
-        self._ask_soon(self._sequence.failed, message, wait)
+        with self.loop.guard:
+            self._ask_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
         """Queue the answer; the partition goes on."""
@@ -94,12 +93,8 @@ class OrderedConnection(Subscribed):
         self.loop.call_soon(partial(self._ask, decide, *about))
 
     def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        try:
-            for decision in decide(*about):
-                self._carry_out(decision)
-        except BaseException:  # what was decided is not done, and is decided only once
-            self.close(interrupted(self.address))
-            raise
+        for decision in decide(*about):
+            self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
         """A message to be held waits for its time, one for a handler goes to the pool."""
@@ -119,29 +114,14 @@ class OrderedConnection(Subscribed):
             self.in_flight.answered(1)
             self._tell_flow(0, 1)
 
-    def look_for_abandoned(self, is_attended: Callable[[Message], bool]) -> None:
-        """Close where no handler has had the message at two looks: its answer was interrupted, and none follows."""
-        self._end_finished()
-        message = self._sequence.at_handler
-        if message is None or is_attended(message):
-            self._abandoned = None
-        elif self._abandoned is message:
-            self.close(interrupted(self.address))
-        else:
-            self._abandoned = message
-
     def _hold(self, message: Message, seconds: float) -> None:
         timer = self.loop.hub.loop.timer(max(0.0, seconds))
         self._flow.rest(self.endpoint, True)
 
         def release() -> None:
-            try:
-                timer.close()
-                self._ask(self._sequence.release, message)
-                if self.is_open():
-                    self._flow.rest(self.endpoint, False)
-            except BaseException:  # it would be held for ever
-                self.close(interrupted(self.address))
-                raise
+            timer.close()
+            self._ask(self._sequence.release, message)
+            if self.is_open():
+                self._flow.rest(self.endpoint, False)
 
-        timer.start(release, update=True)
+        self.loop.start(timer, release, update=True)

@@ -43,6 +43,9 @@ class Pool(Protocol):
     def look(self, now: float) -> None:
         """Replace workers that are gone; in the loop's thread, every now and then."""
 
+    def reset(self) -> None:
+        """Forget what was not begun, after an exception that may have cut into this pool; running handlers go on."""
+
     def close(self) -> None:
         """Start no more handlers; workers end when theirs is done."""
 

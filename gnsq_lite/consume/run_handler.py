@@ -22,12 +22,16 @@ from gnsq_lite.message import (
     is_open,
     unless_answered,
 )
-from gnsq_lite.net.loop import Loop, pass_on
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
 from gnsq_lite.speed import Runner, all_new
 
 log = logging.getLogger("gnsq_lite.reader")
+
+
+class HandlerRaised(BaseException):
+    """A handler raised its cause, which is no Exception: its message was answered, and its worker ends."""
 
 
 class HandlerEvents(Protocol):
@@ -69,9 +73,8 @@ def refuse_unrun(returned: object, by: str = "the handler") -> None:
 def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_attempts: int) -> Runner:
     """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
-    An exception of any kind is the message's failure; what is no Exception (KeyboardInterrupt, SystemExit,
-    GreenletExit, gevent.Timeout) is raised on after that.  What a signal handler raises before it is the handler's turn
-    is raised on at once.
+    An exception of any kind is the message's failure; HandlerRaised follows if it is no Exception (KeyboardInterrupt,
+    SystemExit, GreenletExit, gevent.Timeout).
     """
     most = max_attempts or 65536
 
@@ -90,7 +93,7 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
         except BaseException as error:
             outcomes.on_exception(message, error)
             if not isinstance(error, Exception):
-                raise
+                raise HandlerRaised from error
             return
         if not finish_new(message):
             settled(message)
@@ -101,7 +104,7 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
         except BaseException:
             outcomes.on_exception(message, error)
             if not isinstance(error, Exception):
-                raise
+                raise HandlerRaised from error
 
     def settled(message: Message) -> None:
         if is_expired(message):
@@ -128,8 +131,9 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
                 continue
             try:
                 outcomes.on_too_many_attempts(message)
-            except BaseException as error:  # no Exception: it ends this worker, so the others go back too
-                outcomes.on_exception([each for each in batch if not each.has_responded], error)
+            except HandlerRaised as raised:  # it ends this worker, so the others go back too
+                cause: Any = raised.__cause__
+                outcomes.on_exception([each for each in batch if not each.has_responded], cause)
                 raise
         return live
 
@@ -144,7 +148,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
         except BaseException as error:
             outcomes.on_exception(live, error)
             if not isinstance(error, Exception):
-                raise
+                raise HandlerRaised from error
             return
         finish_all_new(live)
 
@@ -178,13 +182,10 @@ class HandlerOutcomes:
         self._stop_partition, self._on_exit = stop_partition, on_exit
         #: Messages that are being given up, by their id(): a time limit may end the handler, or on_give_up itself.
         self._giving_up: dict[int, object] = {}
-        #: What ends the Reader, as handlers raised it.
-        self._ends: list[BaseException] = []
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the unanswered messages of a handler that raised; then log, and call the hooks."""
-        self._note_end(error)
         asked = error if isinstance(error, Requeue) else None
         delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
@@ -249,17 +250,11 @@ class HandlerOutcomes:
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
         except BaseException as error:
-            self._note_end(error)
             unless_answered(message.requeue)
-            raise
+            raise HandlerRaised from error
         else:
             self.given_up += not message.has_responded
             unless_answered(message.finish)
-
-    def _note_end(self, error: BaseException) -> None:
-        """Where it ends the Reader: it is a handler's, or on_give_up's, not a signal handler's beside them."""
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            self._ends.append(error)
 
     def on_left_open(self, message: Message) -> None:
         """The handler returned and answers later."""
@@ -274,17 +269,9 @@ class HandlerOutcomes:
         connection.skipped(message)
 
     def on_exit(self, error: BaseException) -> None:
-        """A handler raised KeyboardInterrupt or SystemExit: the Reader ends with it; others end their worker only.
-
-        What a signal handler raises beside all handlers, in the loop's thread, is the main greenlet's.
-        """
-        if isinstance(error, TimeLimitExceeded):
-            return  # it was logged, as any failure is
-        ends = isinstance(error, (KeyboardInterrupt, SystemExit))
-        if ends and (not self._loop.is_here() or any(each is error for each in self._ends)):
+        """End the Reader with the KeyboardInterrupt or SystemExit of a handler; log any other but a time limit."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self._loop.call_soon(lambda: self._on_exit(error))
-        elif ends or isinstance(error, Exception):
-            pass_on(error)
-        else:
+        elif not isinstance(error, TimeLimitExceeded):  # which was logged, as any failure is
             said = "a handler raised %s; its message was requeued"
             log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import gevent
 
 from gnsq_lite.consume.consumer import Consumer
-from gnsq_lite.net.loop import lasting
 from gnsq_lite.policy.weights import Wish, share_out
 
 #: Seconds between two looks at who wants how much.
@@ -23,7 +22,7 @@ class SharedConcurrency:
     def start(self) -> None:
         """Share out now, and again and again until all of them close."""
         self._share()
-        self._members[0][0].loop.spawn("shared concurrency", lasting, self._run)
+        self._members[0][0].loop.spawn("shared concurrency", self._run)
 
     def _run(self) -> None:
         while not all(core.closing for core, _, _ in self._members):

@@ -20,7 +20,7 @@ from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.lost import DeliveryStalled, interrupted, lost
+from gnsq_lite.net.lost import DeliveryStalled, lost
 from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
@@ -111,7 +111,6 @@ class Subscribed(Connection):
         #: Messages that were received and not answered (MSG-5).
         self.in_flight = InFlight()
         self._finished = self.requeued = self.expired = self.answers_lost = 0
-        self._seen = (0, 0)  # what these and the messages received came to at the last look, and what was missing
         self._fins = Fins(partial(loop.call_soon, self._flush))
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
         self.fins: Fins | None = self._fins
@@ -256,7 +255,7 @@ class Subscribed(Connection):
             self._stop_delivery()
         self._look_at = due
         self._delivery_timer = timer = self.loop.hub.loop.timer(after)
-        timer.start(self._look_at_delivery)
+        self.loop.start(timer, self._look_at_delivery)
 
     def _look_at_delivery(self) -> None:
         self._stop_delivery()
@@ -285,7 +284,8 @@ class Subscribed(Connection):
 
     def finish(self, message: Message) -> None:
         """Queue FIN; from any thread.  The message was claimed by its caller."""
-        self._fins.add(message.id)
+        with self.loop.guard:
+            self._fins.add(message.id)
 
     def handled(self, message: Message) -> None:
         """Its handler has returned: finish it.  The message was claimed, as for :meth:`finish`."""
@@ -306,11 +306,8 @@ class Subscribed(Connection):
                 return False
             self.in_flight.finished_by_handlers += 1  # before nsqd can send the next one
             stream.send_beside_loop(commands.finish(message.id))
-        except BaseException as error:  # else how much was sent is not known
-            reason = lost(self.address, error) if isinstance(error, OSError) else interrupted(self.address)
-            self.loop.call_soon(partial(self.close, reason))
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
+            self.loop.call_soon(partial(self.close, lost(self.address, error)))
         finally:
             self._write_lock.release()
             if self._has_missed_lock:
@@ -320,10 +317,11 @@ class Subscribed(Connection):
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
         command = commands.requeue(message.id, self._messages_to.requeue_delay(message, delay))
-        if backoff:
-            self.slow_down(command)
-        else:
-            self._queue_requeue(command)
+        with self.loop.guard:
+            if backoff:
+                self.slow_down(command)
+            else:
+                self._queue_requeue(command)
 
     def slow_down(self, command: bytes = b"") -> None:
         """A message failed (BACK-1): queue *command*, its REQ, after the RDY 0 that may follow; from any thread.
@@ -358,9 +356,6 @@ class Subscribed(Connection):
     def skipped(self, message: Message) -> None:
         """Its time had passed before a handler began."""
 
-    def look_for_abandoned(self, is_attended: Callable[[Message], bool]) -> None:
-        """See whether a message waits for a handler that is none; about once a second."""
-
     def give_back(self) -> None:
         """The Reader closes: what is held goes back now."""
 
@@ -387,52 +382,48 @@ class Subscribed(Connection):
     def _write_all(self) -> None:
         # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
-        try:
-            delivery = self._delivery
-            if delivery is not None and not delivery.is_full:
-                answers = 0 if self._out or self._reqs else len(self._fins)
-                # None may be so late that its message may be nsqd's again meanwhile.
-                young = self.clock.now() - self.msg_timeout / 2
-                if delivery.keeps(self.in_flight.count, answers) and self.in_flight.is_young(young):
-                    self._watch_delivery(delivery)
-                    return
-            data = self._take(self._out) if self._out else b""
-            requeued = len(self._reqs)
-            if requeued:
-                data += b"".join(self._reqs[:requeued])
-                del self._reqs[:requeued]
-            fins, finished = self._fins.take()
-            data = data + fins if data else fins
-            if self._stream is None or self._stream.closed is not None:
-                self.answers_lost += finished + requeued
-                self._messages_to.on_answers_lost(finished + requeued)
+        delivery = self._delivery
+        if delivery is not None and not delivery.is_full:
+            answers = 0 if self._out or self._reqs else len(self._fins)
+            # None may be so late that its message may be nsqd's again meanwhile.
+            young = self.clock.now() - self.msg_timeout / 2
+            if delivery.keeps(self.in_flight.count, answers) and self.in_flight.is_young(young):
+                self._watch_delivery(delivery)
                 return
-            if finished or requeued:
-                self._finished += finished
-                self.requeued += requeued
-                self.in_flight.answered(finished + requeued)
-            if delivery is not None:
-                is_told = self._delivery_timer is None or not delivery.is_full
-                if is_told and (finished or requeued):
-                    delivery.answered(self.in_flight.count)
-                ready = delivery.take()
-                if ready is not None:
-                    data = commands.ready(ready) + data
-                if is_told:
-                    self._watch_delivery(delivery)
-            if not data:
-                return
-            if finished or requeued:  # the RDY that may follow goes out after these
-                self._tell_flow(finished + requeued, success=finished > 0)
-            self._emit(data)
-            if finished or requeued:
-                if self._limit.rests:
-                    self._limit.look()
-                if self._on_answered is not None:
-                    self._on_answered()
-        except BaseException:  # what was taken may be lost
-            self.close(interrupted(self.address))
-            raise
+        data = self._take(self._out) if self._out else b""
+        requeued = len(self._reqs)
+        if requeued:
+            data += b"".join(self._reqs[:requeued])
+            del self._reqs[:requeued]
+        fins, finished = self._fins.take()
+        data = data + fins if data else fins
+        if self._stream is None or self._stream.closed is not None:
+            self.answers_lost += finished + requeued
+            self._messages_to.on_answers_lost(finished + requeued)
+            return
+        if finished or requeued:
+            self._finished += finished
+            self.requeued += requeued
+            self.in_flight.answered(finished + requeued)
+        if delivery is not None:
+            is_told = self._delivery_timer is None or not delivery.is_full
+            if is_told and (finished or requeued):
+                delivery.answered(self.in_flight.count)
+            ready = delivery.take()
+            if ready is not None:
+                data = commands.ready(ready) + data
+            if is_told:
+                self._watch_delivery(delivery)
+        if not data:
+            return
+        if finished or requeued:  # the RDY that may follow goes out after these
+            self._tell_flow(finished + requeued, success=finished > 0)
+        self._emit(data)
+        if finished or requeued:
+            if self._limit.rests:
+                self._limit.look()
+            if self._on_answered is not None:
+                self._on_answered()
 
     def _tell_flow(self, answered: int, expired: int = 0, *, success: bool = False) -> None:
         """So many are in flight no more: tell the flow control, where that may change a RDY."""
@@ -461,11 +452,6 @@ class Subscribed(Connection):
             self.read_at = now
             self.send(commands.NOP)
         super().check(now)
-        if self._delivery_timer is not None and not self._delivery_timer.active:  # interrupted before its start
-            self._stop_delivery()
-            self._flush_soon()
-        if len(self._fins):
-            self._flush_soon()
         self._limit.look()
         if self._is_stalled(now) and self._on_answered is None:
             why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"
@@ -476,7 +462,7 @@ class Subscribed(Connection):
         if not self.is_open():
             return []
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
-        count = len(late) + self._lost_answers()
+        count = len(late)
         if count:
             self.expired += count
             if self._delivery is not None:
@@ -486,20 +472,6 @@ class Subscribed(Connection):
             log_safely(log, logging.WARNING, text, self.address, count)
             self._tell_flow(0, count)
         return late
-
-    def _lost_answers(self) -> int:
-        """Count out messages that were claimed, and no answer followed: a signal handler has raised in between.
-
-        They are missing at two looks with nothing else in between, as an answer may be on its way to here.
-        """
-        if self.fins is None or self.loop.is_shared:
-            return 0  # no signal handler runs there; and an ordered connection keeps some answers itself
-        moved = self.received + self.finished + self.requeued + self.expired
-        missing = max(0, self.in_flight.missing() - len(self._fins) - len(self._reqs))  # what is queued is not lost
-        if self._seen != (moved, missing):
-            self._seen, missing = (moved, missing), 0
-        self.in_flight.answered(missing)
-        return missing
 
     # -- the end
 

@@ -31,9 +31,8 @@ class SubscriptionOwner(MessageOwner, Protocol):
     rng: random.Random
     pool: Pool
 
-    @property
-    def closing(self) -> bool:
-        """Whether nothing is connected any more."""
+    def is_over(self, subscription: Subscription) -> bool:
+        """Whether it is to connect no more."""
 
     def on_connected(self, connection: Subscribed) -> None:
         """It is subscribed."""
@@ -71,8 +70,8 @@ class Subscription:
     # -- the link's owner
 
     def is_over(self) -> bool:
-        """Whether the Reader is closing."""
-        return self._owner.closing
+        """Whether the Reader is closing, or has begun again without this one."""
+        return self._owner.is_over(self)
 
     def on_connected(self, connection: Subscribed) -> None:
         """It is subscribed."""

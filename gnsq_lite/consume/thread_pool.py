@@ -21,6 +21,7 @@ from gevent import monkey
 from gevent.threadpool import ThreadPool as GeventThreadPool
 
 from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.net.forks import end_child
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
@@ -111,8 +112,8 @@ class ThreadPool:
                     self._wake_one()  # more is queued than this thread is about to take
             try:
                 end_child(self._runner.drain, self._queue, seat)
-            except BaseException as error:
-                self._on_exit(error)
+            except HandlerRaised as raised:
+                self._on_exit(raised.__cause__ or raised)
             with self._lock:
                 if self._closed or self._workers() > self._concurrency:
                     self.seats.remove(seat)
@@ -135,6 +136,12 @@ class ThreadPool:
     def look(self, now: float) -> None:
         """Ask again for threads that the system has refused; in the loop."""
         self.submit([])
+
+    def reset(self) -> None:
+        """Forget what was not begun."""
+        self._queue.clear()
+        with self._lock:
+            self._waking = False
 
     def take_queued(self) -> list[Any]:
         """Remove and return what was not begun."""

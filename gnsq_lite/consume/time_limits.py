@@ -14,7 +14,7 @@ import gevent
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.pools import Pool
-from gnsq_lite.consume.run_handler import HandlerOutcomes
+from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.message import Message, TimeLimitExceeded
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
@@ -96,21 +96,27 @@ class TimeLimits:
             said = "the handler of %r does not end; another takes its place"
             log_safely(log, logging.ERROR, said, message.id, extra=self._fields(message))
         if self._settings.pool != "thread":
-            self._loop.spawn("answers for a handler", self._outcomes.on_exception, run.job, error)
+            self._loop.spawn("answers for a handler", self._answer, run, error)
             return
 
-        def answer() -> None:
+        def answer_in_thread() -> None:
             enter_thread(self._loop)
             try:
-                self._outcomes.on_exception(run.job, error)
+                self._answer(run, error)
             finally:
                 leave_thread()
 
         try:
-            start_native_thread("gnsq_lite-time-limit", answer)  # on_give_up may not block the loop
+            start_native_thread("gnsq_lite-time-limit", answer_in_thread)  # on_give_up may not block the loop
         except RuntimeError as reason:  # the system gives no thread
             said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
+
+    def _answer(self, run: Running, error: TimeLimitExceeded) -> None:
+        try:
+            self._outcomes.on_exception(run.job, error)
+        except HandlerRaised as raised:  # by on_give_up
+            self._outcomes.on_exit(raised.__cause__ or raised)
 
     def _error(self) -> TimeLimitExceeded:
         return TimeLimitExceeded(self._settings.limits.time_limit or 0.0)

@@ -21,6 +21,7 @@ import gevent
 from gnsq_lite.dialect import Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.addresses import without_credentials
+from gnsq_lite.net.loop import Task
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import LookupOptions, TLSOptions
 
@@ -97,13 +98,12 @@ class Lookupds:
         return asked
 
     def _owes(self, address: str) -> bool:
-        """Whether it is being asked; a question that a signal handler ended as it began is none."""
-        asking = self._busy[address]
-        return asking is not None and not asking.dead
+        """Whether it is being asked."""
+        return self._busy[address] is not None
 
     def ask_one(self, address: str, path: str, parse: Callable[[Any], Any], done: Done, *, counts: bool = True) -> None:
         """Ask one nsqlookupd that owes no answer.  An answer that does not count tells nothing about its health."""
-        greenlet = gevent.Greenlet(self._ask, address, path, parse, done, counts)
+        greenlet = Task(self._ask, address, path, parse, done, counts)
         greenlet.name = f"gnsq_lite-lookupd {address}"
         self._busy[address] = greenlet
         greenlet.start()

@@ -26,7 +26,6 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.handshaking import HANDSHAKE_BYTES, shake_hands
 from gnsq_lite.net.loop import SLICE, Loop, let_io
-from gnsq_lite.net.lost import interrupted
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints
@@ -221,11 +220,7 @@ class Connection:
 
     def _flush(self) -> None:
         self._due = False
-        try:
-            self._emit(self._take(self._out))
-        except BaseException:
-            self.close(interrupted(self.address))
-            raise
+        self._emit(self._take(self._out))
 
     @staticmethod
     def _take(queue: list[bytes]) -> bytes:
@@ -251,10 +246,6 @@ class Connection:
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
         self.complaints.log_due(now)
-        self.loop.look_after()
-        stream.look_after()
-        if self._due:  # else it may be due for good, where a signal handler has raised in the hub
-            self._flush()
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
             why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
@@ -272,7 +263,7 @@ class Connection:
     def close(self, reason: NSQError) -> None:
         """Close at once; the reading greenlet gets *reason*.  In the loop's thread; again: nothing."""
         stream = self._stream
-        if stream is not None and stream.closed is None:
+        if stream is not None:
             if not isinstance(reason, NSQConnectionError):
                 reason = ConnectionLost(self.address, str(reason))
             stream.close(reason)

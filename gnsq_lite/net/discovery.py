@@ -8,7 +8,7 @@ is logged when an nsqlookupd begins to fail, not each time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gevent.event import Event
@@ -156,10 +156,7 @@ class Discovery:
                 wait_or_set(self._wake, left if self._publish_waits is None else min(left, _LOOK_EVERY))
                 continue
             self._polls.begin(urgent)
-            try:
-                self.ask()
-            except Exception as error:  # this greenlet is all that ever asks
-                log_safely(log, logging.ERROR, "a poll failed", exc_info=error)
+            self.ask()
 
     def ask(self) -> None:
         """Ask every nsqlookupd that owes no answer; returns at once."""
@@ -331,10 +328,6 @@ class Discovery:
         forgotten = self._wanted.disconnected(endpoint)
         if not self._stopped:
             self._act(forgotten)
-
-    def only(self, endpoints: Container[Endpoint]) -> None:
-        """None but these are connected, or being connected to, whatever was told before."""
-        self._act(self._wanted.only(endpoints))
 
     # -- state
 

@@ -1,6 +1,14 @@
 """The loop that does the I/O: a gevent hub with a thread-safe inbox.
 
 :func:`gnsq_lite.net.io_thread.io_loop` chooses one; :mod:`gnsq_lite.net.waiting` waits for what happens in it.
+
+**Exceptions from signal handlers.**  CPython runs a signal handler between any two bytecodes of the main thread.  In a
+monkey-patched process that may be in this library's greenlets and callbacks, and what the handler raises may leave
+anything half done.  There is one rule: an unexpected exception in the library's code closes all connections of this
+loop, its Readers and Writers begin again with fresh state, and the exception goes on to the program.  It is caught in
+three places: where gevent reports an error of a callback or a :class:`Task` (:meth:`Loop._on_error`), and in public
+calls from greenlets (:class:`Guard`).  An exception that is thrown into a greenlet that waits, a timeout for one, is
+not unexpected: the wait leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -9,13 +17,14 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import gevent
 from gevent.hub import Hub, get_hub
 from greenlet import getcurrent
 
-from gnsq_lite.errors import ClosedError
+from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.os_threads import native_ident
 
 log = logging.getLogger("gnsq_lite.net")
@@ -29,15 +38,53 @@ for _lazy in ("loop", "resolver", "threadpool"):
 #: Seconds one task may take in a turn of the loop before I/O gets its turn.
 SLICE = 0.01
 
-#: Seconds after which a greenlet that failed goes on.
-_PAUSE = 0.05
+#: Seconds after a reset before connections are made again: what fails each time must not fail all the time.
+PAUSE = 0.05
 
 #: Waits that end before the loop looks after its sockets again.
 _RESUMED_AT_ONCE = 256
 
 
-#: What a greenlet in ``park()`` is resumed with; any other switch to it comes from elsewhere.
-RESUMED = object()
+#: Exceptions that a public call may raise with everything in order.
+_EXPECTED = (NSQError, gevent.GreenletExit, gevent.Timeout)
+
+
+class Core(Protocol):
+    """A Reader's or a Writer's part in a loop."""
+
+    def reset(self) -> None:
+        """Close all connections and begin again with fresh state.  In the loop's thread; does not wait.
+
+        It may have been interrupted before, and may be called again.
+        """
+
+
+class Task(gevent.Greenlet):  # type: ignore[type-arg]
+    """A greenlet of the library."""
+
+
+def in_task() -> bool:
+    """Return whether the caller runs in a greenlet of the library, which :meth:`Loop.spawn` started."""
+    return isinstance(getcurrent(), Task)
+
+
+class Guard:
+    """``with loop.guard:`` in a public call: an unexpected exception in it resets the loop's Readers and Writers.
+
+    The block must not wait.
+    """
+
+    __slots__ = ("_disrupted", "_ident")
+
+    def __init__(self, ident: int, disrupted: Callable[[BaseException], None]) -> None:
+        self._ident, self._disrupted = ident, disrupted
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None and not isinstance(error, _EXPECTED) and native_ident() == self._ident:
+            self._disrupted(error)
 
 
 class Loop:
@@ -54,10 +101,20 @@ class Loop:
         self._runner: Any = None
         #: Whether it is the library's own, in a thread of its own, and all other threads are the callers'.
         self.is_shared = keep_alive
-        self.soon: Callable[..., Any] = hub.loop.run_callback
+        #: Calls a function with arguments in the hub; in this thread.
+        run_callback: Any = hub.loop.run_callback
+        self.soon: Callable[..., Any] = partial(run_callback, _call, self)
+        self.guard = Guard(self.ident, self.disrupted)
+        #: What is reset after an unexpected exception.
+        self.cores: weakref.WeakSet[Core] = weakref.WeakSet()
+        #: Called after each reset: they end waits for what the exception has ended.
+        self.after_reset: set[Callable[[], object]] = set()
+        self._is_disrupted = False
+        self._report_other_error: Callable[..., Any] = hub.handle_error
+        hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
-        #: Greenlets whose wait is over, None for each that was ended otherwise; how many may run before I/O does.
+        #: Greenlets whose wait is over, which leave this themselves; how many may run before I/O does.
         self._ready: deque[Any] = deque()
         self._turns = 0
         self._delivering = False
@@ -66,7 +123,7 @@ class Loop:
         self._queued_calls: deque[Callable[[], None]] = deque()
         self._runs_queued_calls = False
         self._async = hub.loop.async_(ref=keep_alive)
-        self._async.start(self._drain)
+        self.start(self._async, self._drain)
 
     def is_here(self) -> bool:
         """Whether the caller runs in this loop's thread."""
@@ -92,7 +149,7 @@ class Loop:
     def stop(self) -> None:
         """Have :meth:`run` return once earlier calls have begun; from another thread."""
         self.stopped = True
-        self.call_soon(lambda: self.spawn("stop", self.soon, self._runner.switch))
+        self.call_soon(lambda: self.spawn("stop", self.hub.loop.run_callback, self._runner.switch))
 
     def call_soon(self, act: Callable[[], Any]) -> None:
         """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""
@@ -116,16 +173,16 @@ class Loop:
         """Call what is there now.  What comes meanwhile is for the next turn: threads may be quicker than this one."""
         self._signalled = False
         inbox = self._inbox
-        try:
-            for _ in range(len(inbox)):
-                act = inbox.popleft()
-                try:
-                    act()
-                except Exception:
-                    log.exception("a callback in the I/O loop failed")
-        except BaseException:  # from a signal handler; what is left has nobody else who calls it
-            self._async.send()
-            raise
+        for _ in range(len(inbox)):
+            inbox.popleft()()
+
+    def start(self, watcher: Any, act: Callable[[], Any], **options: Any) -> None:
+        """Start *watcher*, a watcher of this loop, which calls *act* in the hub."""
+        watcher.start(_call, self, act, **options)
+
+    def start_again(self, timer: Any, act: Callable[[], Any]) -> None:
+        """Start *timer* from the beginning."""
+        timer.again(_call, self, act)
 
     def queue_call(self, act: Callable[[], None]) -> None:
         """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
@@ -142,20 +199,9 @@ class Loop:
             self._runs_queued_calls = True
 
     def _run_queued_calls(self) -> None:
-        try:
-            while self._queued_calls:
-                self._queued_calls.popleft()()
-        finally:
-            self._runs_queued_calls = False
-            if self._queued_calls:  # interrupted: another goes on, and there is never more than one
-                self._begin_queued_calls()
-
-    def look_after(self) -> None:
-        """Call again what a signal handler's exception may have ended; about once a second, by whoever uses it."""
-        if self._ready:
-            self.soon(self._resume)
-        if self._inbox:
-            self._async.send()
+        while self._queued_calls:
+            self._queued_calls.popleft()()
+        self._runs_queued_calls = False
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
@@ -163,77 +209,64 @@ class Loop:
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
+    def resume_once(self, greenlet: Any) -> None:
+        """Do the same with one that may be about to be resumed already."""
+        if greenlet not in self._ready:
+            self.resume_soon((greenlet,))
+
     def deliver(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        """In the hub: return what *take* does with *data*; where it is true, those whom it had resumed have run."""
-        is_taken = False
+        """In the hub: return what *take* does with *data*; if it is true, the greenlets that it resumes have run."""
         self._delivering = True
         try:
             is_taken = take(data)
         finally:
             self._delivering = False
-            if self._ready and not is_taken:
+        if self._ready:
+            if is_taken:
+                self._resume()
+            else:
                 self.soon(self._resume)
-        if self._ready and is_taken:
-            self._resume()
         return is_taken
 
-    def is_due(self, greenlet: Any) -> bool:
-        """Whether *greenlet* is to be resumed already."""
-        return greenlet in self._ready
-
     def _resume(self) -> None:
-        """In the hub: resume who is ready.  Each that parks again resumes the next itself; the last comes back here."""
+        """In the hub: resume greenlets.  Each that parks again resumes the next itself; the last comes back here."""
         ready, self._turns = self._ready, _RESUMED_AT_ONCE
         try:
             while ready and self._turns > 0:
                 self._turns -= 1
-                greenlet = ready[0]
-                del ready[0]  # not popleft(), in whose call a signal handler that raises would lose it
-                if greenlet is not None:
-                    greenlet.switch(RESUMED)
-        finally:  # a bare greenlet that dies of an exception raises it here
+                if ready[0].dead:
+                    ready.popleft()
+                else:
+                    ready[0].switch()
+        finally:
             self._turns = 0
             if ready:
                 self.soon(self._resume)
 
-    def park(self, greenlet: Any, outcome: Any = None, body: bytes = b"") -> bool:
-        """Wait in *greenlet*, the caller's own and of this thread, until it is resumed by :meth:`resume_soon`.
+    def park(self, greenlet: Any) -> None:
+        """Wait in *greenlet*, the caller's own and of this thread, until :meth:`resume_soon` resumes it.
 
-        An *outcome* that may be there already is told of its greenlet with no call between the look at it and the
-        switch: a signal handler that waits in between would be resumed in its place.  One of many gets the *body*
-        of that greenlet, unless it is closed; then this returns False, and at once.
+        It may return early: its caller looks whether the wait is over.
         """
         ready = self._ready
         try:
-            while True:
-                following = None
-                if self._turns and ready:
-                    self._turns -= 1
-                    following = ready[0]
-                    del ready[0]
-                if outcome is not None:
-                    if body:
-                        over = outcome.closed
-                    else:
-                        outcome._greenlet = greenlet
-                        over = outcome._done
-                    if over:
-                        if following is not None:
-                            ready.appendleft(following)
-                        return not body
-                    if body:
-                        outcome.joined += (greenlet, body)  # not extend(), which is a call
-                        outcome = None  # it has it, whoever else switches here
-                if (self._switch_to_hub() if following is None else following.switch(RESUMED)) is RESUMED:
-                    return True
-        except BaseException:  # killed, or timed out: nobody may switch here any more
-            if greenlet in ready:
-                ready[ready.index(greenlet)] = None
-            raise
+            if self._turns and ready:
+                self._turns -= 1
+                ready[0].switch()
+            else:
+                self._switch_to_hub()
+        finally:
+            if greenlet in ready:  # as its first, where it was resumed
+                ready.remove(greenlet)
 
-    def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> gevent.Greenlet[..., Any]:
-        """Start a named greenlet; in the loop's own thread only.  One that fails is logged, never silent."""
-        task: gevent.Greenlet[..., Any] = gevent.Greenlet(_reported, name, run, args)
+    def forget(self, greenlet: Any) -> None:
+        """Do not resume *greenlet*, the caller's own: it waits no more."""
+        if greenlet in self._ready:
+            self._ready.remove(greenlet)
+
+    def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> Task:
+        """Start a named greenlet; in the loop's own thread only."""
+        task = Task(run, *args)
         task.name = f"gnsq_lite-{name}"
         task.start()
         return task
@@ -246,7 +279,7 @@ class Loop:
                 act()
                 gevent.sleep(seconds)
 
-        self.spawn("timer", lasting, run)
+        self.spawn("timer", run)
 
     def kill(self, greenlets: Iterable[Any]) -> None:
         """End *greenlets* of this loop, but for the caller's own and any that is None; returns at once."""
@@ -255,60 +288,49 @@ class Loop:
             if greenlet is not None and greenlet is not me:
                 greenlet.kill(block=False)
 
+    # -- unexpected exceptions
 
-def lasting(run: Callable[..., Any], *args: Any) -> None:
-    """Call *run*, and again whatever is raised in it, until it returns or its greenlet is killed.
+    def _on_error(self, context: Any, kind: Any, error: Any, traceback: Any) -> None:
+        """Handle the error of a callback or greenlet, in place of ``hub.handle_error``, where it is the library's."""
+        arguments = getattr(context, "args", None)  # of a watcher or a callback
+        if isinstance(context, Task) or (arguments and arguments[0] is self):
+            self.fail(error)
+        else:
+            self._report_other_error(context, kind, error, traceback)
 
-    In a monkey-patched process a signal handler comes in wherever the main thread is.  What it raises there, as Ctrl-C
-    does, is the main greenlet's, and would end one that nobody starts again.
-    """
-    raised: BaseException | None = None
-    while True:
-        try:
-            if raised is not None:
-                told, raised = raised, None
-                pass_on(told)
-                del told  # and the frames of its traceback
-                gevent.sleep(_PAUSE)
-            run(*args)
+    def fail(self, error: BaseException) -> None:
+        """Reset the Readers and Writers, and raise *error* in the main greenlet of this thread."""
+        self.disrupted(error)
+        self.hub.handle_system_error(type(error), error, error.__traceback__)
+
+    def disrupted(self, error: BaseException) -> None:
+        """Reset the Readers and Writers: *error* has cut into the library's code."""
+        self._is_disrupted = True
+        self.soon(self._reset)  # should another exception end the call below
+        said = "%s in the library's code: the connections are closed, and made again"
+        self.queue_call(partial(log.warning, said, repr(error)))
+        self._reset()
+
+    def _reset(self) -> None:
+        if not self._is_disrupted:
             return
-        except gevent.GreenletExit:
-            raise
-        except BaseException as error:
-            raised = error
+        for core in list(self.cores):
+            core.reset()
+        for act in list(self.after_reset):
+            self.soon(act)
+        self._runs_queued_calls = False
+        if self._queued_calls:
+            self._begin_queued_calls()
+        if self._ready:
+            self.soon(self._resume)
+        if self._inbox:
+            self._async.send()
+        self._is_disrupted = False
 
 
-def surely(act: Callable[[], Any]) -> None:
-    """Call *act*, and once more where a signal handler raises in it, before that is raised on."""
-    try:
-        act()
-    except BaseException:
-        act()
-        raise
-
-
-def pass_on(error: BaseException) -> None:
-    """Have *error*, raised in the caller, a greenlet of the loop, logged; what ends a program goes to the main one."""
-    if isinstance(error, Exception):
-        log.error("greenlet %s goes on", getattr(getcurrent(), "name", ""), exc_info=error)
-    else:
-        hub = get_hub()
-        hub.loop.run_callback(hub.handle_error, getcurrent(), type(error), error, error.__traceback__)
-
-
-def in_task() -> bool:
-    """Return whether the caller runs in a greenlet of the library, which :meth:`Loop.spawn` started."""
-    return getattr(getcurrent(), "_run", None) is _reported
-
-
-def _reported(name: str, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    try:
-        return run(*args)
-    except gevent.GreenletExit:
-        return None
-    except Exception:
-        log.exception("greenlet %s died", name)
-        return None
+def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
+    """Call *act* in the hub; by its first argument :meth:`Loop._on_error` tells the library's callbacks from others."""
+    act(*args)
 
 
 _loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
@@ -328,15 +350,15 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
     return loop
 
 
-def after_io(hub: Any, act: Callable[[], Any]) -> None:
+def after_io(loop: Loop, act: Callable[[], Any]) -> None:
     """Have *act* called in the hub once it has looked after its sockets and timers; never before."""
-    timer = hub.loop.timer(0.0)
+    timer = loop.hub.loop.timer(0.0)
 
     def run() -> None:
         timer.close()
         act()
 
-    timer.start(run)
+    loop.start(timer, run)
 
 
 def let_io(hub: Any) -> None:

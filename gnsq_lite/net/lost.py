@@ -14,21 +14,8 @@ _HANGUP = getattr(select, "POLLRDHUP", 0)
 _poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
 
 
-class Interrupted(ConnectionLost):
-    """A signal handler raised an exception in the middle of something that cannot be left half done.
-
-    In a monkey-patched process it comes in wherever the main thread is, in the hub's callbacks too.  The connection
-    ends, as its bytes may be torn; nsqd has done nothing, so it is made anew soon.
-    """
-
-
 class DeliveryStalled(ConnectionLost):
     """nsqd refused a FIN or REQ, then delivered nothing although RDY allowed it: its in-flight count is too high."""
-
-
-def interrupted(address: str) -> Interrupted:
-    """Return the error for a connection in whose middle that happened."""
-    return Interrupted(address, "this thread was interrupted in the middle of a read or a write")
 
 
 def lost(address: str, error: OSError) -> NSQConnectionError:

@@ -16,9 +16,9 @@ from typing import Any
 from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
-from gnsq_lite.net.loop import Loop, surely
-from gnsq_lite.net.lost import interrupted, lost, peer_has_closed
+from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError, TLSError
+from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.lost import lost, peer_has_closed
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 
@@ -41,6 +41,7 @@ class Stream:
         self._sock = sock
         self.address = address
         self.closed: NSQConnectionError | None = None
+        self._has_ended = False
         self.bytes_in = 0
         self.bytes_out = 0
         #: Bytes nsqd has not taken yet.
@@ -97,28 +98,15 @@ class Stream:
     def watch(self) -> None:
         """Have the reader resumed when something has come."""
         if self.closed is None and not self._readable.active:
-            self._readable.start(self._on_readable)
+            self._loop.start(self._readable, self._on_readable)
 
     def _on_readable(self) -> None:
-        try:
-            waiting = self._waiting
-            if waiting is None:
-                self._readable.stop()  # nobody reads now: do not be called in a circle
-            elif self._offer is None or not self._offer():
-                self._waiting = None
-                waiting.switch()
-        except BaseException:
-            self._loop.soon(self.look_after)
-            raise
-
-    def look_after(self) -> None:
-        """Go on where a signal handler has raised in the hub: gevent ends a watcher whose callback raises."""
-        if self.closed is None:
-            if self._waiting is not None:
-                self.watch()
-                self._loop.soon(self._take_given)
-            if self._chunks:
-                self._go_on_sending()
+        waiting = self._waiting
+        if waiting is None:
+            self._readable.stop()  # nobody reads now: do not be called in a circle
+        elif self._offer is None or not self._offer():
+            self._waiting = None
+            waiting.switch()
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
@@ -144,11 +132,8 @@ class Stream:
             if take(data):
                 return True
             self._given.append(data)
-        except Exception as error:
+        except NSQError as error:
             self._given.append(error)
-        except BaseException:  # how far it had come is not known
-            self.close(interrupted(self.address))
-            raise
         return False
 
     def _take_given(self) -> None:
@@ -169,7 +154,7 @@ class Stream:
         except OSError:
             return
         if size > 1:
-            self._impatience.again(self._on_readable)
+            self._loop.start_again(self._impatience, self._on_readable)
         else:
             self._impatience.stop()
 
@@ -234,22 +219,18 @@ class Stream:
             if sent or self.stuck_since is None:
                 self.stuck_since = SYSTEM_CLOCK.now()
             if not self._writable.active:
-                self._writable.start(self._on_writable)
+                self._loop.start(self._writable, self._on_writable)
 
     def _on_writable(self) -> None:
-        try:
-            if self._chunks:
-                self._push(self._chunks.popleft())
-                return
-            self._writable.stop()
-            self.stuck_since = None
-            if self._ending:
-                self._shut(socket.SHUT_WR)
-            if self.on_drained is not None:
-                self.on_drained()
-        except BaseException:  # how much was sent is not known
-            self.close(interrupted(self.address))
-            raise
+        if self._chunks:
+            self._push(self._chunks.popleft())
+            return
+        self._writable.stop()
+        self.stuck_since = None
+        if self._ending:
+            self._shut(socket.SHUT_WR)
+        if self.on_drained is not None:
+            self.on_drained()
 
     # -- sending beside the loop
 
@@ -275,7 +256,7 @@ class Stream:
     def _go_on_sending(self) -> None:
         if self.closed is None and not self._writable.active:
             self.stuck_since = SYSTEM_CLOCK.now()
-            self._writable.start(self._on_writable)
+            self._loop.start(self._writable, self._on_writable)
 
     # -- TLS
 
@@ -313,7 +294,8 @@ class Stream:
         """Close; who reads gets *reason*.  In the loop's thread; a second call does nothing."""
         if self.closed is None:
             self.closed = reason
-            surely(self._end)
+        if not self._has_ended:  # an exception may have ended an earlier call
+            self._end()
 
     def _end(self) -> None:
         if self.tls is not None and not self._chunks:
@@ -324,7 +306,8 @@ class Stream:
         self._release()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._loop.soon(waiting.switch)
+            self._hub.loop.run_callback(waiting.switch)
+        self._has_ended = True
 
     def shut_down(self) -> None:
         """Send what is queued and then end of stream, so that nsqd reads all of it; reading goes on to its end."""
@@ -341,6 +324,7 @@ class Stream:
         """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
+            self._has_ended = True
             self._release()
 
     def _release(self) -> None:

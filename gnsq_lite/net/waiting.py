@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,10 +12,9 @@ from gevent.event import Event
 from gevent.hub import Waiter, get_hub
 from greenlet import getcurrent
 
-from gnsq_lite.errors import ClosedError
+from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.loop import Loop, loop_here, surely
-from gnsq_lite.net.nested import WHY, holding, is_nested, must_not_wait
+from gnsq_lite.net.loop import Loop, loop_here
 from gnsq_lite.net.os_threads import native_held_lock
 
 #: Seconds no wait and no lock outlasts in one go.
@@ -41,10 +41,11 @@ class Completion:
             return False
         self._value, self._error = value, error
         self._done = True  # before the wakers are read: who waits adds its waker first and looks again
-        surely(self._wake)
+        self.wake()
         return True
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake those that wait; again: nothing."""
         for wake in tuple(self._wakers):
             wake()
 
@@ -68,11 +69,9 @@ class Completion:
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
     """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is.
 
-    Raises TimeoutError at once where the caller would wait for itself.
+    Raises ClosedError in gevent's hub, which must not wait.
     """
     look_for_fork()
-    if holding and is_nested():
-        raise TimeoutError(WHY)
     parking = Parking()
     for each in completions:
         each._wakers.append(parking.wake)
@@ -102,10 +101,8 @@ class Parking:
             self._lock = native_held_lock()
         else:
             self._loop = loop_here()
-            # It takes its greenlet and gives way in one step.  A signal handler that came in between, and waited for
-            # something of its own, would be resumed in its place.
             self._waiter: Any = Waiter(self._loop.hub)
-            self._resume = partial(self._waiter.switch, None)  # nothing of Python's, where a handler could raise
+            self._resume = partial(self._waiter.switch, None)
 
     def wake(self) -> None:
         """End the wait, or make the one to come return at once.  From any thread, any number of times."""
@@ -117,12 +114,10 @@ class Parking:
                 self._lock.release()
             except RuntimeError:  # two wakers met
                 pass
+        elif self._loop.is_here():
+            self._loop.hub.loop.run_callback(self._resume)  # nothing of Python's, in which a signal handler could raise
         else:
-            try:
-                self._loop.call_soon(self._resume)
-            except BaseException:
-                self._woken = False  # unless it is told again
-                raise
+            self._loop.call_soon(self._resume)
 
     def park(self, timeout: float | None = None) -> bool:
         """Wait until woken, at most *timeout* seconds; return whether it was woken."""
@@ -143,11 +138,7 @@ class Parking:
 
 
 def wait_or_set(event: Event, timeout: float | None) -> None:
-    """Wait in a greenlet until *event* is set; so many seconds set it as well.
-
-    ``event.wait(timeout)`` has a gevent.Timeout thrown into its greenlet.  In a monkey-patched process that may be in
-    the middle of a signal handler then, which waits there for something of its own.
-    """
+    """Wait in a greenlet until *event* is set; after *timeout* seconds from now it is set as well."""
     if timeout is None:
         event.wait()
         return
@@ -157,63 +148,54 @@ def wait_or_set(event: Event, timeout: float | None) -> None:
         event.wait()
 
 
+def in_hub() -> bool:
+    """Return whether the caller is gevent's hub, which must not wait."""
+    return not sys.is_finalizing() and getcurrent() is get_hub_if_exists()  # then there are no greenlets any more
+
+
 def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
     """Run *run* in a greenlet of *loop* and return its result; from any thread or greenlet.
 
     Raises ClosedError where the loop's thread is missing: in a forked child, and when the interpreter exits; and
-    TimeoutError after *timeout* seconds, while *run* goes on, or at once where the caller would wait for itself.
+    TimeoutError after *timeout* seconds, while *run* goes on, or at once in gevent's hub, which must not wait.
     """
     look_for_fork()
     loop.check()
-    if holding and is_nested():
-        raise TimeoutError(WHY)
-    if loop.is_here():
-        if getcurrent() is not loop.hub:
-            return run(*args)
-        raise TimeoutError(WHY)
+    if in_hub():
+        raise TimeoutError("this would wait in gevent's hub")
     outcome = Completion()
+    tasks: list[Any] = []
 
     def work() -> None:
         try:
             value = run(*args)
         except BaseException as error:
             outcome.settle(error=error)
-            if not isinstance(error, Exception):
+            if not isinstance(error, (NSQError, TimeoutError)):
                 raise
         else:
             outcome.settle(value)
 
-    loop.call_soon(lambda: loop.spawn("call", work))
-    return outcome.result(timeout)
+    def end() -> None:
+        if not tasks or tasks[0].dead:
+            outcome.settle(error=ClosedError("an exception in the library's code has ended this call"))
+
+    loop.after_reset.add(end)
+    try:
+        loop.call_soon(lambda: tasks.append(loop.spawn("call", work)))
+        return outcome.result(timeout)
+    finally:
+        loop.after_reset.discard(end)
 
 
 def run_or_leave(
     loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None, wait: bool = True
 ) -> None:
-    """Have *run* run in a greenlet of *loop*, and wait for it unless *wait* is false or the caller must not wait.
+    """Have *run* run in a greenlet of *loop*, and wait for it unless *wait* is false or the caller is gevent's hub.
 
     Raises as :func:`run_in_loop`.
     """
-    if not wait or (not loop.stopped and must_not_wait()):
+    if not wait or (in_hub() and not loop.stopped):
         loop.call_soon(lambda: loop.spawn("call", run, *args))
     else:
         run_in_loop(loop, run, *args, timeout=timeout)
-
-
-#: How often one looks again when the loop's thread has changed what was looked at.
-_LOOKS = 100
-
-
-def look_in_loop(loop: Loop, look: Callable[[Any], Any], core: Any, timeout: float | None) -> Any:
-    """Return what *look*, which waits for nothing, sees of *core* in *loop*; where the caller must not wait, from here.
-
-    Raises as :func:`run_in_loop`.
-    """
-    if loop.stopped or not must_not_wait():
-        return run_in_loop(loop, look, core, timeout=timeout)
-    for _ in range(_LOOKS):
-        try:
-            return look(core)
-        except RuntimeError:
-            pass
-    raise TimeoutError(WHY)

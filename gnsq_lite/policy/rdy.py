@@ -236,7 +236,7 @@ class ReadyAllocator:
     def ready(self, key: Key) -> int:
         """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then.
 
-        0 for one that is not taken in: a signal handler may ask while that is under way.
+        0 for one that is not taken in.
         """
         connection = self._connections.get(key)
         return 0 if connection is None else connection.size

@@ -22,7 +22,7 @@ of nsqlookupd would stay without consumers until its end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -136,10 +136,6 @@ class WantedNodes(Generic[K]):
         """Take that *key* is not connected any more, or could not be.  Only a later poll brings it back (CONN-4)."""
         self._up.discard(key)
         return [] if self._is_listed(key) else self._forget([key])
-
-    def only(self, keys: Container[K]) -> list[Forget[K]]:
-        """Take that none is connected, or being connected to, but *keys*: what was told may have been interrupted."""
-        return [forget for key in [*self._up] if key not in keys for forget in self.disconnected(key)]
 
     # -- polls
 

@@ -86,10 +86,12 @@ class Taken:
     One thread at a time adds to it: the loop, or whoever holds the lock of the callers' threads.
     """
 
-    __slots__ = ("bytes", "messages", "on_more")
+    __slots__ = ("bytes", "messages", "on_more", "open")
 
     def __init__(self) -> None:
         self.messages = self.bytes = 0
+        #: The publishes that the loop carries out and that have no outcome yet.
+        self.open: set[Any] = set()
         #: Called after each read of answers, where somebody waits for all outcomes.
         self.on_more: Callable[[], None] | None = None
 
@@ -131,8 +133,6 @@ class AnswerQueue(deque[P]):
         """Settle the oldest if a read is that many OKs, or traces, and nothing else; return False otherwise.
 
         They are added to *total*.
-        If the thread is interrupted in here, each is settled and counted, or keeps its place; the rest of the
-        answers is lost, so the connection must end.
         """
         count = 1 if data == _OK_FRAME else count_oks(data)  # most reads are one, where one waits for each
         receipts = None if count else self._receipts(data)
@@ -140,27 +140,16 @@ class AnswerQueue(deque[P]):
         if not count or len(self) < count:
             return False
         taken = freed = 0
-        publication: P | None = None
-        try:
-            for at in range(count):
-                publication = self[0]
-                del self[0]
-                if publication.settle(receipts[at] if receipts else None):
-                    taken += publication.count
-                    freed += publication.cost
-                publication = None
-        except BaseException:
-            if publication is not None and publication.is_ok():
+        for at in range(count):
+            publication = self.popleft()
+            if publication.settle(receipts[at] if receipts else None):
                 taken += publication.count
                 freed += publication.cost
-            elif publication is not None and not publication.done() and publication not in self:
-                self.appendleft(publication)
-            raise
-        finally:
-            total.messages += taken
-            total.bytes += freed
-            if total.on_more is not None:
-                total.on_more()
+            total.open.discard(publication)
+        total.messages += taken
+        total.bytes += freed
+        if total.on_more is not None:
+            total.on_more()
         return True
 
     def lose(self, error: NSQError) -> Loss[P]:

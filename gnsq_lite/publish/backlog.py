@@ -25,18 +25,16 @@ class Backlog:
 
     def reserve(self, publication: Publication, size: int) -> None:
         """Count a publish; from any thread, without waiting.  Raises BacklogFull."""
-        # "with" takes it and knows that it has in one step, in whose middle no signal handler can raise.
         if not self._lock.locked():
             with self._lock:
                 while self._aside:
-                    self._reserved += self._aside[0]
-                    del self._aside[0]
+                    self._reserved += self._aside.pop()
                 self._check(self._reserved - self._released - self._taken.bytes + size)
                 self._reserved += size
-                publication.cost = size  # at once: so it is taken off again, whatever a signal handler raises
-        else:  # another thread's, or that of a call in whose middle a signal handler came
+                publication.cost = size
+        else:  # another thread's
             self._check(self.size + size)
-            self._aside += (size,)
+            self._aside.append(size)
             publication.cost = size
 
     def _check(self, size: int) -> None:

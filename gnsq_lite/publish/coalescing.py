@@ -3,9 +3,6 @@
 It is a queue in front of the path that every publish takes.  A greenlet of the loop's own thread that waits for its
 publish costs a body in a list and a switch: no object of its own, no callback, no timer.  All that wait for one MPUB
 are resumed in one callback of the loop.
-
-A signal handler may come at any call, and may wait: meanwhile the loop turns, and sends what the interrupted publish
-was about to join.  So joining is one step, with no call between the look whether that can be joined and the wait.
 """
 
 from __future__ import annotations
@@ -17,9 +14,8 @@ from typing import Any
 from greenlet import getcurrent
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import BadBodyError, BadMessageError, NotSent
+from gnsq_lite.errors import BadBodyError, BadMessageError
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.nested import WHY, holding, holds, is_nested
 from gnsq_lite.publish.deadline_timer import DeadlineTimer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
@@ -31,21 +27,18 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publication):
     """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
 
-    __slots__ = ("_apart", "_mixed", "closed", "failed", "joined", "members", "room", "waiters")
+    __slots__ = ("_apart", "_mixed", "failed", "members", "room", "waiters")
 
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # a bad name shows before anything is taken in
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Until it is closed, for each that joined: whose body it is, and the body.  It is the greenlet's of the loop
-        #: that waits for the outcome, None where it gave up; or the publish's that somebody holds, of publish_nowait
-        #: or of another thread.
-        self.joined: list[Any] = []
-        #: Then, the greenlet that waits for each body.
+        #: For each body the greenlet of the loop that waits for the outcome, None where it gave up; or, until this is
+        #: sent, the publish that somebody holds, of publish_nowait or of another thread.
         self.waiters: list[Any] = []
-        #: Whether no more may join, and whether others than greenlets that wait have.
-        self.closed = self._mixed = False
+        #: Whether others than greenlets that wait have joined.
+        self._mixed = False
         #: And the publishes that somebody holds, with the places of their bodies.
         self.members: list[tuple[int, Publication]] = []
         self._apart: dict[Any, Publication] = {}
@@ -53,21 +46,21 @@ class Gathering(Publication):
         #: Bytes that one more body may have.
         self.room = most - 8
 
-    def add(self, publication: Publication) -> bool:
-        """Add a publish that somebody holds; False: it is closed."""
-        body = publication.bodies[0]
+    def join(self, waiter: Any, body: bytes) -> None:
+        """Add a body, and the greenlet that waits for it or the publish that somebody holds."""
         self.room -= len(body) + 4
+        self.waiters.append(waiter)
+        self.bodies.append(body)
+
+    def add(self, publication: Publication) -> None:
+        """Add a publish that somebody holds."""
         self._mixed = True
-        if self.closed:
-            return False
-        self.joined += (publication, body)  # not extend(), which is a call
-        return True
+        self.join(publication, publication.bodies[0])
 
     def give_up(self, greenlet: Any) -> None:
         """Do not resume *greenlet*, which was killed or timed out; its publish is sent all the same."""
-        for waiters in (self.joined, self.waiters):
-            if greenlet in waiters:
-                waiters[waiters.index(greenlet)] = None
+        if greenlet in self.waiters:
+            self.waiters[self.waiters.index(greenlet)] = None
 
     def raise_in(self, greenlet: Any) -> Any:
         """Raise the error in *greenlet*; or wait for the outcome of its own publish, where all came apart."""
@@ -78,9 +71,7 @@ class Gathering(Publication):
 
     def finish(self) -> None:
         """Accept no more publishes, and drop those that were given up."""
-        self.closed, self.room = True, -1
-        if self.joined:  # at once: there is no call in which a signal handler may come
-            self.waiters, self.bodies, self.joined = self.joined[::2], self.joined[1::2], []
+        self.room = -1
         if self._mixed:
             self._sort()
         self.count = len(self.bodies)
@@ -97,19 +88,29 @@ class Gathering(Publication):
             member.cost = 0
         self.bodies, self.waiters, self._mixed = [body for _, body in sent], waiters, False
 
-    def _conclude(self, *, again: bool = False) -> None:
+    def _conclude(self) -> None:
         """Settle each member too."""
-        if self._mixed or not self.closed:
+        if self.room >= 0 or self._mixed:
             self.finish()
-        super()._conclude(again=again)
+        super()._conclude()
         self.failed = self._error is not None
         self.bodies = []
         for _, member in self.members:
             member.settle(self._value, self._error)
         if self.waiters:
-            if again:
-                self.waiters = [each for each in self.waiters if not self._loop.is_due(each)]
-            self._loop.resume_soon(self.waiters)
+            self._loop.resume_soon(greenlet for greenlet in self.waiters if greenlet is not None)
+            self.waiters = []
+
+    def conclude_again(self) -> None:
+        """Do it once more."""
+        super().conclude_again()
+        self.failed = self._error is not None
+        for _, member in self.members:
+            member.settle(self._value, self._error)
+            member.conclude_again()
+        for greenlet in self.waiters:
+            if greenlet is not None:
+                self._loop.resume_once(greenlet)
 
     def come_apart(self, error: BaseException) -> list[Publication]:
         """Return what has no outcome, each to be sent alone: nsqd refused all because of one, and took none."""
@@ -135,6 +136,7 @@ class Gathered:
         most: Bytes of an MPUB.
         deadline_timer: Set to the deadline of each.
         publish_alone: Publishes for whoever is not of the loop's thread, and waits.
+        opened: Called with each MPUB that is being gathered from now on.
     """
 
     def __init__(
@@ -146,15 +148,16 @@ class Gathered:
         retries: int,
         deadline_timer: DeadlineTimer,
         publish_alone: Callable[[str, bytes, float], Any],
+        opened: Callable[[Publication], None],
     ) -> None:
+        self._opened = opened
         self._loop, self._clock, self._most, self._retries = loop, clock, most, retries
         self._deadline_timer, self._publish_alone = deadline_timer, publish_alone
         #: Gets each at the turn's end; the Writer's to say.
         self.carry: Callable[[Publication], None]
         self._hub = loop.hub
-        #: Whether send() is about to be called, whether it is being carried out, and how often it was called.
+        #: Whether send() is about to be called, and whether it is being carried out.
         self._due = self._sends = False
-        self._turn = 0
         #: All of them, in order, always the same queue; and the last one of each topic.
         self.batches: deque[Gathering] = deque()
         self._open: dict[str, Gathering] = {}
@@ -165,26 +168,24 @@ class Gathered:
         if not (greenlet.parent is self._hub or greenlet is self._hub.parent):
             return self._publish_alone(topic, body, timeout)
         gathering, size = self._open.get(topic), len(body)
-        # What _gathering() asks first, without the call: most publishes join one that others opened.
-        if gathering is None or gathering.room < size or gathering.timeout != timeout:
-            if holding and is_nested():  # in the middle of send(), which has closed all that could be joined
-                raise NotSent(WHY)
-            gathering = self._gathering(topic, timeout, size)
-        gathering.room -= size + 4
         try:
-            joined = self._loop.park(greenlet, gathering, body)
+            with self._loop.guard:
+                # What _gathering() asks first, without the call: most publishes join one that others opened.
+                if gathering is None or gathering.room < size or gathering.timeout != timeout:
+                    gathering = self._gathering(topic, timeout, size)
+                gathering.join(greenlet, body)
+            while not gathering._done:
+                self._loop.park(greenlet)
         except BaseException:
-            gathering.give_up(greenlet)
+            if gathering is not None:
+                gathering.give_up(greenlet)
+            self._loop.forget(greenlet)
             raise
-        if not joined:
-            return self.publish(topic, body, timeout)
         return gathering.raise_in(greenlet) if gathering.failed else None
 
     def add(self, publication: Publication) -> None:
         """Add a plain publish of one message that somebody holds."""
-        size = len(publication.bodies[0])
-        while not self._gathering(publication.topic, publication.timeout, size).add(publication):
-            pass
+        self._gathering(publication.topic, publication.timeout, len(publication.bodies[0])).add(publication)
 
     def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
         """Return the MPUB being gathered that a body of *size* bytes goes into."""
@@ -194,35 +195,26 @@ class Gathered:
             gathering = Gathering(self._loop, topic, timeout, deadline, self._retries, self._most)
             if deadline < self._deadline_timer.at:
                 self._deadline_timer.set(deadline)
-            while not self._due:  # again where the loop has turned in the call
-                turn = self._turn
+            if not self._due:
+                self._due = True
                 self._loop.soon(self.send)
-                self._due = self._turn == turn
             self._open[topic] = gathering
-            self.batches += (gathering,)
+            self.batches.append(gathering)
+            self._opened(gathering)
         return gathering
 
-    @holds
     def send(self) -> None:
         """Send what has been gathered; in the middle of another such call that goes on with the rest."""
         self._due = False
-        self._turn += 1
         if self._sends:
             return
-        try:
-            self._open = {}  # first: what comes in between joins nothing that waits for this
-            holding.add(self._loop.ident)
-            self._sends = True
-            while self.batches:
-                holding.add(self._loop.ident)  # what sends has held something itself
-                gathering = self.batches[0]
-                if not gathering.decided:  # as it is when the Writer was closed meanwhile
-                    gathering.finish()
-                    if gathering.bodies:
-                        self.carry(gathering)
-                self.batches.popleft()  # once it has its place: until then no thread may overtake it
-        finally:
-            self._sends = False
-            holding.discard(self._loop.ident)
-            if self.batches:  # interrupted
-                self._loop.soon(self.send)
+        self._open = {}
+        self._sends = True
+        while self.batches:
+            gathering = self.batches[0]
+            if not gathering.decided:  # as it is when the Writer was closed meanwhile
+                gathering.finish()
+                if gathering.bodies:
+                    self.carry(gathering)
+            self.batches.popleft()  # once it has its place: until then no thread may overtake it
+        self._sends = False

@@ -48,21 +48,12 @@ class DeadlineTimer:
         self.stop()
         if at < NEVER:
             self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
-            self._timer.start(self.act, update=True)
+            self._loop.start(self._timer, self.act, update=True)
 
     def act(self) -> None:
-        """Act now; soon again where a signal handler's exception ends that."""
-        soonest = self._clock.now()
-        try:
-            self.set(NEVER)
-            soonest = self._act()
-        finally:
-            self.cover(soonest)  # unless something sooner was submitted meanwhile
-
-    def look(self) -> None:
-        """Act where it is high time, as the timer's callback was ended by such an exception; called now and then."""
-        if self.at < self._clock.now():
-            self.act()
+        """Act now."""
+        self.set(NEVER)
+        self.cover(self._act())  # unless something sooner was submitted meanwhile
 
     def cover(self, at: float) -> None:
         """Act at the latest then."""

@@ -40,8 +40,9 @@ class DestinationOwner(Protocol):
     rng: Rng
     outcomes: Outcomes
     loss_log: LossLog
-    #: Whether the Writer has ended: nothing is connected any more.
-    ended: bool
+
+    def is_over(self, destination: Destination) -> bool:
+        """Whether it is to connect no more."""
 
     def on_connected(self, destination: Destination) -> None:
         """Its handshake is done."""
@@ -104,24 +105,14 @@ class Destination:
     def on_response(self, connection: Connection, body: bytes) -> None:
         """An OK settles the oldest unanswered publish."""
         receipt = self.pending.receipt(body)
-        publication = self.pending[0]
-        try:
-            self._succeed(self._answered(connection), receipt)
-        except BaseException:  # from a signal handler
-            self._succeed(publication, receipt)
-            raise
+        self._succeed(self._answered(connection), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """A refusal that leaves the connection open answers the oldest publish; the last of a former leader ends it."""
         if not self.pending:
             connection.complaints.add(log, error)
             return
-        publication = self.pending[0]
-        try:
-            self._owner.on_refused(self._answered(connection), error, self.endpoint)
-        except BaseException:  # from a signal handler
-            self._owner.outcomes.settle(publication, error=error)
-            raise
+        self._owner.on_refused(self._answered(connection), error, self.endpoint)
         if error.closes_connection and not self.owes():
             raise error
 
@@ -144,12 +135,11 @@ class Destination:
 
     def take_movable(self, may_move: Callable[[Publication], bool]) -> list[Publication]:
         """Remove and return, in order, what another nsqd may get instead: what was not sent or may be sent again."""
-        with self._owner.outcomes.moving(self.owes()):
-            again = self.pending.take_repeatable(may_move)
-            waiting, self.waiting = self.waiting, deque()
-            for publication in waiting:
-                if not publication.done():
-                    (again if may_move(publication) else self.waiting).append(publication)
+        again = self.pending.take_repeatable(may_move)
+        waiting, self.waiting = self.waiting, deque()
+        for publication in waiting:
+            if not publication.done():
+                (again if may_move(publication) else self.waiting).append(publication)
         return again
 
     def forget_done(self) -> None:
@@ -170,8 +160,8 @@ class Destination:
         return Pipelined(owner.loop, target, settings.connection, self, owner.clock, self.pending, owner.outcomes.taken)
 
     def is_over(self) -> bool:
-        """Whether the Writer has ended."""
-        return self._owner.ended
+        """Whether the Writer has ended, or has begun again without this one."""
+        return self._owner.is_over(self)
 
     def on_connected(self, connection: Connection) -> None:
         """Its handshake is done."""
@@ -196,19 +186,18 @@ class Destination:
         again = str(reason) == str(self.error) or self._is_told(str(reason))  # an nsqd that stays away is told of once
         self.error = reason
         self._owner.loss_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
-        with self._owner.outcomes.moving(self.owes()):  # this is called again where a signal handler raises in here
-            loss = self.pending.lose(reason)
-            unsent = [*loss.again, *self.waiting]
-            self.waiting = deque()
-            for publication in loss.unknown:
-                why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
-                self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
-            if loss.refused is None or not isinstance(reason, NsqdError):
-                self._owner.on_lost(self, reason, unsent)
-                return Again.LATER
-            self._owner.on_refused(loss.refused, reason, self.endpoint)  # first: it was published before the others
+        loss = self.pending.lose(reason)
+        unsent = [*loss.again, *self.waiting]
+        self.waiting = deque()
+        for publication in loss.unknown:
+            why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
+            self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
+        if loss.refused is None or not isinstance(reason, NsqdError):
             self._owner.on_lost(self, reason, unsent)
-            return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
+            return Again.LATER
+        self._owner.on_refused(loss.refused, reason, self.endpoint)  # first: it was published before the others
+        self._owner.on_lost(self, reason, unsent)
+        return Again.LATER if self._owner.goes_elsewhere(loss.refused, self.endpoint) else Again.SOON
 
     def _is_told(self, why: str) -> bool:
         """Whether that was logged within a minute: an nsqd that closes at each publish is connected in between."""
@@ -219,13 +208,11 @@ class Destination:
         return False
 
     def start(self) -> None:
-        """Begin to connect, unless its greenlet runs: a signal handler may have ended it as it began."""
-        if self.task is None or self.task.dead:
-            self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
+        """Begin to connect."""
+        self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
 
     def check(self, now: float) -> None:
         """Close a silent connection; called about once a second."""
-        self.start()
         if self.connection is not None:
             self.connection.check(now)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.loop import Loop, after_io
-from gnsq_lite.net.nested import Holding, holds
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.publish.publication import Publication
 
@@ -57,14 +56,14 @@ class HandOver:
     def enter_some(self) -> None:
         """Carry out some of what was handed over, and the rest after the loop's I/O: threads may be quicker than it.
 
-        Called in the loop; the ticker calls it too, because a thread may be interrupted before it wakes the loop.
+        Called in the loop.
         """
         if not self._rests:
             self.forget_done()
             self.enter(_AT_ONCE)
             if self._entering:
                 self._rests = True
-                after_io(self._loop.hub, self._go_on)
+                after_io(self._loop, self._go_on)
 
     def _go_on(self) -> None:
         self._rests = False
@@ -74,22 +73,24 @@ class HandOver:
         """Carry out what was handed over until now, at most *most* publishes; in the loop."""
         for _ in range(len(self._entering))[:most]:
             publication = self._entering[0]
-            try:
-                if not publication.done():
-                    self._submit(publication)
-            finally:
-                if self._entering and self._entering[0] is publication:  # it may have been forgotten meanwhile
-                    self._entering.popleft()
+            if not publication.done():
+                self._submit(publication)
+            if self._entering and self._entering[0] is publication:  # it may have been forgotten meanwhile
+                self._entering.popleft()
+
+    def reset(self) -> None:
+        """Carry out what was handed over, after an exception that may have ended that; in the loop."""
+        self._rests = False
+        self._loop.soon(self.enter_some)
 
     def forget_done(self) -> None:
         """Drop from the front what has its outcome; in the loop."""
         while self._entering and self._entering[0].done():
             self._entering.popleft()
 
-    @holds
     def give_up(self, publication: Publication) -> None:
         """Settle a publish whose deadline has passed, unless the loop just has; in the thread that waits for it."""
-        with Holding(), self.lock:
+        with self.lock:
             error = publication.expired(() if publication.sent else list(self._reasons()))
             first = publication.settle(error=error)
         if first:

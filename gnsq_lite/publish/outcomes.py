@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gevent.event import Event
@@ -35,8 +34,6 @@ class Outcomes:
         self.backlog = Backlog(max_pending, self.taken)
         self.failed = self.unknown = 0
         self._published = 0  # of other answers
-        #: Those that are to be given up.
-        self.given_up: list[Publication] = []
         self._drained: list[Event] = []
         #: Whether that is to be looked at, in a moment.
         self._due = False
@@ -48,64 +45,38 @@ class Outcomes:
 
     def succeed(self, publication: Publication, receipt: Any) -> None:
         """nsqd has the message."""
-        is_first = not publication.decided
-        try:
-            if publication.settle(receipt):
-                self._published += publication.count
-                if publication.cost:
-                    self.backlog.release(publication)
-                self._look_soon()
-        except BaseException:
-            self._interrupted(publication, is_first)
-            raise
+        if publication.settle(receipt):
+            self._published += publication.count
+            if publication.cost:
+                self.backlog.release(publication)
+            self.taken.open.discard(publication)
+            self._look_soon()
 
     def settle(self, publication: Publication, *, error: BaseException) -> None:
         """Give a publish its outcome, once, and count it."""
-        is_first = not publication.decided
-        try:
-            if publication.settle(error=error):
-                self.count_failure(publication, error)
-        except BaseException:
-            self._interrupted(publication, is_first)
-            raise
+        if publication.settle(error=error):
+            self.count_failure(publication, error)
 
-    def _interrupted(self, publication: Publication, is_first: bool) -> None:
-        """A signal handler has raised while it was settled: it may be in no queue any more."""
-        if is_first:
-            self.give_up((publication,))
-            self.backlog.release(publication)
+    def reset(self, why: str) -> None:
+        """Give each publish an outcome: an exception has cut into what would have done that."""
+        self._due = False
+        for publication in list(self.taken.open):
+            if publication.decided:
+                publication.conclude_again()
+            else:
+                unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publication.sent else NotSent(why)
+                self.settle(publication, error=unknown)
+        self.taken.open.clear()
+        self._look_soon()
 
-    def give_up(self, publications: Iterable[Publication]) -> None:
-        """Settle those that have no outcome: a signal handler has raised while they changed queues.
-
-        Should another do so in here, the next call, which is the ticker's if no other, settles the rest.
-        """
-        why = "a signal handler raised an exception in the middle of it"
-        self.given_up += publications
-        while self.given_up:
-            publication = self.given_up[-1]
-            unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publication.sent else NotSent(why)
-            if publication.settle(error=unknown):
-                self.count_failure(publication, unknown)
-            del self.given_up[-1]
-
-    @contextmanager
-    def moving(self, publications: Iterable[Publication]) -> Iterator[None]:
-        """Give up *publications*, which change queues in here, where a signal handler raises in the middle."""
-        try:
-            yield
-        except BaseException:
-            self.give_up(publications)
-            raise
-
-    def left(self, publication: Publication) -> None:
-        """publish_nowait() has raised: nobody has this one, and it may be in no queue."""
-        if publication.cost and self._loop.is_here():
-            self.give_up((publication,))
+    def add(self, publication: Publication) -> None:
+        """Note a publish that the loop carries out from now on."""
+        self.taken.open.add(publication)
 
     def count_failure(self, publication: Publication, error: BaseException) -> None:
         """Count a publish that was settled with *error*."""
         self.backlog.release(publication)
+        self.taken.open.discard(publication)
         if isinstance(error, OutcomeUnknown):
             self.unknown += publication.count
         else:
@@ -141,7 +112,7 @@ class Outcomes:
                 return False
             woken = Event()
             try:
-                self._drained += (woken,)
+                self._drained.append(woken)
                 self.taken.on_more = self._look_soon
                 wait_or_set(woken, min(left, _LOOK))
             finally:

@@ -19,7 +19,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop, lasting
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.leaders import Leader, Leaders
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
@@ -161,7 +161,7 @@ class PartitionLeaders:
         topic.discovery = Discovery.of(
             settings, name, "write", self._rng, self._clock, on_lookup=learn, on_round=end_round
         )
-        self._keep(self._loop.spawn(f"route {name}", lasting, topic.discovery.run))
+        self._keep(self._loop.spawn(f"route {name}", topic.discovery.run))
 
     def _learned(self, topic: Topic, lookup: Lookup) -> None:
         agreed = self._agreed(topic, lookup)
@@ -342,7 +342,7 @@ class PartitionLeaders:
         if topic.timer is not None or topic.discovery is None:
             return
         topic.timer = self._loop.hub.loop.timer(min(max(0.0, pause), _LOOK_AGAIN))
-        topic.timer.start(lambda: self._ask(topic), update=True)
+        self._loop.start(topic.timer, lambda: self._ask(topic), update=True)
 
     def _ask(self, topic: Topic) -> None:
         topic.timer.close()

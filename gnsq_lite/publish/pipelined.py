@@ -10,11 +10,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import NotLeaderError, NotSent, NotWritableError
+from gnsq_lite.errors import NotLeaderError, NotWritableError
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.lost import interrupted
-from gnsq_lite.net.nested import WHY, comes_from, holding, holds
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.publish.answer_queue import AnswerQueue, Taken
@@ -66,9 +64,6 @@ class Pipelined(Connection):
         self._destination, self._pending, self._taken = owner, pending, taken
         #: Whether a frame has come in part, or the bytes are no frames yet.
         self._partial = True
-        #: Whether a publish is on its way from *pending* to the socket, and what came meanwhile.
-        self._sends = False
-        self._behind: list[Publication] = []
         #: Bytes that may be queued before somebody has to look how many nsqd has not taken.
         self._room = MOST_UNSENT
 
@@ -81,7 +76,6 @@ class Pipelined(Connection):
                 self._stream.offer(partial(self.loop.deliver, self._take_oks))
         super().run()
 
-    @holds
     def send_publish(self, publication: Publication) -> bool:
         """Send it; in the loop's thread.
 
@@ -91,8 +85,6 @@ class Pipelined(Connection):
         pending = self._pending
         command = publication.command()
         stream: Any = self._stream
-        if self._sends:
-            return self._put_behind(publication)
         if self._room < 0 and not self._has_room():
             return False
         if stream.closed is not None or (
@@ -105,45 +97,20 @@ class Pipelined(Connection):
             publication.sent = True
         elif not publication.mark_sent():
             return True
-        try:
-            try:
-                self._sends = True
-                holding.add(self.loop.ident)
-                pending.append(publication)
-                if len(pending) > 1 or self._out:  # many that wait are joined, one is not
-                    if len(pending) == MANY:
-                        self.read_at_least(AT_ONCE)
-                    self._room -= len(command)
-                    self._out.append(command)  # what send() does, without the call
-                    if not self._due:
-                        self._due = True
-                        self.loop.soon(self._flush)
-                elif self._codec is None:
-                    stream.write(command)
-                else:
-                    self._emit(command)
-            finally:
-                self._sends = False
-                holding.discard(self.loop.ident)
-        except BaseException:  # interrupted: an answer may be expected to what is not sent, or it may be sent again
-            self.close(interrupted(self.address))
-            raise
-        if self._behind:
-            self._send_behind()
+        pending.append(publication)
+        if len(pending) > 1 or self._out:  # many that wait are joined, one is not
+            if len(pending) == MANY:
+                self.read_at_least(AT_ONCE)
+            self._room -= len(command)
+            self._out.append(command)  # what send() does, without the call
+            if not self._due:
+                self._due = True
+                self.loop.soon(self._flush)
+        elif self._codec is None:
+            stream.write(command)
+        else:
+            self._emit(command)
         return True
-
-    def _put_behind(self, publication: Publication) -> bool:
-        """Send it afterwards, in the middle of another.  Raises NotSent where the other would wait for it."""
-        if type(publication) is Publication and not publication.cost and comes_from(Pipelined.send_publish, 2):
-            raise NotSent(WHY)
-        self._behind.append(publication)
-        return True
-
-    def _send_behind(self) -> None:
-        behind, self._behind = self._behind, []
-        for publication in behind:
-            if not (publication.done() or self.send_publish(publication)):
-                self._destination.waiting.append(publication)
 
     def _has_room(self) -> bool:
         """Look whether nsqd has taken most of what it was sent; it is full if not."""
@@ -159,15 +126,9 @@ class Pipelined(Connection):
 
     def _regain_room(self) -> None:
         """Have publishes sent again that found no room, before any that come later; in the hub."""
-        if not self._destination.full:
-            return
-        try:
+        if self._destination.full:
             self._destination.full = False
             self._destination.on_room()
-        except BaseException:  # interrupted: the others still wait
-            self._destination.full = True
-            self.loop.soon(self._regain_room)
-            raise
 
     def _deliver(self, data: bytes) -> None:
         self._partial = True
@@ -178,12 +139,8 @@ class Pipelined(Connection):
         """Settle what a read answers that is OKs; False: it is for the reader.  In the hub."""
         pending = self._pending
         before = len(pending)
-        try:
-            if self._partial or self._destination.silent or not pending.take_oks(data, self._taken):
-                return False
-        except BaseException:  # interrupted: whose the next answer is, is not known
-            self.close(interrupted(self.address))
-            raise
+        if self._partial or self._destination.silent or not pending.take_oks(data, self._taken):
+            return False
         self.read_at = self.clock.now()
         if len(pending) < MANY <= before:
             self.read_at_least(1)

@@ -17,12 +17,12 @@ from greenlet import getcurrent
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ClosedError, NotSent, NsqdError, NSQError, OutcomeUnknown
+from gnsq_lite.errors import ClosedError, ConnectionLost, NotSent, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop, lasting, surely
-from gnsq_lite.net.nested import WHY, must_not_wait
+from gnsq_lite.net.loop import PAUSE, Loop
 from gnsq_lite.net.user_hooks import LossLog
+from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Gathered, Gathering
@@ -38,6 +38,8 @@ from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
 _CHECK_EVERY = 1.0
+#: Why connections ended, and publishes have no other outcome.
+_RESET = "an unexpected exception has ended all connections"
 
 
 class Producer:
@@ -51,9 +53,26 @@ class Producer:
         self.pool = pool or Pool(settings, random.Random(), clock)
         self.rng: Rng = random.Random()
         self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
+        #: Nothing more is taken; what was taken may still have its outcome to come.
+        self.closing = False
+        #: Disconnected for good.
+        self.ended = False
+        self.reconnects = 0
+        self._hub = loop.hub
+        self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
+        self.threads = HandOver(loop, clock, self.submit, self._given_up, self._reasons)
+        self._greenlets: list[Any] = []
+        self._started = False
+        self._set_up()
+        loop.cores.add(self)
+        close_at_exit(self)
+
+    def _set_up(self) -> None:
+        """Make what a reset makes again: the nsqds, their connections, and what waits for them."""
+        settings, clock = self.settings, self.clock
         shunned: Shunned[Endpoint] = Shunned()
         self.leaders = PartitionLeaders(
-            loop,
+            self.loop,
             settings,
             clock,
             self.rng,
@@ -72,33 +91,51 @@ class Producer:
             send_again=self._send_again,
         )
         self.destinations = self.rotation.destinations
-        #: Nothing more is taken; what was taken may still have its outcome to come.
-        self.closing = False
-        #: Disconnected for good.
-        self.ended = False
-        self.reconnects = 0
-        self._hub = loop.hub
-        self._deadline_timer = DeadlineTimer(loop, clock, self._expire)
-        self.outcomes = Outcomes(loop, clock, settings.max_pending, self._everything)
+        self._deadline_timer = DeadlineTimer(self.loop, clock, self._expire)
         self._gathered = Gathered(
-            loop,
+            self.loop,
             clock,
             most=settings.max_body_size,
             retries=settings.retries,
             deadline_timer=self._deadline_timer,
             publish_alone=self.publish_alone,
+            opened=self.outcomes.add,
         )
-        self.threads = HandOver(loop, clock, self.submit, self._given_up, self._reasons)
         #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout).  From any thread.
         #: Raises InvalidName before anything is sent, and the publish's own error.
         self.publish = self._gathered.publish if settings.coalesce else self.publish_alone
-        self._greenlets: list[Any] = []
-        self._started = False
         #: Whether every publish goes to an endpoint that the dialect chooses.
         self.routed = settings.dialect.needs_route("")
         self._send = self._gathered.carry = self.leaders.send if self.routed else self.rotation.send
         self._discovery: Discovery | None = None
-        close_at_exit(self)
+
+    def reset(self) -> None:
+        """Close all connections, give each publish an outcome, and begin again with fresh state (see Loop)."""
+        if self.ended:
+            return
+        for destination in list(self.destinations.values()):
+            destination.link.close(ConnectionLost(str(destination.endpoint), _RESET))
+        self._deadline_timer.stop()
+        self.leaders.close()
+        if self._discovery is not None:
+            self._discovery.stop()
+        self.loop.kill(self._greenlets)
+        self._greenlets = []
+        self._set_up()
+        self.outcomes.reset(_RESET)
+        self.threads.reset()
+        if self._started:
+            self.keep(self.loop.spawn("begin again", self._begin_again))
+
+    def _begin_again(self) -> None:
+        gevent.sleep(PAUSE)
+        self._greenlets.clear()
+        self._started = False
+        self.start()
+
+    def is_over(self, destination: Destination) -> bool:
+        """Whether it is to connect no more."""
+        return self.ended or self.destinations.get(destination.endpoint) is not destination
 
     def start(self) -> None:
         """Begin to connect."""
@@ -111,8 +148,8 @@ class Producer:
                 told: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget}
                 told["publish_waits"] = lambda: bool(self.rotation.waiting)
                 self._discovery = Discovery.of(self.settings, "", "write", self.rng, self.clock, **told)
-                self.keep(self.loop.spawn("discovery", lasting, self._discovery.run))
-        self.keep(self.loop.spawn("writer-ticker", lasting, self._tick))
+                self.keep(self.loop.spawn("discovery", self._discovery.run))
+        self.keep(self.loop.spawn("writer-ticker", self._tick))
 
     def _load(self, endpoint: Endpoint) -> int:
         destination = self.destinations.get(endpoint)
@@ -193,7 +230,9 @@ class Producer:
             self.leaders.retry(publication, error, endpoint)
         elif publication.count > 1 and isinstance(publication, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publication.come_apart(error):  # one bad publish hurts nobody else
+                self.outcomes.add(each)
                 self._send(each)
+            self.outcomes.taken.open.discard(publication)
         else:
             self.outcomes.settle(publication, error=error)
 
@@ -206,28 +245,30 @@ class Producer:
     def publish_alone(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
         """Publish one message without coalescing it, and wait; from any thread."""
         greenlet = getcurrent()
-        # A greenlet below the hub, or the thread's first one above it; else it is another thread's, or a nested one.
+        # A greenlet below the hub, or the thread's first one above it; else it is another thread's.
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
         commands.PUBLISH_HEADS[topic]  # a bad name is refused here
         deadline = self.clock.now() + timeout
         publication = Publication(self.loop, topic, (body,), timeout, deadline, self.settings.retries)
         publication.key, publication.partition = key, partition
         if here:
-            self.submit(publication)
+            with self.loop.guard:
+                self.submit(publication)
             return publication.wait_in(greenlet)
         return self.carry_and_wait(publication)
 
     def carry(self, publication: Publication) -> None:
         """Send it, now or as soon as an nsqd can be reached; from any thread."""
         if self.loop.is_here():
-            self.submit(publication)
+            with self.loop.guard:
+                self.submit(publication)
         else:
             self.threads.put(publication)
 
     def carry_and_wait(self, publication: Publication) -> Any:
-        """Do the same, wait, and return its receipt.  Raises its error; NotSent where waiting would hang."""
-        if must_not_wait():
-            raise NotSent(WHY)
+        """Do the same, wait, and return its receipt.  Raises its error; NotSent in gevent's hub."""
+        if in_hub():
+            raise NotSent("a publish would wait in gevent's hub: use publish_nowait()")
         self.carry(publication)
         return publication.result()
 
@@ -265,11 +306,10 @@ class Producer:
         if self.settings.coalesce and not (publication.batch or publication.request is not None or self.routed):
             self._gathered.add(publication)
             return
+        self.outcomes.add(publication)
         if self._gathered.batches:  # publishes keep the order they were made in
             self._gathered.send()
         self._send(publication)
-        if self.ended:  # a signal handler has closed it in the middle of this: nothing was sent since
-            self.outcomes.settle(publication, error=ClosedError("the Writer was closed"))
 
     def _send_to(self, endpoint: Endpoint, publication: Publication) -> None:
         """Send it to that endpoint, and to no other, once it is connected."""
@@ -279,12 +319,11 @@ class Producer:
 
     def _send_again(self, publications: Iterable[Publication], lost: Endpoint | None = None) -> None:
         """Send, in order, what a lost connection did not take; deadlines are watched already."""
-        with self.outcomes.moving(publications):
-            if self.routed:
-                self.leaders.put_back(publications, lost)
-            else:
-                for publication in publications:
-                    self._send(publication)
+        if self.routed:
+            self.leaders.put_back(publications, lost)
+        else:
+            for publication in publications:
+                self._send(publication)
 
     # -- deadlines
 
@@ -296,7 +335,6 @@ class Producer:
         """Every publish that may have no outcome yet."""
         for queue in (self.threads.entering(), self.rotation.waiting, self.leaders.waiting(), self._gathered.batches):
             yield from queue
-        yield from self.outcomes.given_up
         for destination in self.destinations.values():
             yield from destination.owes()
 
@@ -326,12 +364,7 @@ class Producer:
             gevent.sleep(_CHECK_EVERY)
             for destination in list(self.destinations.values()):
                 destination.check(self.clock.now())
-            self.loop.call_soon(self.threads.enter_some)
             self.rotation.look_again()
-            # What follows was under way, unless a signal handler's exception has ended it.
-            self.outcomes.give_up(())
-            self._gathered.send()
-            self._deadline_timer.look()
 
     # -- the end
 
@@ -346,7 +379,7 @@ class Producer:
         left = sum(each.count for each in self._everything() if not each.done())
         if not self.ended:  # closed by somebody else meanwhile
             self.ended = True
-            surely(self._end)
+            self._end()
         return left
 
     def _end(self) -> None:

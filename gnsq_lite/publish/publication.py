@@ -14,7 +14,6 @@ from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.nested import WHY, holding, is_nested
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
@@ -173,8 +172,6 @@ class Publication(Completion, Generic[Outcome]):
     def _wait_for_result(self, timeout: float | None) -> None:
         loop = self._loop
         look_for_fork()
-        if holding and is_nested():
-            raise TimeoutError(WHY)
         if loop.gone and not self._done:
             raise of_the_parent()
         if timeout is None and loop.is_here() and (greenlet := getcurrent()) is not loop.hub:
@@ -211,9 +208,10 @@ class Publication(Completion, Generic[Outcome]):
         The short way: no timer; the deadline is the producer's to keep.
         """
         if not self._done:
+            self._greenlet = greenlet
             try:
                 while not self._done:  # another thread may settle it
-                    self._loop.park(greenlet, self)
+                    self._loop.park(greenlet)
             finally:
                 self._greenlet = None
         if self._error is not None:
@@ -221,48 +219,44 @@ class Publication(Completion, Generic[Outcome]):
         return self._value
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome; in any thread.  False when it was settled before.
-
-        Where the thread is interrupted in here, it has no outcome, or it has and who waits for it is woken.
-        """
+        """Set the outcome; in any thread.  False when it was settled before."""
         outcome = (value, error)
-        decided = self.decided
-        try:
-            decided.append(outcome)  # one step, which nothing interrupts
-            if decided[0] is not outcome:
-                return False
-            self._conclude()
-        except BaseException:
-            if decided and decided[0] is outcome:
-                self._conclude(again=True)
-            raise
+        self.decided.append(outcome)  # one step, between which no other thread comes
+        if self.decided[0] is not outcome:
+            return False
+        self._conclude()
         return True
+
+    def conclude_again(self) -> None:
+        """Resume and wake, in the loop, those that wait: an exception may have ended that."""
+        self._value, self._error = self.decided[0]
+        self._done = True
+        if self._greenlet is not None:
+            self._loop.resume_once(self._greenlet)
+        self.wake()
 
     def is_ok(self) -> bool:
         """Whether nsqd has taken it."""
         return self._done and self._error is None
 
-    def _conclude(self, *, again: bool = False) -> None:
-        """Have the outcome, and wake who waits; *again*, where that was interrupted."""
+    def _conclude(self) -> None:
         self._value, self._error = self.decided[0]
         self._done = True
         greenlet = self._greenlet
         if greenlet is not None:
             if self._loop.is_shared:
                 self._resume()
-            elif not (again and self._loop.is_due(greenlet)):
+            else:
                 self._loop.resume_soon((greenlet,))
         if self._wakers:
-            for wake in tuple(self._wakers):
-                wake()
+            self.wake()
 
     def _resume(self) -> None:
         """Resume the greenlet of the loop that waits for it, if it still does."""
         if not self._loop.is_here():
             self._loop.call_soon(self._resume)
         elif self._greenlet is not None:
-            greenlet, self._greenlet = self._greenlet, None
-            self._loop.resume_soon((greenlet,))
+            self._loop.resume_once(self._greenlet)
 
     def mark_sent(self) -> bool:
         """Note that it is about to be sent; False: it was given up, and is not to be sent."""

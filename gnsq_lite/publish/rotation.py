@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQConnectionError, NSQError
-from gnsq_lite.net.loop import surely
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.destination import Destination
 from gnsq_lite.publish.publication import Publication
@@ -65,7 +64,7 @@ class Rotation:
     def send(self, publication: Publication) -> None:
         """Send it to the one whose turn it is; or let it wait."""
         if not self._send_now(publication):
-            self.waiting += (publication,)  # no call: one that a signal handler's exception ends may have done it
+            self.waiting.append(publication)
 
     def _send_now(self, publication: Publication) -> bool:
         while True:
@@ -99,13 +98,10 @@ class Rotation:
     def forget_done(self) -> None:
         """Drop what has an outcome."""
         waiting = [publication for publication in self.waiting if not publication.done()]
-        surely(lambda: self._refill(waiting))
+        self.waiting.clear()
+        self.waiting.extend(waiting)
         for destination in self.destinations.values():
             destination.forget_done()
-
-    def _refill(self, waiting: list[Publication]) -> None:
-        self.waiting.clear()
-        self.waiting += waiting
 
     # -- who comes and goes
 

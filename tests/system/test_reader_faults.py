@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import ssl
 import struct
@@ -12,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Message, Reader, TLSOptions, Writer, errors
-from gnsq_lite.net.connection import Connection
-from gnsq_lite.net.discovery import Discovery
+from gnsq_lite import Reader, TLSOptions, Writer, errors
 from tests.certs import Certificates
 from tests.conftest import MakeBroker, MakeCluster
 from tests.contract.authserver import AuthServer
@@ -289,46 +286,3 @@ def test_an_nsqd_that_requires_tls_says_which_option_to_set(
         Reader(topic, "ch", print, nsqd_tcp_addresses=broker.tcp_address, **QUICK).start()
     with Writer(broker.tcp_address, **QUICK) as writer, pytest.raises(errors.TLSRequiredError, match="set tls="):
         writer.publish(topic, b"x")
-
-
-@pytest.mark.rule("DISC-4")
-def test_what_fails_in_a_poll_or_a_tick_and_logging_with_it_ends_neither(
-    make_cluster: MakeCluster, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = make_cluster()
-    (node,) = cluster.nodes
-    node.publish(topic, b"x")
-    cluster.wait_registered(topic)
-    failed: list[str] = []
-    handled: list[Message] = []
-    options: dict[str, Any] = {"lookupd_http_addresses": cluster.lookupd_http_address, "lookupd_poll_interval": 0.05}
-    ask, check = Discovery.ask, Connection.check
-
-    def ask_badly(discovery: Discovery) -> None:
-        if failed.count("ask") < 3:
-            failed.append("ask")
-            raise RuntimeError("ask")
-        ask(discovery)
-
-    def check_badly(connection: Connection, now: float) -> list[Message]:
-        if failed.count("check") < 1:
-            failed.append("check")
-            raise RuntimeError("check")
-        return check(connection, now)
-
-    def refuse(record: logging.LogRecord) -> bool:
-        raise OSError("no log today")
-
-    monkeypatch.setattr(Discovery, "ask", ask_badly)
-    monkeypatch.setattr(Connection, "check", check_badly)
-    for name in ("gnsq_lite.reader", "gnsq_lite.discovery"):
-        monkeypatch.setattr(logging.getLogger(name), "filters", [refuse])
-        caplog.set_level(logging.DEBUG, name)
-    with Reader(topic, "ch", handled.append, **options) as reader:
-        wait_for(lambda: handled)
-        wait_for(lambda: "check" in failed)
-        node.publish(topic, b"y")
-        wait_for(lambda: len(handled) == 2)
-        core: Any = reader._core
-        assert not any(greenlet.dead for greenlet in core._greenlets)
-    assert failed.count("ask") == 3

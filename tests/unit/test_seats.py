@@ -10,6 +10,7 @@ import pytest
 from greenlet import getcurrent, greenlet
 
 from gnsq_lite import speed
+from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message
 from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, Runner
 from tests.unit.test_runner import BOTH, FakeConnection, a_runner, queue_of
@@ -34,7 +35,7 @@ def test_a_seat_shows_what_its_worker_is_at_and_nothing_in_between(runner: Any, 
     assert made.drain(queue, seat) == SURPLUS
     made.surplus = 0
     queue[2].body = b"fails"
-    with pytest.raises(SystemExit):
+    with pytest.raises(HandlerRaised):
         made.drain(queue, seat)
     assert seat == ["me", None]
     assert seen.count(True) == len(seen) >= 4

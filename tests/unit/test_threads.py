@@ -12,6 +12,7 @@ import gevent
 import pytest
 
 from gnsq_lite.consume import thread_pool
+from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.speed import Runner
@@ -286,7 +287,7 @@ def test_a_handler_that_raises_what_is_no_exception_leaves_the_other_jobs_to_be_
     def run(job: int) -> None:
         done.add()
         if job % 2:
-            raise KeyboardInterrupt
+            raise HandlerRaised from KeyboardInterrupt()
 
     pool = make(run, 1, told.append)
     pool.submit(list(range(10)))

@@ -13,8 +13,6 @@ import pytest
 from gnsq_lite import Reader
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.policy import rdy
-from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.wire.identify import Negotiated
 from tests.fakes import FakeClock
 
@@ -28,14 +26,13 @@ class Bench:
         self.clock = FakeClock()
         reader = Reader("t", "c", print, nsqd_tcp_addresses="nsqd:4150", max_in_flight=10, **options)
         self.sent: list[int] = []
-        self.interrupted = self.successes = 0
+        self.successes = 0
         self.flow = FlowControl(
             reader._settings,
             self.clock,
             random.Random(1),
             self.send,
             lambda pause: None,
-            self.on_interrupted,
             lambda: self.successes,
         )
         counts = SimpleNamespace(count=0, received_at=0.0)
@@ -51,9 +48,6 @@ class Bench:
 
     def send(self, endpoint: Endpoint, count: int) -> None:
         self.sent.append(count)
-
-    def on_interrupted(self) -> None:
-        self.interrupted += 1
 
     def tick(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -121,58 +115,6 @@ def test_it_is_told_of_answers_while_handlers_do_not_keep_up() -> None:
 
 class Struck(BaseException):
     """What it raises."""
-
-
-@pytest.mark.rule("RDY-1")
-@pytest.mark.parametrize("where", ["even_split", "send"])
-def test_connections_are_made_anew_where_it_is_not_known_what_rdy_they_have(
-    monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    bench = Bench()
-
-    def strike(*about: Any) -> Any:
-        raise Struck
-
-    monkeypatch.setattr(*((rdy, where) if where == "even_split" else (bench.flow, "_send_ready")), strike)
-    with pytest.raises(Struck):
-        bench.flow.set_max_in_flight(5)
-    assert bench.interrupted == 1
-    monkeypatch.undo()
-    bench.flow.parted(NSQD)
-    bench.flow.joined(bench.connection)
-    bench.tick(0.1)
-    assert bench.sent[-1] == 5
-    assert bench.flow.allocator.charged == 5
-
-
-@pytest.mark.rule("BACK-2")
-@pytest.mark.parametrize("change", ["pause", "probe", "resume"])
-def test_a_change_of_backoff_that_was_interrupted_is_made_up_for(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    bench = Bench()
-    real, calls = getattr(bench.flow.allocator, change), [Struck]
-
-    def strike(*about: Any) -> Any:
-        if calls:
-            raise calls.pop()
-        return real(*about)
-
-    monkeypatch.setattr(bench.flow.allocator, change, strike)
-
-    def go_on() -> None:
-        bench.flow.failed(0)
-        bench.tick(1.0)
-        bench.tick(1000.0)
-        bench.flow.answered(NSQD, 1, 0, success=True)
-
-    with pytest.raises(Struck):
-        go_on()
-    bench.tick(1.0)
-    assert bench.flow.allocator.phase is bench.flow.backoff.phase
-    for _ in range(3):
-        bench.flow.answered(NSQD, 1, 0, success=True)
-        bench.tick(1000.0)
-    assert bench.flow.allocator.phase is Phase.FLOWING
-    assert bench.sent[-1] == 10
 
 
 @pytest.mark.rule("MSG-5")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import gevent
@@ -13,8 +12,8 @@ import pytest
 
 from gnsq_lite.consume import greenlet_pool
 from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
-from gnsq_lite.net.loop import let_io, loop_here
-from gnsq_lite.speed import QUEUE_EMPTY, TURN_OVER, PureRunner
+from gnsq_lite.net.loop import loop_here
+from gnsq_lite.speed import QUEUE_EMPTY, PureRunner
 
 
 @pytest.fixture
@@ -90,22 +89,6 @@ def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_socke
     assert len(done) == 5
 
 
-@pytest.mark.rule("CONN-2")
-def test_what_is_queued_is_handled_though_a_signal_handler_has_raised_as_the_pump_began(
-    pool: GreenletPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    with monkeypatch.context() as struck:
-        struck.setattr(pool, "_pump", lambda: done.append("no pump"))
-        pool.submit([lambda: done.append("expires")])
-        gevent.sleep(0)
-    pool.take_queued()  # it has expired, so the next look finds nothing that waits
-    pool.look(0.0)
-    gevent.sleep(0)
-    in_hub(lambda: pool.submit([lambda: done.append("job")]))
-    assert done == ["no pump", "job"]
-
-
 class StruckRunner:
     """Handles a job at a time; a signal handler comes in at that call or return of the worker after its first one."""
 
@@ -132,37 +115,6 @@ class StruckRunner:
             if not self.step:
                 sys.setprofile(None)
                 self.handler()
-
-
-@pytest.mark.rule("CONN-2")
-@pytest.mark.parametrize("why", [QUEUE_EMPTY, TURN_OVER])
-def test_a_worker_in_which_a_signal_handler_waits_is_neither_lost_nor_resumed_in_its_place(why: int) -> None:
-    """Wherever the handler comes in between a worker's job and its wait for the next."""
-    hub, failed = gevent.get_hub(), list[BaseException]()
-    for step in range(1, 30):
-        done: list[str] = []
-
-        def handler(done: list[str] = done) -> None:
-            for _ in range(3):  # each raises where something else resumes it
-                let_io(hub)
-            done.append("handler")
-
-        runner = StruckRunner(step, why, handler)
-        pool = GreenletPool(loop_here(), runner, 1, failed.append)  # type: ignore[arg-type]
-        try:
-            pool.submit([partial(done.append, "1"), partial(done.append, "2")])
-            for _ in range(5):
-                let_io(hub)
-            pool.submit([partial(done.append, "3")])
-            for _ in range(5):
-                let_io(hub)
-        finally:
-            sys.setprofile(None)
-            pool.close()
-        if runner.step > 0:
-            break
-        assert (sorted(done), failed) == (["1", "2", "3", "handler"], []), step
-    assert step > 2
 
 
 def test_inline_handlers_run_again_after_a_signal_handler_has_raised_before_the_first(

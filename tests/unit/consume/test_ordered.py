@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ from greenlet import getcurrent
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
-from gnsq_lite.net.lost import Interrupted
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.identify import Negotiated
@@ -43,7 +43,8 @@ class Bench:
         loop: Any = SimpleNamespace(
             hub=self.hub, call_soon=self.due.append, ident=native_ident(), spawn=lambda *call: self.spawned.append(call)
         )
-        loop.look_after = lambda: None
+        loop.start = lambda watcher, act, **options: watcher.start(act, **options)
+        loop.guard = contextlib.nullcontext()
         target = Target(endpoint=Endpoint("nsqd", 4150, 3), topic="t", channel="ch")
         owner: Any = self
         partition = OrderedPartition(self.clock)
@@ -236,85 +237,3 @@ def test_messages_that_come_one_by_one_are_not_told_to_a_flow_control_that_does_
     bench.read(3, 4)  # a server that does not know of one at a time
     assert bench.turn() + bench.turn() == fin(3) + fin(4)
     assert bench.connection.in_flight.count == 0
-
-
-# -- where a signal handler raises in the middle
-
-
-class Struck(Exception):
-    """What it raises."""
-
-
-def strike(*about: Any, **more: Any) -> Any:
-    raise Struck
-
-
-@pytest.mark.rule("CONN-3")
-def test_a_connection_ends_with_a_decision_that_was_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    monkeypatch.setattr(bench, "handle", strike)
-    with pytest.raises(Struck):
-        bench.connection._ask(bench.connection._sequence.arrived, bench.message(1))
-    assert isinstance(bench.closed, Interrupted)
-
-
-@pytest.mark.rule("CONN-3")
-def test_a_connection_ends_with_a_message_that_would_be_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    timers: list[Any] = []
-    bench = Bench()
-    bench.hub.loop = SimpleNamespace(timer=lambda seconds: timers.append(Timer()) or timers[-1])
-    bench.read(1)
-    bench.handled[0].requeue(1.0)
-    bench.turn()
-    monkeypatch.setattr(bench.connection, "_ask", strike)
-    with pytest.raises(Struck):
-        timers[0].due()
-    assert isinstance(bench.closed, Interrupted)
-
-
-class Timer:
-    """Of the loop; the test says when it is due."""
-
-    due: Callable[[], None]
-
-    def start(self, due: Callable[[], None], *, update: bool) -> None:
-        self.due = due
-
-    def close(self) -> None: ...
-
-
-@pytest.mark.rule("CONN-3")
-def test_a_connection_ends_whose_message_no_handler_has_at_two_looks() -> None:
-    bench = Bench()
-
-    def look(*attended: bool) -> None:
-        for is_attended in attended:
-            bench.connection.look_for_abandoned(lambda message: is_attended)  # noqa: B023 - called at once
-
-    look(False)  # there is none
-    bench.read(1)
-    look(True, False, True, False)
-    bench.handled[0].finish()
-    bench.read(2)
-    look(False)  # another one
-    assert bench.closed is None
-    look(False)
-    assert isinstance(bench.closed, Interrupted)
-
-
-@pytest.mark.rule("CONN-3")
-@pytest.mark.rule("MSG-2")
-@pytest.mark.parametrize("what", ["answered later", "held"])
-def test_a_message_that_no_handler_is_to_have_may_take_its_time(what: str) -> None:
-    bench = Bench()
-    bench.hub.loop = SimpleNamespace(timer=lambda seconds: Timer())
-    bench.read(1)
-    if what == "held":
-        bench.handled[0].requeue(1.0)
-    else:
-        bench.handled[0].enable_async()
-        bench.connection.left_open(bench.handled[0])
-    bench.turn()
-    for _ in range(3):
-        bench.connection.look_for_abandoned(lambda message: False)
-    assert bench.closed is None

@@ -50,20 +50,3 @@ def test_threads_that_are_quicker_than_the_loop_leave_it_its_io() -> None:
     loop._drain()
     assert len(called) == 1
     loop._inbox.clear()
-
-
-def test_an_interruption_of_a_read_leaves_nobody_waiting() -> None:
-    loop, order = loop_here(), list[str]()
-    waiter = parked(loop, order)
-
-    def take(data: bytes) -> bool:
-        loop.resume_soon((waiter,))
-        raise KeyError(data)
-
-    def in_hub() -> None:
-        with pytest.raises(KeyError):
-            loop.deliver(take, b"data")
-
-    loop.soon(in_hub)
-    waiter.join(5.0)
-    assert order == ["resumed"]

@@ -59,18 +59,6 @@ def test_a_found_node_is_tried_again_only_when_a_later_poll_still_lists_it() -> 
 
 
 @pytest.mark.rule("CONN-4")
-def test_a_node_that_nobody_connects_to_though_it_was_told_is_found_again() -> None:
-    producers = make(lookupds=("L1",))
-    producers.answered("L1", ["a", "b", "c"])
-    producers.connected("a")
-    producers.finish_round()
-    assert producers.only({"a", "b"}) == []
-    assert producers.answered("L1", ["a", "b", "c"]) == [Connect("c", "L1")]
-    producers.answered("L1", ["a", "b"])
-    assert producers.only({"a", "b"}) == [Forget("c")]
-
-
-@pytest.mark.rule("CONN-4")
 def test_a_node_is_tried_once_per_poll_however_many_list_it() -> None:
     producers = make()
     assert producers.answered("L1", ["a"]) == [Connect("a", "L1")]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from gnsq_lite.publish.deadline_timer import NEVER, DeadlineTimer
 from tests.fakes import FakeClock
 
@@ -39,6 +37,7 @@ class Bench:
         self.acted = 0
         self.error: BaseException | None = None
         loop: Any = SimpleNamespace(hub=SimpleNamespace(loop=SimpleNamespace(timer=self._timer)))
+        loop.start = lambda watcher, act, **options: watcher.start(act, **options)
         self.clock = FakeClock()
         self.deadlines = DeadlineTimer(loop, self.clock, self._act)
 
@@ -90,18 +89,3 @@ def test_stopped_it_does_not_act_twice_over() -> None:
     bench.deadlines.stop()
     assert bench.waits() == []
     assert bench.acted == 0
-
-
-def test_what_a_signal_handlers_exception_ends_is_done_again() -> None:
-    bench = Bench()
-    bench.error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        bench.deadlines.act()
-    assert bench.waits() == [0.0]
-    bench.error = None
-    bench.deadlines.stop()  # that one was ended before it began
-    bench.deadlines.look()
-    assert bench.acted == 1
-    bench.clock.advance(0.1)
-    bench.deadlines.look()
-    assert (bench.acted, bench.deadlines.at) == (2, NEVER)

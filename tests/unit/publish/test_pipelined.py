@@ -106,26 +106,6 @@ def test_with_few_left_an_answer_is_waited_for_alone() -> None:
     assert bench.least == [1]
 
 
-class Interrupted(BaseException):
-    """As KeyboardInterrupt may, anywhere."""
-
-
-@pytest.mark.rule("PUB-2")
-def test_an_interruption_among_the_answers_ends_the_connection_and_loses_no_publish() -> None:
-    bench = Bench(3)
-
-    def interrupt() -> None:
-        raise Interrupted
-
-    bench.all[1]._wakers.append(interrupt)
-    with pytest.raises(Interrupted):
-        bench.takes(OK * 3)
-    assert len(bench.closed) == 1
-    assert [publication.done() for publication in bench.all] == [True, True, False]
-    assert bench.taken.messages == 2
-    assert list(bench.pending) == bench.all[2:]
-
-
 BODY = bytes(100_000)
 
 
@@ -268,36 +248,3 @@ def test_many_publishes_of_one_turn_wait_for_its_end_where_they_are_large() -> N
     for _ in range(3):
         end_turn()
     assert bench.sockets[0].written == b"".join(each.command() for each in made)
-
-
-def test_what_a_signal_handler_publishes_in_the_middle_of_one_that_takes_the_last_room_waits() -> None:
-    bench = Stopped()
-    bench.publish_many(FULL - 1)
-    connection: Any = bench.destinations[0].connection
-    connection._room = 0
-    nested = Publication(bench.core.loop, "t", (b"n",), 5.0, 5.0)
-    connection._behind.append(nested)
-    last = bench.publish_body()
-    end_turn()
-    assert last.sent
-    assert not nested.sent
-    assert nested in bench.everything()
-    bench.sockets[0].drain(10**9)
-    assert nested.sent
-
-
-def test_an_interruption_when_there_is_room_again_leaves_it_to_the_next_turn() -> None:
-    bench = Stopped()
-    made = bench.publish_many(2 * FULL)
-    send = bench.core.rotation._send_now
-
-    def interrupt(publication: Publication) -> bool:
-        bench.core.rotation._send_now = send
-        raise Interrupted
-
-    bench.core.rotation._send_now = interrupt
-    with pytest.raises(Interrupted):
-        bench.sockets[0].drain(10**9)
-    made.append(bench.publish_body())
-    end_turn()
-    assert list(bench.destinations[0].pending) == made

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Sequence
 
 import gevent
 import pytest
-from greenlet import getcurrent
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import after_io, let_io, loop_here
-from gnsq_lite.publish.coalescing import Gathering
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
 
@@ -49,87 +44,9 @@ def test_bytes_that_were_made_to_check_it_or_for_its_leader_are_not_made_again()
     assert publish.command() is publish.data
 
 
-class Interrupted(BaseException):
-    """As KeyboardInterrupt may, anywhere."""
-
-
-def is_interrupted(step: int, act: Callable[[], Any]) -> bool:
-    """Carry *act* out, interrupted at its call or return of that number; False: it has fewer.
-
-    No garbage is collected meanwhile: the calls of what is told of a collection would count, too.
-    """
-    left = step
-
-    def look(frame: Any, event: str, called: Any) -> None:
-        nonlocal left
-        left -= called is not sys.setprofile
-        if not left:
-            sys.setprofile(None)
-            raise Interrupted
-
-    gc.disable()
-    sys.setprofile(look)
-    try:
-        act()
-    except Interrupted:
-        return True
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return False
-
-
 def end_turn() -> None:
     for _ in range(4):
         gevent.sleep(0)
-
-
-@pytest.mark.rule("PUB-2")
-def test_who_is_interrupted_while_it_settles_a_publish_leaves_none_waiting_for_it() -> None:
-    for step in count(1):
-        publish, woken = publication((b"x",)), list[int]()
-        publish._wakers.append(lambda woken=woken: woken.append(1))
-        if not is_interrupted(step, lambda publish=publish: publish.settle("receipt")):
-            break
-        assert publish.done() or publish.settle("receipt")
-        assert (bool(woken), publish.result(0)) == (True, "receipt")
-        assert not publish.settle("another")
-    assert step > 6
-
-
-@pytest.mark.rule("PUB-2")
-def test_a_greenlet_whose_publish_is_settled_with_an_interruption_is_resumed_once() -> None:
-    for step in count(1):
-        publish, ends = publication((b"x",)), list[Any]()
-
-        def wait(publish: Publication = publish, ends: list[Any] = ends) -> None:
-            ends.append(publish.wait_in(getcurrent()))
-            ends.append(publish._loop.park(getcurrent()))
-
-        greenlet = gevent.spawn(wait)
-        end_turn()
-        interrupted = is_interrupted(step, lambda publish=publish: publish.settle("receipt"))
-        assert publish.done() or publish.settle("receipt")
-        end_turn()
-        assert ends == ["receipt"]
-        greenlet.kill()
-        if not interrupted:
-            break
-    assert step > 6
-
-
-@pytest.mark.rule("PUB-2")
-def test_all_that_were_gathered_have_their_outcome_where_that_was_interrupted() -> None:
-    for step in count(1):
-        gathering, members = Gathering(loop_here(), "t", 5.0, 5.0, 0, 1000), [publication((b"x",)) for _ in range(3)]
-        for member in members:
-            gathering.add(member)
-        interrupted = is_interrupted(step, gathering.settle)
-        assert gathering.done() or gathering.settle()
-        assert all(member.done() for member in members)
-        if not interrupted:
-            break
-    assert step > 6
 
 
 @pytest.mark.parametrize("of", [Reader, Writer])
@@ -161,7 +78,7 @@ def test_callbacks_are_called_in_one_turn_of_the_loop_however_long_it_waits_for_
     sys.setswitchinterval(1e-6)  # which each call exceeds, as where other threads run in between
     try:
         loop.soon(lambda: [each.settle() for each in made])  # as a read does, or a deadline, in the hub
-        after_io(loop.hub, lambda: told.append(None))
+        after_io(loop, lambda: told.append(None))
         while None not in told:
             let_io(loop.hub)
     finally:
