@@ -27,15 +27,17 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publication):
     """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
 
-    __slots__ = ("_apart", "_mixed", "failed", "members", "room", "waiters")
+    __slots__ = ("_apart", "_mixed", "failed", "joined", "members", "room", "waiters")
 
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # a bad name shows before anything is taken in
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: For each body the greenlet of the loop that waits for the outcome, None where it gave up; or, until this is
-        #: sent, the publish that somebody holds, of publish_nowait or of another thread.
+        #: Until this is sent: the greenlet of the loop that waits, None where it gave up, or the publish that somebody
+        #: holds, of publish_nowait or of another thread; and its body.  Adding both is one step, which needs no guard.
+        self.joined: list[tuple[Any, bytes]] = []
+        #: Then, the greenlet that waits for each body.
         self.waiters: list[Any] = []
         #: Whether others than greenlets that wait have joined.
         self._mixed = False
@@ -46,21 +48,17 @@ class Gathering(Publication):
         #: Bytes that one more body may have.
         self.room = most - 8
 
-    def join(self, waiter: Any, body: bytes) -> None:
-        """Add a body, and the greenlet that waits for it or the publish that somebody holds."""
-        self.room -= len(body) + 4
-        self.waiters.append(waiter)
-        self.bodies.append(body)
-
     def add(self, publication: Publication) -> None:
         """Add a publish that somebody holds."""
+        body = publication.bodies[0]
         self._mixed = True
-        self.join(publication, publication.bodies[0])
+        self.room -= len(body) + 4
+        self.joined.append((publication, body))
 
     def give_up(self, greenlet: Any) -> None:
         """Do not resume *greenlet*, which was killed or timed out; its publish is sent all the same."""
-        if greenlet in self.waiters:
-            self.waiters[self.waiters.index(greenlet)] = None
+        self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
+        self.waiters = [None if each is greenlet else each for each in self.waiters]
 
     def raise_in(self, greenlet: Any) -> Any:
         """Raise the error in *greenlet*; or wait for the outcome of its own publish, where all came apart."""
@@ -72,6 +70,9 @@ class Gathering(Publication):
     def finish(self) -> None:
         """Accept no more publishes, and drop those that were given up."""
         self.room = -1
+        if self.joined:
+            self.waiters, self.bodies = map(list, zip(*self.joined, strict=True))
+            self.joined = []
         if self._mixed:
             self._sort()
         self.count = len(self.bodies)
@@ -90,7 +91,7 @@ class Gathering(Publication):
 
     def _conclude(self) -> None:
         """Settle each member too."""
-        if self.room >= 0 or self._mixed:
+        if self.joined or self._mixed:
             self.finish()
         super()._conclude()
         self.failed = self._error is not None
@@ -169,11 +170,12 @@ class Gathered:
             return self._publish_alone(topic, body, timeout)
         gathering, size = self._open.get(topic), len(body)
         try:
-            with self._loop.guard:
-                # What _gathering() asks first, without the call: most publishes join one that others opened.
-                if gathering is None or gathering.room < size or gathering.timeout != timeout:
+            # What _gathering() asks first, without the call: most publishes join one that others opened.
+            if gathering is None or gathering.room < size or gathering.timeout != timeout:
+                with self._loop.guard:
                     gathering = self._gathering(topic, timeout, size)
-                gathering.join(greenlet, body)
+            gathering.room -= size + 4
+            gathering.joined.append((greenlet, body))
             while not gathering._done:
                 self._loop.park(greenlet)
         except BaseException:
