@@ -76,7 +76,7 @@ def test_a_publish_without_a_key_avoids_a_node_that_cannot_be_reached(ways: Ways
                 writer.publish("t", b"y")
             except errors.PublishError:
                 failed += 1
-            slow += time.monotonic() - began > 1.0
+            slow += time.monotonic() - began > 2.0  # a new attempt at a failed node takes up to a second
         assert failed <= 1
         assert slow <= 1
         bad.holding = bad.refusing = False
