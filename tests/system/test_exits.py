@@ -126,21 +126,26 @@ if mode == "patched":
     monkey.patch_all()
 import threading, time
 from gnsq_lite import Reader, Writer
+from gnsq_lite.errors import ClosedError
 writer = Writer(address)
 reader = Reader(topic, "ch", lambda message: None, nsqd_tcp_addresses=address, max_in_flight=10)
 reader.start(block=False)
 published = threading.Event()
 def publish():
-    while True:
-        writer.publish(topic, b"x")
-        published.set()
+    writer.publish(topic, b"x")
+    published.set()
 def look():
-    while True:
-        writer.stats()
-        reader.stats()
-        time.sleep(0.0)
-for target in (publish, publish, look):
-    threading.Thread(target=target, daemon=True).start()
+    writer.stats()
+    reader.stats()
+    time.sleep(0.0)
+def repeat(act):
+    try:
+        while True:
+            act()
+    except ClosedError:  # CPython aborts if a daemon thread writes a traceback while the interpreter ends
+        pass
+for act in (publish, publish, look):
+    threading.Thread(target=repeat, args=(act,), daemon=True).start()
 published.wait(10)
 """
 
