@@ -176,8 +176,11 @@ class Lookupds:
         return client.get(path).json()
 
     def close(self) -> None:
-        """Ask no more; answers that still come are dropped."""
-        self.abandon()
+        """Ask no more.  Calls under way end by their own time limit, and their answers are dropped.
+
+        A greenlet killed while urllib3 connects would leave its socket to the garbage collector.
+        """
+        self._closed = True
         for client in self._clients.values():
             client.close()
 

@@ -93,20 +93,6 @@ def test_a_reader_has_a_lost_connection_closed_at_once() -> None:
             stream.read()
 
 
-def test_what_fails_in_the_loop_is_logged_and_stops_neither_it_nor_what_else_is_called(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    loop, called = Loop(gevent.get_hub()), []
-    for act in (lambda: 1 / 0, lambda: called.append(1)):
-        loop._inbox.append(act)  # as from another thread
-    loop.call_soon(loop._drain)
-    died = loop.spawn("one", lambda: 1 / 0)
-    gevent.sleep(0.01)
-    assert (called, died.ready()) == ([1], True)
-    assert "a callback in the I/O loop failed" in caplog.text
-    assert "greenlet one died" in caplog.text
-
-
 # -- connecting -------------------------------------------------------------------------------------------------------
 
 Dial = Callable[..., Stream]
