@@ -67,6 +67,7 @@ INNER = {
         "asked",
         "command",
         "command_behind",
+        "conclude_again",
         "expired",
         "hand_to",
         "is_ok",
@@ -76,7 +77,7 @@ INNER = {
         "settle",
         "stand_in",
     }
-    | {"wait_in"},
+    | {"wait_in", "wake"},
 }
 
 
