@@ -25,15 +25,15 @@ from tests.system.test_writer import QUICK, depth, wait_for
 
 def stored(broker: ServerHandle, topic: str) -> Counter[bytes]:
     """Return how often each body is there."""
-    seen: Counter[bytes] = Counter()
+    seen: list[bytes] = []  # append() is atomic, and eight threads handle
     count = depth(broker, topic)
 
     def take(message: Any) -> None:
-        seen[message.body] += 1
+        seen.append(message.body)
 
     with Reader(topic, "all", take, nsqd_tcp_addresses=broker.tcp_address, max_in_flight=500):
-        wait_for(lambda: seen.total() >= count, timeout=60.0)
-    return seen
+        wait_for(lambda: len(seen) >= count, timeout=60.0)
+    return Counter(seen)
 
 
 class Crowd:
