@@ -91,7 +91,7 @@ def test_a_publish_waits_until_the_old_leader_has_answered_the_earlier_ones(movi
     with moving.writer() as writer:
         thread = threading.Thread(target=lambda: writer.publish("t", b"2", partition=1))
         for number in (0, 1):
-            writer.publish("t", b"first", partition=number)
+            writer.publish_nowait("t", b"first", partition=number).result()  # the loop is connected now
         moving.move_both()
         moving.answers.hold()
         try:
@@ -119,7 +119,7 @@ def test_publishes_that_the_old_leader_refuses_late_keep_their_order(moving: Mov
     bodies = [b"%d" % number for number in range(20)]
     with moving.writer() as writer:
         for number in (0, 1):
-            writer.publish("t", b"first", partition=number)
+            writer.publish_nowait("t", b"first", partition=number).result()  # the loop is connected now
         moving.move_both()
         moving.answers.hold()
         try:
@@ -138,7 +138,7 @@ def test_a_silent_old_leader_delays_the_partition_for_seconds_only(moving: Movin
     """Its late refusal must not put an earlier publish behind a later one: the earlier one has failed by then."""
     with moving.writer() as writer:
         for number in (0, 1):
-            writer.publish("t", b"first", partition=number)
+            writer.publish_nowait("t", b"first", partition=number).result()  # the loop is connected now
         moving.move_both()
         moving.answers.hold()
         try:
