@@ -1,4 +1,4 @@
-"""What a connection is for, and whom it tells."""
+"""The purpose of a connection, and the owner that it calls."""
 
 from __future__ import annotations
 

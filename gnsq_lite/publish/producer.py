@@ -49,7 +49,7 @@ class Producer:
         self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK, pool: Pool | None = None
     ) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
-        #: The blocking connections of plain threads, which are told of the nodes.
+        #: The blocking connections of plain threads; the Producer adds and removes their nodes.
         self.pool = pool or Pool(settings, random.Random(), clock)
         self.rng: Rng = random.Random()
         self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)

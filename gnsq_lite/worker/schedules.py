@@ -106,7 +106,7 @@ class Publishing:
         self._noting = threading.Lock()
 
     def look(self) -> None:
-        """Begin to publish what is due if this process is elected; retry what fails at the next look."""
+        """Start the publishes of due entries if this process is elected; failed ones are due again at the next call."""
         if not self._election.wins():
             return
         done = self._election.done()
