@@ -22,15 +22,19 @@ from tests.system.test_reader import POOLS, channel, reader_on, wait_for
 def test_close_waits_for_running_handlers_and_sends_back_the_rest(broker: ServerHandle, topic: str, pool: str) -> None:
     broker.publish(topic, *[b"%d" % n for n in range(10)])
     begun: list[bytes] = []
+    closing: list[bool] = []
 
     def handler(message: Message) -> None:
         begun.append(message.body)
-        pause(0.4)
+        while not closing:
+            pause(0.02)
+        pause(1.0)  # close() waits for it
 
     pause = gevent.sleep if pool == "greenlet" else time.sleep
     reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=10, concurrency=2)
     reader.start(block=False)
     wait_for(lambda: reader.stats().in_flight == 10 and len(begun) == 2)
+    closing.append(True)
     reader.close(timeout=5.0)
     stats = channel(broker, topic)
     assert len(begun) == 2  # no new handler began
