@@ -6,8 +6,8 @@ test holds each name and its type to the signatures and options that do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, TypedDict, TypeVar
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import NSQError
@@ -64,69 +64,11 @@ class HandlerArguments(SharedArguments, total=False):
 
 
 class WriterArguments(WriterKeywords, total=False):
-    """Every keyword of a Writer but *dialect* and *trace*, which say what its publishes return."""
+    """Every keyword of a Writer."""
 
     lookupd_http_addresses: Addresses | None
     coalesce: bool
-    address_map: AddressMap | None
-    allowed_addresses: Callable[[str, int], bool] | None
-
-
-class Untraced(WriterArguments, total=False):
-    """Of a Writer whose publishes return None."""
-
-    dialect: DialectName
-    trace: Literal[False]
-
-
-class PerhapsTraced(WriterArguments, total=False):
-    """Of one that only its dialect's options know."""
-
     dialect: DialectName | Dialect
     trace: bool
-
-
-class Traced(WriterArguments):
-    """Of one whose publishes return receipts."""
-
-    dialect: Literal["youzan"]
-    trace: Literal[True]
-
-
-class _Publish(TypedDict, total=False):
-    defer: float
-    timeout: float | None
-    key: str | bytes | None
-    partition: int | None
-    headers: Mapping[str, object] | None
-
-
-class Publish(_Publish, total=False):
-    """Every keyword of ``publish``."""
-
-    trace_id: None
-
-
-class TracedPublish(_Publish):
-    """The same where there is a receipt."""
-
-    trace_id: int
-
-
-class _Multipublish(TypedDict, total=False):
-    timeout: float | None
-    key: str | bytes | None
-    partition: int | None
-    headers: Sequence[Mapping[str, object] | None] | None
-
-
-class Multipublish(_Multipublish, total=False):
-    """Every keyword of ``multipublish``."""
-
-    trace_ids: None
-
-
-class TracedMultipublish(_Multipublish):
-    """The same where there may be a receipt."""
-
-    trace_ids: Sequence[int]
+    address_map: AddressMap | None
+    allowed_addresses: Callable[[str, int], bool] | None

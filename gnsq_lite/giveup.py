@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gnsq_lite.errors import CompressedBodyError, OptionError
 from gnsq_lite.message import Message
@@ -102,7 +101,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[GivenUp]:
         yield GivenUp(**record)
 
 
-def to_topic(topic: str, writer: Writer[Any]) -> GiveUp:
+def to_topic(topic: str, writer: Writer) -> GiveUp:
     """Publish the body to a dead-letter *topic*; the message is finished once nsqd has said OK.
 
     Raises InvalidName.
@@ -124,7 +123,7 @@ def check_name(name: str) -> None:
         raise OptionError("on_give_up", name, "must be 'log', 'directory:PATH' or 'topic:NAME'")
 
 
-def by_name(name: str, writer: Callable[[], Writer[Any]]) -> GiveUp:
+def by_name(name: str, writer: Callable[[], Writer]) -> GiveUp:
     """Return the callback of a configuration's word: ``log``, ``directory:PATH`` or ``topic:NAME``.
 
     *writer* makes the Writer that ``topic:`` needs.  Raises OptionError, InvalidName.

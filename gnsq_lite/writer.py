@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import getpid
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
@@ -41,7 +41,7 @@ from gnsq_lite.options import (
 from gnsq_lite.publish.batches import Batch, batch_of
 from gnsq_lite.publish.pool import Left, Pool, is_plain_thread
 from gnsq_lite.publish.producer import Producer
-from gnsq_lite.publish.publication import GRACE, Outcome, Publication, wait_for_all
+from gnsq_lite.publish.publication import GRACE, Publication, wait_for_all
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
@@ -51,12 +51,11 @@ from gnsq_lite.wire.names import check_topic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite import arguments
     from gnsq_lite.keywords import WriterKeywords
     from gnsq_lite.youzan.messages import PublishReceipt
 
 
-class Writer(Generic[Outcome]):
+class Writer:
     """Publishes to one nsqd or several; each publish returns when nsqd said OK, or raises.
 
     May be shared by threads and greenlets, monkey-patched or not, and works on in a forked child, with connections of
@@ -81,20 +80,6 @@ class Writer(Generic[Outcome]):
         OptionError: before anything is opened.
     """
 
-    @overload
-    def __init__(
-        self: Writer[None], nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[arguments.Untraced]
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Writer[PublishReceipt], nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[arguments.Traced]
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Writer[PublishReceipt | None],
-        nsqd_tcp_addresses: Addresses | None = None,
-        **options: Unpack[arguments.PerhapsTraced],
-    ) -> None: ...
     def __init__(
         self,
         nsqd_tcp_addresses: Addresses | None = None,
@@ -147,10 +132,6 @@ class Writer(Generic[Outcome]):
 
     # -- publishing
 
-    @overload
-    def publish(self, topic: str, body: bytes, **options: Unpack[arguments.Publish]) -> Outcome: ...
-    @overload
-    def publish(self, topic: str, body: bytes, **options: Unpack[arguments.TracedPublish]) -> PublishReceipt: ...
     def publish(
         self,
         topic: str,
@@ -204,12 +185,6 @@ class Writer(Generic[Outcome]):
         publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
         return self._carry_and_wait(publication)  # type: ignore[no-any-return]
 
-    @overload
-    def publish_nowait(self, topic: str, body: bytes, **options: Unpack[arguments.Publish]) -> Publication[Outcome]: ...
-    @overload
-    def publish_nowait(
-        self, topic: str, body: bytes, **options: Unpack[arguments.TracedPublish]
-    ) -> Publication[PublishReceipt]: ...
     def publish_nowait(
         self,
         topic: str,
@@ -221,7 +196,7 @@ class Writer(Generic[Outcome]):
         partition: int | None = None,
         trace_id: int | None = None,
         headers: Mapping[str, object] | None = None,
-    ) -> Publication[Any]:
+    ) -> Publication:
         """Queue one message and return its :class:`Publication` at once.
 
         Raises as :meth:`publish` for what is refused before anything is sent, and BacklogFull when *max_pending* bytes
@@ -242,14 +217,6 @@ class Writer(Generic[Outcome]):
             raise
         return publication
 
-    @overload
-    def multipublish(
-        self, topic: str, bodies: Iterable[bytes], **options: Unpack[arguments.Multipublish]
-    ) -> Outcome | None: ...
-    @overload
-    def multipublish(
-        self, topic: str, bodies: Iterable[bytes], **options: Unpack[arguments.TracedMultipublish]
-    ) -> PublishReceipt | None: ...
     def multipublish(
         self,
         topic: str,
@@ -290,7 +257,7 @@ class Writer(Generic[Outcome]):
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._own.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._dialect.batch_extra <= most
-        publications: list[Publication[Any]] = []
+        publications: list[Publication] = []
         for part in (parts := [batch] if fits else list(batch.parts(most))):
             loop = None if core is None else core.loop
             publication = Publication(loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
@@ -307,7 +274,7 @@ class Writer(Generic[Outcome]):
             publications.append(publication)
         return wait_for_all(publications)
 
-    def _settle(self, publication: Publication[Any]) -> None:
+    def _settle(self, publication: Publication) -> None:
         """Carry out a part of a batch, and wait; whatever its outcome is, the other parts follow."""
         try:
             publication.settle(self._carry_and_wait(publication))
@@ -358,7 +325,7 @@ class Writer(Generic[Outcome]):
             None if core is None else run_in_loop(core.loop, loop_stats, core, timeout=timeout), pool, state
         )
 
-    def __enter__(self) -> Writer[Outcome]:
+    def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -392,7 +359,7 @@ class Writer(Generic[Outcome]):
             return None
         return self._running_core(seconds)
 
-    def _carry_and_wait(self, publication: Publication[Any]) -> Any:
+    def _carry_and_wait(self, publication: Publication) -> Any:
         """Carry out a checked publish and return its receipt.  Raises its error."""
         core, left = self._core_if_needed(publication.timeout), Left(publication.retries)
         topic, timeout, count = publication.topic, publication.timeout, publication.count
@@ -413,7 +380,7 @@ class Writer(Generic[Outcome]):
             publication.data = b""
         return self._leave_to_loop(publication, left)
 
-    def _leave_to_loop(self, publication: Publication[Any], left: Left) -> Any:
+    def _leave_to_loop(self, publication: Publication, left: Left) -> Any:
         core = self._running_core(publication.timeout)
         publication.hand_to(core.loop, left.retries, in_doubt=left.in_doubt)
         return core.carry_and_wait(publication)
@@ -453,7 +420,7 @@ class Writer(Generic[Outcome]):
         partition: int | None,
         trace_id: int | None,
         headers: Mapping[str, object] | None,
-    ) -> Publication[Any]:
+    ) -> Publication:
         """Return the publish of one message, checked.  Raises what :meth:`publish` does."""
         if type(topic) is not str:
             check_topic(topic)

@@ -30,7 +30,7 @@ TOUCHED = {
     "youzan/messages.py": ("PublishReceipt",),
 }
 #: A type argument that says "of whatever kind", and what is no user's.
-OF_ANY_KIND = re.compile(r"\b(Middleware|Writer)\[Any\]")
+OF_ANY_KIND = re.compile(r"\bMiddleware\[Any\]")
 INNER = {"Handler.merged"}
 
 

@@ -30,7 +30,7 @@ from gnsq_lite.writer import Writer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import PerhapsTraced
+    from gnsq_lite.arguments import WriterArguments
     from gnsq_lite.keywords import Addresses
 
 try:
@@ -93,7 +93,7 @@ class Tracing(Middleware):
         return traced
 
 
-class TracedWriter(Writer[Any]):
+class TracedWriter(Writer):
     """A Writer with a span "publish TOPIC" for each publish, the batch being one.
 
     Args:
@@ -111,14 +111,14 @@ class TracedWriter(Writer[Any]):
         carry: Literal["headers", "json"] | None = None,
         json_field: str = FIELD,
         tracer_provider: Any = None,
-        **options: Unpack[PerhapsTraced],
+        **options: Unpack[WriterArguments],
     ) -> None:
         check_choice("carry", carry, "headers", "json", None)
         super().__init__(nsqd_tcp_addresses, **options)
         self._carry, self._json_field = carry, json_field
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
-    if not TYPE_CHECKING:  # they are called as a Writer's, overloads included
+    if not TYPE_CHECKING:  # they are called as a Writer's
 
         def publish(self, topic: str, body: bytes, **options: Any) -> Any:
             """As :meth:`gnsq_lite.Writer.publish`."""

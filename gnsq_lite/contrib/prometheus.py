@@ -36,7 +36,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import PerhapsTraced
+    from gnsq_lite.arguments import WriterArguments
     from gnsq_lite.keywords import Addresses
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "TimedWriter", "page", "show"]
@@ -95,13 +95,13 @@ class Collector:
         writers: Writers by the name they have in the label ``writer``.
     """
 
-    def __init__(self, *sources: Reader | Worker | Writer[Any], **writers: Writer[Any]) -> None:
-        self._sources: list[Reader | Worker | Writer[Any]] = list(sources)
-        self._writers: dict[str, Writer[Any]] = dict(writers)
+    def __init__(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
+        self._sources: list[Reader | Worker | Writer] = list(sources)
+        self._writers: dict[str, Writer] = dict(writers)
         self._last: dict[Any, Any] = {}
         _collectors.add(self)
 
-    def add(self, *sources: Reader | Worker | Writer[Any], **writers: Writer[Any]) -> None:
+    def add(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
         """Collect these too; a second addition of the same object is ignored."""
         self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
@@ -270,7 +270,7 @@ class HandlerSeconds(Middleware[Any]):
         return timed
 
 
-class TimedWriter(Writer[Any]):
+class TimedWriter(Writer):
     """A Writer that times ``publish`` and ``multipublish``: histogram ``gnsq_publish_seconds`` by topic, outcome."""
 
     def __init__(
@@ -278,12 +278,12 @@ class TimedWriter(Writer[Any]):
         nsqd_tcp_addresses: Addresses | None = None,
         *,
         registry: CollectorRegistry = REGISTRY,
-        **options: Unpack[PerhapsTraced],
+        **options: Unpack[WriterArguments],
     ) -> None:
         super().__init__(nsqd_tcp_addresses, **options)
         self._histogram = _histogram(registry, *_PUBLISH_SECONDS, BUCKETS)
 
-    if not TYPE_CHECKING:  # they are called as a Writer's, overloads included
+    if not TYPE_CHECKING:  # they are called as a Writer's
 
         def publish(self, topic: str, body: bytes, **options: Any) -> Any:
             """As :meth:`gnsq_lite.Writer.publish`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from greenlet import getcurrent
 
@@ -19,16 +19,7 @@ from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from gnsq_lite.youzan.messages import PublishReceipt
-
-    #: What a publish returns: None, but for a Writer that traces.
-    Outcome = TypeVar("Outcome", bound="PublishReceipt | None", default=None, covariant=True)
-else:  # a default is no matter at run time, and Python has it since 3.13
-    from typing import TypeVar
-
-    Outcome = TypeVar("Outcome")
 
 log = logging.getLogger("gnsq_lite.writer")
 
@@ -43,11 +34,11 @@ class Carrier(Protocol):
     #: Held by who marks it as sent, or gives it up.
     lock: Any
 
-    def give_up(self, publication: Publication[Any]) -> None:
+    def give_up(self, publication: Publication) -> None:
         """Settle it, whose deadline has passed, unless it just was; in its own thread."""
 
 
-class Publication(Completion, Generic[Outcome]):
+class Publication(Completion):
     """The outcome of ``publish_nowait``.
 
     ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
@@ -153,7 +144,7 @@ class Publication(Completion, Generic[Outcome]):
         body = self.bodies[0]
         return b"".join((head, len(body).to_bytes(4, "big"), body))
 
-    def result(self, timeout: float | None = None) -> Outcome:
+    def result(self, timeout: float | None = None) -> PublishReceipt | None:
         """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
 
         Raises:
@@ -166,7 +157,7 @@ class Publication(Completion, Generic[Outcome]):
             self._wait_for_result(timeout)
         if self._error is not None:
             raise self._error
-        value: Outcome = self._value
+        value: PublishReceipt | None = self._value
         return value
 
     def _wait_for_result(self, timeout: float | None) -> None:
@@ -179,7 +170,7 @@ class Publication(Completion, Generic[Outcome]):
         else:
             super().result(timeout)
 
-    def add_done_callback(self, callback: Callable[[Publication[Outcome]], object]) -> None:
+    def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
         """Call *callback* with this publication when it has its outcome, or at once if it already has one.
 
         It is called once, in the I/O thread, or at once in the caller's.  It must not block or wait for anything, but
@@ -310,7 +301,7 @@ def of_the_parent() -> OutcomeUnknown:
     return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
 
 
-def wait_for_all(publications: list[Publication[Outcome]]) -> Outcome | None:
+def wait_for_all(publications: list[Publication]) -> PublishReceipt | None:
     """Wait for all parts of a batch that was split; raise the error of the first that failed, with what nsqd took."""
     failed: NSQError | None = None
     taken = 0

@@ -29,7 +29,7 @@ def types_of_fields(*kinds: type) -> dict[str, Any]:
 def types_of_parameters(function: Callable[..., Any]) -> dict[str, Any]:
     module: Any = inspect.getmodule(function)
     names = {**vars(typing), **vars(arguments), **vars(keywords), **vars(module)}
-    names |= {"Unpack": list, "arguments": arguments, "PublishReceipt": bytes, "Outcome": None}
+    names |= {"Unpack": list, "PublishReceipt": bytes}
     hints = typing.get_type_hints(function, names)
     parameters = inspect.signature(function).parameters.values()
     return {each.name: hints[each.name] for each in parameters if each.kind is each.KEYWORD_ONLY}
@@ -56,12 +56,9 @@ def test_a_keyword_has_the_name_and_the_type_of_its_option(declared: type, kinds
     ("declared", "beside", "function", "their_own"),
     [
         (arguments.ReaderArguments, keywords.ReaderKeywords, Reader.__init__, {"batch_size", "batch_wait"}),
-        (arguments.WriterArguments, keywords.WriterKeywords, Writer.__init__, {"dialect", "trace"}),
-        (arguments.TracedPublish, None, Writer.publish, {"trace_id"}),
-        (arguments.TracedPublish, None, Writer.publish_nowait, {"trace_id"}),
-        (arguments.TracedMultipublish, None, Writer.multipublish, {"trace_ids"}),
+        (arguments.WriterArguments, keywords.WriterKeywords, Writer.__init__, set()),
     ],
-    ids=["Reader", "Writer", "publish", "publish_nowait", "multipublish"],
+    ids=["Reader", "Writer"],
 )
 def test_an_argument_has_the_name_and_the_type_of_its_parameter(
     declared: type, beside: type | None, function: Callable[..., Any], their_own: set[str]
@@ -71,13 +68,6 @@ def test_an_argument_has_the_name_and_the_type_of_its_parameter(
     known = set() if beside is None else set(typing.get_type_hints(beside))
     found = {name: kind for name, kind in typing.get_type_hints(declared).items() if name not in known | their_own}
     assert found == {name: kind for name, kind in parameters.items() if name not in their_own}
-
-
-def test_the_arguments_of_writers_differ_in_dialect_and_trace_alone() -> None:
-    shared = typing.get_type_hints(arguments.WriterArguments)
-    for kind in (arguments.Untraced, arguments.Traced, arguments.PerhapsTraced):
-        own = {name: one for name, one in typing.get_type_hints(kind).items() if name not in shared}
-        assert set(own) == {"dialect", "trace"}
 
 
 def test_a_handlers_arguments_are_a_readers_with_words_for_give_up() -> None:

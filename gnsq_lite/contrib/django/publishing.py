@@ -33,7 +33,7 @@ class CommitWriter:
     outcome is unknown.  Who must not lose it then takes :attr:`outbox`.
     """
 
-    def __init__(self, writer: Writer[Any], max_msg_size: int = _DEFAULT_MAX) -> None:
+    def __init__(self, writer: Writer, max_msg_size: int = _DEFAULT_MAX) -> None:
         #: The Writer itself, for what is not to wait for a commit.
         self.now = writer
         #: Stores messages with the transaction's rows; the worker publishes them.
