@@ -21,7 +21,6 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import wait_or_set
 from gnsq_lite.policy.backoff import Backoff, Phase
-from gnsq_lite.policy.backoff_cost import BackoffCost
 from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rate import RateLimit
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
@@ -65,8 +64,6 @@ class FlowControl:
         self._pace: Pace[Endpoint] = Pace(clock)
         self._most: dict[Endpoint, int] = {}
         self.backoff = Backoff(settings.backoff, clock=clock, rng=rng)
-        #: None: the warning was logged.
-        self._cost: BackoffCost | None = BackoffCost(clock)
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
@@ -143,12 +140,6 @@ class FlowControl:
             log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
         if after is before:
             return
-        if self._cost is not None and Phase.FLOWING in (before, after):
-            rates = self._cost.changed(before is Phase.FLOWING, successes)
-            if rates is not None:
-                self._cost = None
-                said = "backoff holds this Reader at %.1f messages/s; outside it handles %.1f: see failure_ratio"
-                log_safely(log, logging.WARNING, said, *rates, extra=fields)
         if after is Phase.PAUSED:
             self._apply(self.allocator.pause)
             resume_at = self.backoff.resume_at

@@ -9,22 +9,21 @@ module                decides                                                rul
 ====================  =====================================================  ===============================
 ``rdy``               the RDY of each connection                             RDY-1 to RDY-8, BACK-2 (probe)
 ``ready_state``       what one connection costs the budget, and its RDYs     RDY-1, RDY-2
-``even_split``        an even split of a budget, with upper limits           RDY-3, RDY-5
 ``delivery``          how much of its RDY a connection uses at low rates
 ``backoff``           when failures stop the flow, and when to try again     BACK-1 to BACK-5
 ``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
 ``pace``              how much RDY goes where handlers do not keep up        MSG-5
-``reconnect``         how long a lost direct nsqd is left alone              CONN-3
-``losses``            what a lost nsqd proves, and how long it rests          CONN-3, CONN-4
-``producers``         which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,
-                                                                             DISC-6, CFG-3
-``batch``             when a batch of messages is handed on                  RDY-7
 ``rate``              how many messages may come so as to keep a rate
+``batch``             when a batch of messages is handed on                  RDY-7
 ``handler_times``     which handlers are slow, or have outlasted their limit
-``weights``           how several Readers share handlers
-``sequence``          what a dialect decides for messages in order           YZ-6
-``schedule``          when a scheduled message is due
+``reconnect``         how long a lost direct nsqd is left alone              CONN-3
+``losses``            what a lost nsqd proves, and how long it rests         CONN-3, CONN-4
+``wanted_nodes``      which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,
+                                                                             DISC-6
+``polls``             when the nsqlookupds are asked                         CFG-3, DISC-4
 ``shunned``           which nsqds get nothing that another could take        PUB-4
-``chance``            the randomness a policy may ask for
+``leaders``           the leader of a partition, for a publish               YZ-8
+``sequence``          what a dialect decides for messages in order           YZ-6
+``rng``               the randomness a policy may ask for
 ====================  =====================================================  ===============================
 """

@@ -20,7 +20,7 @@ each, and the first one to arrive does not take all.
 **Turns** (fewer RDY than connections).  RDY 1 for some; the others wait.  While others wait, a connection that could
 have received but did not for ``idle_timeout`` seconds gives its RDY back, and so does any other, idle or not, after
 ``low_ready_timeout`` seconds.  What is free goes to those that wait, in rounds: all that wait when a round begins, in
-random order.  They are asked what they have, which is quicker: see :mod:`gnsq_lite.policy.asking`.
+random order.
 
 **The bound.**  With n connections, a budget of m RDY, messages answered h seconds after they arrive, and ticks on
 time, a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for its turn, whoever
@@ -32,12 +32,10 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.policy.asking import Asking
 from gnsq_lite.policy.backoff import Phase
-from gnsq_lite.policy.even_split import even_split
 from gnsq_lite.policy.ready_state import Counts, Key, ReadyState, SetReady
 from gnsq_lite.policy.rng import Rng, shuffled
 
@@ -80,7 +78,6 @@ class ReadyAllocator:
         self.phase = Phase.FLOWING
         self._connections: dict[Key, ReadyState] = {}
         self._round: list[Key] = []  # who waits in this round, the next one last
-        self._asking = Asking(max(settle, idle_timeout / 20))
         #: The sum of all charges: the most messages that can be in flight now, as far as what nsqd was told goes.  At
         #: most ``max_in_flight``; after that was lowered, what it was before, and falling.
         self.charged = 0
@@ -157,7 +154,6 @@ class ReadyAllocator:
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
-        self._asking.found()
         changes: list[SetReady] = []
         if connection.in_flight > connection.charge and not connection.resting:
             self.charged += connection.recharge()
@@ -174,7 +170,6 @@ class ReadyAllocator:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
             connection.stir(self._clock.now())  # it could not receive until now: that was not idleness
-            self._wake_by([self._asking.due([connection])])
         # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
@@ -266,7 +261,6 @@ class ReadyAllocator:
         else:
             if not self._turns:  # from now on others wait: the turns begin
                 self._turns = True
-                self._asking.stop()
                 for connection in eligible:
                     connection.since = now
             budget = {Phase.FLOWING: self._max, Phase.PAUSED: 0, Phase.PROBING: min(1, self._max)}[self.phase]
@@ -309,23 +303,18 @@ class ReadyAllocator:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
         self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
-        self._asking.look(waiting.keys())
         spare = len(eligible) - budget  # who waits, less those for whom RDY is on its way back from others
         yielding = self._yielding(holders, spare, now)
-        if yielding:
-            self._asking.begin(waiting)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
         probed = self.phase is Phase.PROBING and any(c.reserved for c in self._connections.values())
         while len(holders) < budget and waiting and self.charged < self._max and not probed:
             connection = self._next_in_round(waiting)
             self._grow(connection, 1, now, changes)
-            self._asking.ask(connection)
             holders.append(connection)
         self.owed = self._hungry = len(holders) < budget and len(holders) < len(eligible)
         if spare > 0:
             self._wake_by(max(now, self._turn_ends(c, now)) for c in holders)
-            self._wake_by([max(now + self.settle, self._asking.due(holders))])  # with who is quiet soon after
         return changes
 
     def _cut(self, now: float, sizes: Mapping[ReadyState, int]) -> list[SetReady]:
@@ -354,10 +343,9 @@ class ReadyAllocator:
             self.charged += connection.recharge()
 
     def _yielding(self, holders: list[ReadyState], wanted: int, now: float) -> list[ReadyState]:
-        """Return at most *wanted* whose turn is over: idle ones, those that had it longest, those that are quiet."""
+        """Return at most *wanted* holders whose turn is over: idle ones first, then those that had it longest."""
         over = [c for c in holders if now >= self._turn_ends(c, now)]
         over.sort(key=lambda c: (now < self._idle_ends(c, now), c.since))
-        over += self._asking.quiet((c for c in holders if c not in over), now, len(over))
         return over[: max(0, wanted)]
 
     def _turn_ends(self, connection: ReadyState, now: float) -> float:
@@ -389,3 +377,25 @@ class ReadyAllocator:
         for when in times:
             if when < (math.inf if self.next_tick is None else self.next_tick):
                 self.next_tick = when
+
+
+def even_split(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
+    """Split *budget* evenly; no share exceeds its limit, and what a limit leaves over goes to the others.
+
+    No two shares below their limits differ by more than one.  What cannot be divided goes, one each, to those who
+    have the most now (*current*), so that a small change of the budget or of the number of takers changes few shares.
+    The sum is the budget, or the sum of the limits where that is less.  With a budget of at least one for each taker
+    nobody with a limit above 0 is left at 0.
+    """
+    shares = list(limits)
+    by_limit = sorted(range(len(limits)), key=limits.__getitem__)
+    for position, index in enumerate(by_limit):
+        takers = len(by_limit) - position
+        share, odd = divmod(budget, takers)
+        if limits[index] > share:
+            rest = sorted(by_limit[position:], key=lambda taker: (-current[taker], taker))
+            for rank, taker in enumerate(rest):
+                shares[taker] = share + (rank < odd)
+            break
+        budget -= limits[index]
+    return shares

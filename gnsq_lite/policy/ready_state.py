@@ -35,7 +35,6 @@ class ReadyState:
         "counts",
         "counts_down",
         "greeted",
-        "is_asked",
         "key",
         "left",
         "limit",
@@ -57,7 +56,6 @@ class ReadyState:
         self.resting = False  # its message waits for a pause to end: it gets no RDY, and costs nothing
         self.greeted = False  # a RDY was sent, and RDY 1 first (RDY-1)
         self.since = self._active = now  # begin of its turn; last sign, but for messages, that it is not idle
-        self.is_asked = False  # it has waited for its RDY, and is asked what it has
 
     @property
     def in_flight(self) -> int:
@@ -94,7 +92,6 @@ class ReadyState:
         """
         if not self.size:
             self.since = self._active = now
-            self.is_asked = False
         if not self.greeted and size > 1:
             if self.counts_down:
                 size = 1

@@ -15,11 +15,11 @@ from gnsq_lite.giveup import by_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages
 from gnsq_lite.options import BackoffOptions
-from gnsq_lite.policy.schedule import Schedule
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.election import Election
 from gnsq_lite.worker import running, schedules, sharing
+from gnsq_lite.worker.intervals import Schedule
 from gnsq_lite.worker.specs import Handler, check_give_up, check_timeouts, shared_rate, writer_options
 from gnsq_lite.writer import Writer
 

@@ -15,10 +15,10 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ClosedError, NSQError, OptionError
 from gnsq_lite.net.waiting import Completion, wait_any
-from gnsq_lite.policy.schedule import Schedule, due, parse_every
 from gnsq_lite.supervise.election import Alone, Election
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.names import check_topic
+from gnsq_lite.worker.intervals import Schedule, due, parse_every
 
 log = logging.getLogger("gnsq_lite.worker")
 

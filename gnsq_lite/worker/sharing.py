@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.consume.shared_concurrency import SharedConcurrency
 from gnsq_lite.errors import OptionError
 from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.reader import Reader
+from gnsq_lite.worker.shared_concurrency import SharedConcurrency
 from gnsq_lite.worker.specs import Handler
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,25 +78,6 @@ def test_it_is_told_of_successes_until_backoff_is_over() -> None:
     assert not bench.flow.watches
 
 
-@pytest.mark.rule("BACK-1")
-def test_one_warning_says_that_backoff_holds_the_reader_below_a_tenth_of_its_rate(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bench = Bench()
-    for _ in range(200):
-        bench.tick(0.05)
-        bench.successes += 50
-        bench.flow.failed(bench.successes)
-        bench.tick(1.0)
-        bench.successes += 1
-        bench.flow.answered(NSQD, 1, 0, success=True)
-    said = [record.getMessage() for record in caplog.records if "failure_ratio" in record.getMessage()]
-    assert len(said) == 1
-    rate, full = (float(number) for number in re.findall(r"\d+\.\d", said[0]))
-    assert rate == pytest.approx(51 / 1.05, rel=0.1)
-    assert full == pytest.approx(1000.0, rel=0.1)
-
-
 @pytest.mark.rule("MSG-5")
 def test_it_is_told_of_answers_while_handlers_do_not_keep_up() -> None:
     bench = Bench()
@@ -108,13 +88,6 @@ def test_it_is_told_of_answers_while_handlers_do_not_keep_up() -> None:
         bench.tick(1.0)
     assert bench.sent == [1, 10, 5, 10]
     assert not bench.flow.watches
-
-
-# -- where a signal handler raises in the middle
-
-
-class Struck(BaseException):
-    """What it raises."""
 
 
 @pytest.mark.rule("MSG-5")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.even_split import even_split
+from gnsq_lite.policy.rdy import even_split
 from gnsq_lite.policy.rng import shuffled
 from tests.profiles import repeats
 

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gnsq_lite.errors import NotSent, OptionError
-from gnsq_lite.policy.schedule import Every, due, parse_every
 from gnsq_lite.supervise.election import Alone, ByLock
+from gnsq_lite.worker.intervals import Every, due, parse_every
 from gnsq_lite.worker.schedules import Publishing, checked
 from tests.fakes import FakeClock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.weights import Wish, share_out
+from gnsq_lite.worker.shared_concurrency import Wish, share_out
 
 
 def test_with_enough_to_do_each_has_its_weight() -> None:

@@ -1,9 +1,39 @@
-"""How handlers of several Readers share places to run in: by weight, and none stays empty meanwhile.  Pure."""
+"""Shares one limit of concurrent handlers among several Readers of one loop, by weight."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from gnsq_lite.consume.consumer import Consumer
+
+#: Seconds between two looks at who wants how much.
+_EVERY = 0.05
+
+
+class SharedConcurrency:
+    """*members* are Readers of one loop, each with its weight and the most handlers that it may run."""
+
+    def __init__(self, total: int, members: Sequence[tuple[Consumer, float, int]]) -> None:
+        self._total, self._members = total, members
+        self._timer: Any = None
+
+    def start(self) -> None:
+        """Share out now, and every 50 ms until all of them close."""
+        loop = self._members[0][0].loop
+        self._timer = loop.hub.loop.timer(_EVERY, _EVERY)
+        loop.start(self._timer, self._share)
+        self._share()
+
+    def _share(self) -> None:
+        if all(core.closing for core, _, _ in self._members):
+            self._timer.stop()
+            self._timer.close()
+            return
+        wishes = [Wish(weight, most, core.limits.busy(), core.queued()) for core, weight, most in self._members]
+        for (core, _, _), count in zip(self._members, share_out(self._total, wishes), strict=True):
+            core.set_concurrency(count)
 
 
 @dataclass(frozen=True)
