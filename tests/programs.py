@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -10,18 +11,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
-#: Seconds for what takes a moment; the machine may be busy.
+#: Seconds after which a test fails that waits for something quick; a machine with two busy cores needs many of them.
 PATIENCE = 40.0
 
 
-def wait_for(condition: Callable[[], object], timeout: float = PATIENCE, what: str = "it never came true") -> None:
-    """Return when *condition* is true."""
+def wait_for(
+    condition: Callable[[], T], timeout: float = PATIENCE, what: str = "", sleep: Callable[[float], object] = time.sleep
+) -> T:
+    """Call *condition* every 10 ms until its result is true and return that result.
+
+    After *timeout* seconds the test fails and shows the last result and the variables that *condition* uses.
+    *sleep* is ``gevent.sleep`` where the greenlets of the test's own thread must run meanwhile.
+    """
     deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            used = inspect.getclosurevars(condition).nonlocals if inspect.isfunction(condition) else {}
+            seen = {
+                name: value.stats() if type(value).__name__ in ("Reader", "Writer") else value
+                for name, value in used.items()
+            }
+            raise AssertionError(f"{what or 'not true'} after {timeout:g} s: {result!r}; {repr(seen)[:2000]}")
+        sleep(0.01)
+    return result
 
 
 class Program:

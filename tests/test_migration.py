@@ -12,7 +12,7 @@ import pytest
 
 from gnsq_lite.broker import Broker
 from tests.docblocks import blocks, local
-from tests.system.test_reader import wait_for
+from tests.programs import wait_for
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -18,9 +18,9 @@ from greenlet import greenlet
 
 from gnsq_lite import Message, Reader, Writer, errors
 from tests.conftest import MakeBroker
+from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import wait_for
 
 QUICK: dict[str, Any] = {
     "reconnect_delay": 0.05,

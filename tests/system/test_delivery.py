@@ -9,9 +9,10 @@ import pytest
 
 from gnsq_lite import BackoffOptions, Reader, errors
 from tests.conftest import MakeBroker
+from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on, wait_for
+from tests.system.test_reader import QUICK, channel, reader_on
 
 #: nsqd sends nothing by itself before this many seconds, and no test waits for as long.
 NEVER = 29.0

@@ -21,6 +21,7 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import LookupOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.fakes import FakeClock
+from tests.programs import wait_for
 
 A, B, C = Endpoint("10.0.0.1", 4150), Endpoint("10.0.0.2", 4150), Endpoint("10.0.0.3", 4150)
 
@@ -91,13 +92,6 @@ def running() -> Iterator[Callable[[Discovery], Discovery]]:
             return discovery
 
         yield run
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen in time"
-        gevent.sleep(0.005)
 
 
 def poll(discovery: Discovery) -> None:
@@ -424,9 +418,9 @@ def test_a_nsqlookupd_that_never_answers_delays_nobody_and_is_not_asked_twice_at
 def test_poke_polls_now_and_stop_ends_everything(found: Found, running: Callable[[Discovery], Discovery]) -> None:
     cluster = Cluster("one")
     discovery = running(found.discovery(["one"], fetch=cluster.fetch, lookupd_poll_interval=3600.0))
-    wait_for(lambda: len(cluster.asked) == 1)
+    wait_for(lambda: len(cluster.asked) == 1, sleep=gevent.sleep)
     discovery.poke()
-    wait_for(lambda: len(cluster.asked) == 2)
+    wait_for(lambda: len(cluster.asked) == 2, sleep=gevent.sleep)
     discovery.stop()
     cluster.says["one"] = producers(A)
     discovery.poke()
@@ -443,7 +437,7 @@ def test_polls_are_repeated_at_the_interval_with_jitter_on_top(
     cluster = Cluster("one")
     cluster.says["one"] = lambda: times.append(time.monotonic()) or producers()
     running(found.discovery(["one"], fetch=cluster.fetch, lookupd_poll_interval=0.05, lookupd_poll_jitter=1.0))
-    wait_for(lambda: len(times) > 10)
+    wait_for(lambda: len(times) > 10, sleep=gevent.sleep)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(pauses) >= 0.03  # the one before may have come late on a busy machine
     assert sum(pauses) >= 0.05 * len(pauses) - 0.02

@@ -20,8 +20,9 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import TLSOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.certs import Certificates
+from tests.programs import wait_for
 from tests.system.http_stub import Stub, answer, replying, scripted, stub
-from tests.system.test_discovery import A, B, Found, listed, producers, wait_for
+from tests.system.test_discovery import A, B, Found, listed, producers
 from tests.system.test_http_client import server_context
 
 
@@ -56,8 +57,8 @@ def test_both_forms_of_an_answer_are_read_over_kept_connections(
         wrapped.answers["/x/lookup"] = (200, {"status_code": 200, "status_txt": "OK", "data": producers(B)})
         addresses = [bare.address, f"http://{wrapped.address}/x/"]
         discovery = running(found.discovery(addresses, lookupd_poll_interval=0.05))
-        wait_for(lambda: {A, B} == set(found.endpoints))
-        wait_for(lambda: min(len(bare.requests), len(wrapped.requests)) >= 3)
+        wait_for(lambda: {A, B} == set(found.endpoints), sleep=gevent.sleep)
+        wait_for(lambda: min(len(bare.requests), len(wrapped.requests)) >= 3, sleep=gevent.sleep)
         discovery.stop()
         for served in (bare, wrapped):
             assert len({request.port for request in served.requests}) == 1
@@ -95,9 +96,9 @@ def test_hostile_and_dead_nsqlookupds_beside_a_good_one_change_nothing(
         options = {"lookupd_timeout": 3.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
         began = time.monotonic()
         discovery = running(found.discovery([*bad, good.address], **options))
-        wait_for(lambda: found.endpoints)
+        wait_for(lambda: found.endpoints, sleep=gevent.sleep)
         assert time.monotonic() - began < 2.5
-        wait_for(lambda: all(health.ok is not None for health in discovery.health().values()))
+        wait_for(lambda: all(health.ok is not None for health in discovery.health().values()), sleep=gevent.sleep)
         assert time.monotonic() - began < 6.0
         assert found.take() == [A]
         assert [health.ok for health in discovery.health().values()] == [False] * len(bad) + [True]
@@ -114,11 +115,11 @@ def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
         secure.answers["/lookup"] = other.answers["/lookup"] = (200, producers(A))
         tls = TLSOptions(ca_file=certs.ca)
         discovery = running(found.discovery([f"https://{secure.address}"], lookupd_tls=tls, lookupd_token="s3cret"))
-        wait_for(lambda: secure.requests and found.endpoints)
+        wait_for(lambda: secure.requests and found.endpoints, sleep=gevent.sleep)
         discovery.stop()
         other.answers["/listlookup"] = (200, listed(other.address, named.address))
         discovery = running(found.discovery([other.address], dialect=YouzanDialect(), lookupd_token="s3cret"))
-        wait_for(lambda: other.requests and named.requests)
+        wait_for(lambda: other.requests and named.requests, sleep=gevent.sleep)
         discovery.stop()
     assert secure.requests[0].headers["authorization"] == "Bearer s3cret"
     assert other.requests[0].headers["authorization"] == "Bearer s3cret"
@@ -136,9 +137,9 @@ def test_the_password_of_an_address_is_sent_and_not_shown(
         server.answers["/lookup"] = (200, producers(A))
         address = f"http://me:s3cret@{server.address}"
         discovery = running(found.discovery([address], dialect=dialect, lookupd_poll_interval=0.05))
-        wait_for(lambda: found.endpoints)
+        wait_for(lambda: found.endpoints, sleep=gevent.sleep)
         server.answers["/lookup"] = (500, b"no")
-        wait_for(lambda: "fails" in caplog.text)
+        wait_for(lambda: "fails" in caplog.text, sleep=gevent.sleep)
     assert server.requests[0].headers["authorization"] == "Basic " + b64encode(b"me:s3cret").decode()
     assert list(discovery.health()) == [f"http://{server.address}"]
     assert "s3cret" not in caplog.text + repr(discovery.health()) + repr(found.lookups)

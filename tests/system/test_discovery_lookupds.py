@@ -15,7 +15,8 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookupds import LookupSet
 from tests.fakes import FakeClock
-from tests.system.test_discovery import A, B, C, Cluster, Found, listed, poll, producers, wait_for
+from tests.programs import wait_for
+from tests.system.test_discovery import A, B, C, Cluster, Found, listed, poll, producers
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_one_configured_nsqlookupd_names_the_others_and_they_are_asked_at_once(
     options = {"fetch": cluster.fetch, "dialect": YouzanDialect(), "lookupd_poll_interval": 3600.0}
     discovery = running(found.discovery([f"http://{ONE}"], **options))
     cluster.says[f"http://{ONE}"], cluster.lists[f"http://{ONE}"] = cluster.says[ONE], cluster.lists[ONE]
-    wait_for(lambda: {A, B, C} == set(found.endpoints))
+    wait_for(lambda: {A, B, C} == set(found.endpoints), sleep=gevent.sleep)
     assert ONE not in discovery.health()
     assert asked_for(cluster, "/listlookup") == [f"http://{ONE}"]
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gnsq_lite import Reader, Writer
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.http_stub import Stub, scripted, stub
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def lists(server: Stub, host: str, port: int) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import LIMIT, python
-from tests.system.test_reader import wait_for
 
 pytestmark = pytest.mark.program
 

@@ -10,8 +10,8 @@ import pytest
 
 from gnsq_lite import Message, Reader, Requeue, Writer, errors
 from gnsq_lite.contrib import give_up
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import wait_for
 
 
 def poisoned(broker: ServerHandle, topic: str, on_give_up: Any, **options: Any) -> Reader:

@@ -9,8 +9,9 @@ import gevent
 import pytest
 
 from gnsq_lite import BackoffOptions, Message, Writer
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on, wait_for
+from tests.system.test_reader import QUICK, channel, reader_on
 
 
 def odd_timeout(*args: Any) -> None:

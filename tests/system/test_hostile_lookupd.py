@@ -16,8 +16,8 @@ import pytest
 from gnsq_lite import Reader, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
+from tests.programs import wait_for
 from tests.system.http_stub import Stub, stub
-from tests.system.test_reader import wait_for
 from tests.youzan_broker import YouzanBroker
 
 #: KiB: an answer that lists 100,000 nsqds, and they themselves, which are remembered as listed.
@@ -307,10 +307,10 @@ def test_very_many_producers_neither_hang_it_nor_keep_it_from_a_direct_nsqd(coun
             "allowed_addresses": lambda host, port: not host.startswith("10."),
         }
         with Reader("t", "ch", seen.append, **where, **{**WARY, "lookupd_poll_interval": 5.0}):
-            wait_for(lambda: lookupd.requests, timeout=30)
+            wait_for(lambda: lookupd.requests)
             with Writer(broker.nsqd_tcp_address) as writer:
                 writer.publish("t", b"x")
-            wait_for(lambda: seen, timeout=30)
+            wait_for(lambda: seen)
             assert threading.active_count() < threads + 20
 
 

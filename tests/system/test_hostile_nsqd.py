@@ -17,8 +17,8 @@ import pytest
 
 from gnsq_lite import Message, Reader, Writer, errors
 from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
+from tests.programs import wait_for
 from tests.system.http_stub import scripted
-from tests.system.test_reader import wait_for
 
 #: A client that waits a little, and takes frames of 64 KiB at most.
 WARY: dict[str, Any] = {
@@ -290,7 +290,7 @@ def test_more_messages_than_were_asked_for_are_taken_without_growing_without_bou
     with hostile(speak) as (address, _):
         reader = Reader("t", "ch", lambda m: next(running), nsqd_tcp_addresses=address, max_in_flight=2, **WARY)
         with reader:
-            wait_for(lambda: reader.stats().finished >= 5000, timeout=30)
+            wait_for(lambda: reader.stats().finished >= 5000)
     assert next(running) == 5000
 
 

@@ -16,6 +16,7 @@ from gnsq_lite import errors
 from gnsq_lite.broker.registrations import Peer
 from gnsq_lite.http import LookupdClient, NsqdClient
 from tests.conftest import Connect
+from tests.programs import wait_for
 from tests.rawclient import RawClient, sized
 from tests.servers import Cluster, EmbeddedCluster, RealCluster, ServerHandle
 
@@ -30,14 +31,6 @@ def nsqd(broker: ServerHandle) -> Iterator[NsqdClient]:
 def lookupd(cluster: Cluster) -> Iterator[LookupdClient]:
     with LookupdClient(cluster.lookupd_http_address) as client:
         yield client
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    limit = time.monotonic() + 15
-    while not (result := condition()):
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.01)
-    return result
 
 
 def refused(status: int, text: str, call: Callable[..., Any], *args: Any, **options: Any) -> None:

@@ -12,9 +12,9 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.publish.pipelined import MANY
 from tests.conftest import MakeBroker
+from tests.programs import wait_for
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake_hands
-from tests.system.test_reader import wait_for
 
 COUNT = MANY + 8
 
@@ -52,7 +52,7 @@ def test_a_heartbeat_is_answered_while_nothing_else_comes() -> None:
     with scripted(beat) as server, Writer(server, publish_timeout=30.0) as writer:
         for _ in range(COUNT):
             writer.publish_nowait("t", b"x")
-        wait_for(lambda: bool(answered), 5.0)
+        wait_for(lambda: answered)
         writer.close(timeout=0.1)
     assert answered[0].endswith(b"NOP\n")  # what is left of the last PUB may stand before it
 

@@ -17,10 +17,11 @@ import pytest
 from gnsq_lite import Reader, Writer, errors
 from tests import wrapped
 from tests.certs import Certificates
+from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import RealNsqd, ServerHandle
 from tests.system.test_process_faults import python
-from tests.system.test_writer import QUICK, depth, wait_for
+from tests.system.test_writer import QUICK, depth
 
 
 def stored(broker: ServerHandle, topic: str) -> Counter[bytes]:

@@ -15,11 +15,12 @@ import pytest
 from gnsq_lite import Writer, errors
 from tests import wrapped
 from tests.certs import Certificates
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import OK, frame
 from tests.system.test_process_faults import python
-from tests.system.test_writer import QUICK, depth, wait_for
+from tests.system.test_writer import QUICK, depth
 
 pytestmark = pytest.mark.unpatched
 
@@ -176,12 +177,13 @@ def test_a_silent_nsqd_gets_nothing_more_while_another_one_answers() -> None:
         in_threads(lambda: [writer.publish("t", b"x") for _ in range(4)])
         assert (len(good.bodies), len(silent.bodies)) == (2, 2)
         silent.answer = lambda connection, body: None
-        stuck = threading.Thread(target=lambda: in_threads(*[lambda: writer.publish("t", b"x", timeout=3.0)] * 2))
+        stuck = threading.Thread(target=lambda: in_threads(*[lambda: writer.publish("t", b"x", timeout=30.0)] * 2))
         stuck.start()
         wait_for(lambda: len(silent.bodies) == 3)
         time.sleep(1.3)
         assert in_threads(lambda: [writer.publish("t", b"x") for _ in range(20)]) == [[None] * 20]
         assert len(silent.bodies) == 3
+        silent.hang_up()
         stuck.join()
 
 

@@ -15,8 +15,9 @@ import gevent
 import pytest
 
 from gnsq_lite import Message, Reader, Writer
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, wait_for
+from tests.system.test_reader import QUICK
 
 pytestmark = pytest.mark.program
 

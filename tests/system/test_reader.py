@@ -11,19 +11,13 @@ import pytest
 
 from gnsq_lite import Message, Reader, Requeue, errors
 from tests.conftest import MakeBroker
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 
 
 POOLS = ["greenlet", "thread", "inline"]
-
-
-def wait_for(condition: Callable[[], object], timeout: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def reader_on(broker: ServerHandle, topic: str, handler: Callable[[Any], Any], **options: Any) -> Reader:
@@ -230,10 +224,10 @@ def test_a_late_answer_is_counted_told_and_harmless(make_broker: MakeBroker, top
 
     with reader_on(broker, topic, handler, msg_timeout=1.0, max_in_flight=5, on_error=told.append) as reader:
         wait_for(lambda: late)
-        wait_for(lambda: late[0].timed_out, timeout=3)
-        wait_for(lambda: reader.stats().received == 2, timeout=5)
+        wait_for(lambda: late[0].timed_out)
+        wait_for(lambda: reader.stats().received == 2)
         wait_for(lambda: reader.stats().in_flight == 1)  # one message, counted once
-        wait_for(lambda: reader.stats().expired >= 1 or reader.stats().in_flight == 0, timeout=5)
+        wait_for(lambda: reader.stats().expired >= 1 or reader.stats().in_flight == 0)
         wait_for(lambda: reader.stats().connections != ())
         wait_for(lambda: channel(broker, topic)["timeout_count"] >= 1)
 

@@ -12,8 +12,9 @@ import pytest
 from gnsq_lite import Reader, errors
 from gnsq_lite.broker import Broker
 from tests.conftest import MakeCluster
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on, wait_for
+from tests.system.test_reader import QUICK, channel, reader_on
 
 
 @pytest.fixture

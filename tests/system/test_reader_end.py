@@ -11,8 +11,9 @@ import gevent
 import pytest
 
 from gnsq_lite import Message, Reader, Writer, errors
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, channel, reader_on, wait_for
+from tests.system.test_reader import POOLS, channel, reader_on
 
 # -- the end
 
@@ -64,7 +65,7 @@ def test_close_gives_up_on_a_handler_that_never_ends_and_its_message_goes_back_a
     began = time.monotonic()
     reader.close(timeout=0.3)
     assert time.monotonic() - began < 5
-    wait_for(lambda: channel(broker, topic)["depth"] == 1, timeout=2)  # by REQ 0, not by the 60 s time-out
+    wait_for(lambda: channel(broker, topic)["depth"] == 1)  # by REQ 0, not by the 60 s time-out
     assert begun[0].has_responded
     release.set()
 
@@ -259,7 +260,7 @@ def test_a_handler_that_asks_to_exit_sends_back_at_once_what_nobody_has_handled(
         writer.multipublish(topic, [b"%d" % n for n in range(20)])
     with pytest.raises(SystemExit):
         reader.join(10)
-    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0, 5.0)  # a time-out of nsqd's would be a minute
+    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)  # a time-out of nsqd's would be a minute
     found = channel(broker, topic)
     assert found["depth"] + found["deferred_count"] == 20
 
@@ -288,4 +289,4 @@ def test_of_many_who_start_a_reader_at_once_one_does_and_close_ends_it(broker: S
             each.join()
         reader.close()
         assert len(refused) == 3
-    wait_for(lambda: channel(broker, topic).get("client_count", 0) == 0, 5.0)
+    wait_for(lambda: channel(broker, topic).get("client_count", 0) == 0)

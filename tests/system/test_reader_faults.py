@@ -15,9 +15,10 @@ from gnsq_lite import Reader, TLSOptions, Writer, errors
 from tests.certs import Certificates
 from tests.conftest import MakeBroker, MakeCluster
 from tests.contract.authserver import AuthServer
+from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, wait_for
+from tests.system.test_reader import QUICK
 
 Speak = Callable[[Any], None]
 

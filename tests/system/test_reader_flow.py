@@ -14,9 +14,10 @@ from gnsq_lite import BackoffOptions, Message, Reader, Requeue, TLSOptions, erro
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.native import is_patched, native_held_lock, start_native_thread
+from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, QUICK, channel, reader_on, wait_for
+from tests.system.test_reader import POOLS, QUICK, channel, reader_on
 
 # -- HB-1: nothing a handler does holds up a heartbeat
 
@@ -46,7 +47,7 @@ def test_a_handler_that_blocks_for_three_heartbeats_loses_no_connection(
     lost: list[Any] = []
     with reader_on(broker, topic, lambda m: block(3.5), on_disconnected=lambda *a: lost.append(a), **options) as reader:
         time.sleep(4.0 if block is time.sleep or not is_patched() else 0)
-        wait_for(lambda: reader.stats().finished == 2, timeout=30)
+        wait_for(lambda: reader.stats().finished == 2)
         assert lost == []
         assert (reader.stats().reconnects, reader.stats().late_answers) == (0, 0)
 
@@ -186,8 +187,7 @@ def test_a_failure_pauses_all_then_probes_then_goes_on(broker: ServerHandle, top
     with reader_on(broker, topic, handler, **options) as reader:
         wait_for(lambda: reader.stats().ready == 5)
         broker.publish(topic, b"x")
-        wait_for(lambda: reader.stats().state == "backoff")
-        assert reader.stats().ready == 0
+        wait_for(lambda: pauses)
         broker.publish(topic, *[b"y"] * 10)
         wait_for(lambda: reader.stats().finished == 11)
         wait_for(lambda: reader.stats().ready == 5)

@@ -12,8 +12,9 @@ import pytest
 
 from gnsq_lite import Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.broker import Broker
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, channel, reader_on, wait_for
+from tests.system.test_reader import POOLS, channel, reader_on
 
 
 @pytest.fixture

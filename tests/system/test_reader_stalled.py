@@ -16,8 +16,9 @@ from gnsq_lite import Message, errors
 from gnsq_lite.broker import Broker
 from gnsq_lite.consume import subscribed
 from tests.conftest import _need_real
+from tests.programs import wait_for
 from tests.servers import EmbeddedNsqd, RealNsqd
-from tests.system.test_reader import reader_on, wait_for
+from tests.system.test_reader import reader_on
 
 REFUSED = b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
 

@@ -15,8 +15,8 @@ from tests import wrapped
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
+from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import wait_for
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 BODIES = [b"x", b"y" * 1000, random.Random(1).randbytes(300_000), b"z" * 900_000]
@@ -51,7 +51,7 @@ def test_all_six_combinations_publish_and_consume(
             **options,
         )
         with reader:
-            wait_for(lambda: reader.stats().finished == 2000 + len(BODIES), timeout=30)
+            wait_for(lambda: reader.stats().finished == 2000 + len(BODIES))
             client = secured.stats(topic, "ch")["clients"][0]
     assert sorted(seen) == sorted([*BODIES, *[b"%d" % n for n in range(2000)]])
     assert (client["tls"], client["snappy"], client["deflate"]) == asked
@@ -66,7 +66,7 @@ def test_a_body_of_five_megabytes_passes(make_broker: MakeBroker, topic: str, co
     with Writer(broker.tcp_address, max_msg_size=6_000_000, **options) as writer:
         writer.publish(topic, body)
     with Reader(topic, "ch", lambda m: seen.append(m.body), nsqd_tcp_addresses=broker.tcp_address, **options):
-        wait_for(lambda: seen == [body], timeout=20)
+        wait_for(lambda: seen == [body])
 
 
 @pytest.mark.rule("SEC-1")

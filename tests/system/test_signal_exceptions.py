@@ -179,7 +179,7 @@ def test_a_program_that_does_not_catch_it_exits_in_order(
         assert (b"KeyboardInterrupt" if what == "interrupt" else b"Alarm") in done.stderr, done
         assert b"Fatal" not in done.stderr, done
         # At once, unless the exception has ended the connection in the library's code: then after msg_timeout.
-        wait_for(partial(all_went_back, broker, f"{topic}_{seed}_read"), 15.0)
+        wait_for(partial(all_went_back, broker, f"{topic}_{seed}_read"))
 
 
 def all_went_back(broker: ServerHandle, topic: str) -> bool:

@@ -74,7 +74,7 @@ def test_the_second_signal_ends_it_at_once_and_the_message_goes_back(
         assert time.monotonic() - began < 4.0
         assert "done" not in program.output
     # by REQ 0: a connection that merely broke would count no requeue
-    wait_for(lambda: broker.stats("t", "ch")["depth"] == 1, timeout=5)
+    wait_for(lambda: broker.stats("t", "ch")["depth"] == 1)
     assert broker.stats("t", "ch")["requeue_count"] == 1
 
 
@@ -153,7 +153,7 @@ def test_a_program_whose_sigterm_handler_closes_the_reader_ends_in_order(
         assert program.output.endswith("returned closed\n")
         assert program.output.count("begun") == program.output.count("done") < 20
         handled = program.output.count("done")
-    wait_for(lambda: broker.stats("t", "ch")["depth"] == 100 - handled, timeout=5)
+    wait_for(lambda: broker.stats("t", "ch")["depth"] == 100 - handled)
     assert broker.stats("t", "ch")["in_flight_count"] == 0
 
 
@@ -218,5 +218,5 @@ def test_a_second_sigterm_ends_every_reader_at_once(broker: ServerHandle, tmp_pa
         program.signal(signal.SIGTERM)
         assert program.ends() == 0, program.output
     for channel in "ab":
-        wait_for(lambda: broker.stats("t", channel)["depth"] == 1, timeout=5)  # noqa: B023
+        wait_for(lambda: broker.stats("t", channel)["depth"] == 1)  # noqa: B023
         assert broker.stats("t", channel)["requeue_count"] == 1

@@ -63,7 +63,7 @@ def test_clients_that_drip_hold_few_threads_and_health_is_answered_meanwhile(por
             except OSError:
                 pass  # it was one of the oldest
         assert is_healthy(port)
-    wait_for(lambda: serving() == 0, 30.0)
+    wait_for(lambda: serving() == 0)
 
 
 def test_a_request_that_is_not_done_in_time_is_dropped_however_it_drips(

@@ -215,7 +215,7 @@ def test_what_cannot_be_drained_goes_back_at_once_and_the_exit_code_says_so(
     code = worker.run(drain_timeout=0.5 if how == "time limit" else 60)
     assert time.monotonic() - began < 15
     assert code == 3
-    wait_for(lambda: broker.stats(topic, "ch")["depth"] == 3, timeout=5)
+    wait_for(lambda: broker.stats(topic, "ch")["depth"] == 3)
     release.set()
 
 

@@ -137,7 +137,7 @@ def test_the_second_signal_ends_all_processes_at_once_and_messages_go_back(nsqd:
         program.signal(signal.SIGINT)
         assert program.ends() == 3
         assert time.monotonic() - began < 8
-        wait_for(lambda: channel(nsqd)["depth"] == 2, timeout=5)
+        wait_for(lambda: channel(nsqd)["depth"] == 2)
         assert channel(nsqd)["requeue_count"] == 2  # by REQ 0, not because connections broke
         assert not any(is_alive(pid) for pid in pids(program))
 

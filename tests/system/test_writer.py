@@ -311,10 +311,3 @@ def test_publishing_works_in_a_forked_child(broker: ServerHandle, topic: str) ->
         writer.publish(topic, b"parent again")
         assert writer.stats().reconnects == 0
     assert depth(broker, topic) == 3
-
-
-def wait_for(condition: object, timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)

@@ -10,8 +10,9 @@ import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.publish.producer import Producer
+from tests.programs import wait_for
 from tests.servers import ServerHandle, refusing_port
-from tests.system.test_writer import QUICK, depth, wait_for
+from tests.system.test_writer import QUICK, depth
 
 
 def test_flush_waits_for_every_outcome(broker: ServerHandle, topic: str) -> None:

@@ -13,11 +13,12 @@ from gnsq_lite import TLSOptions, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
+from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import frame, shake_hands
-from tests.system.test_writer import QUICK, depth, wait_for
+from tests.system.test_writer import QUICK, depth
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ def test_a_publish_tries_until_its_deadline_while_nsqd_restarts(
             time.sleep(0.2)
             proxy.cut_after = None
             proxy.reset()
-            wait_for(lambda before=before: said_ok > before, 30.0)
+            wait_for(lambda before=before: said_ok > before)
         stop.set()
         thread.join(60.0)
     assert failures == []

@@ -9,8 +9,9 @@ import pytest
 
 from gnsq_lite import Publication, Writer
 from tests.native import native_lock
+from tests.programs import wait_for
 from tests.proxy import Proxy
-from tests.system.test_writer import QUICK, wait_for
+from tests.system.test_writer import QUICK
 from tests.youzan_broker import YouzanBroker
 
 
