@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from gnsq_lite import Reader, Writer, options
 from gnsq_lite.net.settings import Hooks
+from gnsq_lite.stats import ConnectionStats, ReaderStats, WriterStats
 from gnsq_lite.worker import Middleware
 
 HERE = Path(__file__).parent
@@ -182,6 +183,28 @@ _CALLBACKS = [
 ]  # fmt: skip
 
 
+# -- measured values
+
+
+def measured_page() -> str:
+    """Return measured.rst: the values of stats(), with their metrics."""
+    lines = [
+        *title("Measured values", "="),
+        "The fields of what ``stats()`` returns, and the Prometheus metric of each (:doc:`/metrics`).  Metrics of a",
+        "Reader have the labels ``topic`` and ``channel``, those of a Writer ``writer``; a further label is in braces.",
+        "Of connections, only those of Readers have metrics.",
+        "",
+    ]
+    for name, kind in (("Reader", ReaderStats), ("Connection", ConnectionStats), ("Writer", WriterStats)):
+        rows = []
+        for spec in dataclasses.fields(kind):
+            metric, label = spec.metadata["metric"], spec.metadata["label"]
+            shown_label = {"": "", "outcome": f'{{outcome="{spec.name}"}}', "nsqd": "{nsqd}"}[label]
+            rows.append([f"``{spec.name}``", spec.metadata["text"], metric and f"``{metric}{shown_label}``"])
+        lines += [*title(name), *table(["field", "meaning", "metric"], rows, "20 45 35")]
+    return "\n".join(lines)
+
+
 # -- the command line
 
 
@@ -234,7 +257,12 @@ def _escaped(text: str) -> str:
 
 
 #: Page of the reference -> what makes it.
-PAGES = {"options.rst": option_page, "hooks.rst": hook_page, "commands.rst": command_page}
+PAGES = {
+    "options.rst": option_page,
+    "hooks.rst": hook_page,
+    "measured.rst": measured_page,
+    "commands.rst": command_page,
+}
 
 
 def write(folder: Path) -> None:

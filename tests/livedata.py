@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gnsq_lite.supervise.merged import empty, merge
+from gnsq_lite.stats import COMBINED
+from gnsq_lite.supervise.merged import MORE_SUMS, empty, merge
 
 
 def handler(topic: str, **values: Any) -> dict[str, Any]:
-    counts = ("rate", "failing", "in_flight", "max_in_flight", "ready", "connections", "queued", "running", "received")
-    more = ("finished", "requeued", "failures", "given_up", "expired", "backoff_level", "backoff_for")
     named = {"topic": topic, "channel": "ch", "name": "app.handle", "state": "connected"}
-    zeros = dict.fromkeys((*counts, *more), 0)
-    return {**named, **zeros, "paused": False, "starved": False, "errors": [], **values}
+    zeros = dict.fromkeys((*MORE_SUMS, *COMBINED), 0)
+    return {**zeros, **named, "paused": False, "errors": [], **values}
 
 
 def process(number: int, **values: Any) -> dict[str, Any]:
@@ -22,7 +21,7 @@ def process(number: int, **values: Any) -> dict[str, Any]:
 
 
 def nsqd(address: str, topic: str, depth: int | None = 0) -> dict[str, Any]:
-    counts = {"connections": 1, "ready": 5, "in_flight": 0, "last_read_ago": 0.5, "depth": depth}
+    counts = {"connections": 1, "ready": 5, "share": 5, "in_flight": 0, "last_read_ago": 0.5, "depth": depth}
     return {"address": address, "topic": topic, "channel": "ch", **counts}
 
 

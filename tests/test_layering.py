@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
-    "supervise": BASE | {"clock"},
+    "supervise": BASE | {"clock", "stats"},
     "worker": CLIENT | {"giveup", "policy", "supervise"},
     "spark": CLIENT,
     "contrib": CLIENT | {"broker", "worker", "testing", "giveup", "supervise"},

@@ -20,10 +20,11 @@ def reader_stats(core: Consumer) -> ReaderStats:
         topic=core.settings.topic,
         channel=core.settings.channel,
         state=_state(core),
-        connections=tuple(subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
+        connections=tuple(_subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
         max_in_flight=core.flow.max_in_flight,
         in_flight=_total(c.in_flight.count for c in connections),
-        ready=core.flow.allocator.total_ready,
+        ready=_total(c.ready for c in connections),
+        share=core.flow.allocator.total_ready,
         received=core.received_before + _total(c.received for c in connections),
         finished=core.finished_before + _total(c.finished for c in connections),
         requeued=core.requeued_before + _total(c.requeued for c in connections),
@@ -49,18 +50,20 @@ def reader_stats(core: Consumer) -> ReaderStats:
     )
 
 
-def subscribed_stats(connection: Subscribed, ready: int, now: float) -> ConnectionStats:
+def _subscribed_stats(connection: Subscribed, share: int, now: float) -> ConnectionStats:
     """Return the state of a Reader's connection."""
-    counts = {
-        "ready": ready,
-        "in_flight": connection.in_flight.count,
-        "received": connection.received,
-        "finished": connection.finished,
-        "requeued": connection.requeued,
-        "expired": connection.expired,
-        "answers_lost": connection.answers_lost,
-    }
-    return connection_stats(connection, now, counts)
+    return connection_stats(
+        connection,
+        now,
+        ready=connection.ready,
+        share=share,
+        in_flight=connection.in_flight.count,
+        received=connection.received,
+        finished=connection.finished,
+        requeued=connection.requeued,
+        expired=connection.expired,
+        answers_lost=connection.answers_lost,
+    )
 
 
 def _state(core: Consumer) -> str:

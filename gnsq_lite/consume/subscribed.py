@@ -116,8 +116,8 @@ class Subscribed(Connection):
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
         self._limit = ReadingLimit()
-        #: The RDY that the flow control gave it.
-        self._share = 0
+        #: The share of max_in_flight that the flow control gave it, and the RDY that was last queued for nsqd.
+        self._share = self.ready = 0
         #: When nsqd refused a FIN or REQ on this connection; None: never.
         self._refused_at: float | None = None
         #: None: RDY is what the flow control says.
@@ -226,6 +226,7 @@ class Subscribed(Connection):
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
+            self.ready = count
             self.send(commands.ready(count))
         else:
             self._delivery.set_limit(count, self.in_flight.count)
@@ -411,6 +412,7 @@ class Subscribed(Connection):
                 delivery.answered(self.in_flight.count)
             ready = delivery.take()
             if ready is not None:
+                self.ready = ready
                 data = commands.ready(ready) + data
             if is_told:
                 self._watch_delivery(delivery)

@@ -15,14 +15,16 @@ has metrics of its own; ``gnsq-lite worker --metrics-port`` shows them together,
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from gnsq_lite.errors import ClosedError, MissingExtra
 from gnsq_lite.reader import Reader
-from gnsq_lite.stats import ReaderStats, WriterStats
+from gnsq_lite.stats import ConnectionStats, ReaderStats, WriterStats, families, metrics
 from gnsq_lite.worker import Handler, Middleware, Worker
 from gnsq_lite.writer import Writer
 
@@ -47,43 +49,7 @@ TIMEOUT = 2.0
 #: Upper bounds in seconds: from a quick computation to beyond nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-#: Name, help, labels beside topic and channel; filled in by _reader_values.
-_READER_COUNTERS = (
-    ("gnsq_messages_received", "Messages that came, redeliveries included.", ()),
-    (
-        "gnsq_messages",
-        "Messages that left, by outcome: finished, requeued, expired (too late to answer), dropped (connection lost).",
-        ("outcome",),
-    ),
-    ("gnsq_handler_failures", "Messages whose handler raised.", ()),
-    ("gnsq_messages_given_up", "Messages given up after max_attempts; they count as finished too.", ()),
-    ("gnsq_late_answers", "Answers that nsqd refused because the message had timed out.", ()),
-    ("gnsq_reconnects", "Connections to nsqd that were made anew.", ()),
-)
-_READER_GAUGES = (
-    ("gnsq_max_in_flight", "Messages that may be here unanswered.", ()),
-    ("gnsq_in_flight", "Messages that are here unanswered.", ("nsqd",)),
-    ("gnsq_ready", "RDY of each connection.", ("nsqd",)),
-    ("gnsq_queued", "Messages that wait for a handler.", ()),
-    ("gnsq_handlers_running", "Handlers that run.", ()),
-    ("gnsq_handlers_overdue", "Handlers that run on beyond their time limit, in nobody's place.", ()),
-    ("gnsq_oldest_handler_seconds", "Seconds for which the handler that has run longest has run.", ()),
-    ("gnsq_connections", "Connections to nsqd.", ()),
-    ("gnsq_backoff_level", "Level of backoff; 0: none.", ()),
-    ("gnsq_backoff_seconds", "Seconds until backoff lets a message through.", ()),
-    ("gnsq_starved", "1 where a connection has nearly as many messages here as it may.", ()),
-    ("gnsq_loop_up", "1 where the I/O loop answers; 0: a handler blocks it.", ()),
-)
-_WRITER_COUNTERS = (
-    ("gnsq_publishes", "Publishes by outcome: published, failed, or unknown.", ("outcome",)),
-    ("gnsq_writer_reconnects", "Connections to nsqd that were made anew.", ()),
-)
-_WRITER_GAUGES = (
-    ("gnsq_publishes_pending", "Publishes without an outcome yet.", ()),
-    ("gnsq_writer_connections", "Connections to nsqd.", ()),
-)
-
-
+_LOOP_UP = "gnsq_loop_up"
 _collectors: WeakSet[Collector] = WeakSet()
 
 
@@ -108,25 +74,23 @@ class Collector:
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without samples, so that registering does not wait for the loop."""
-        return [
-            *_families(_READER_COUNTERS, _READER_GAUGES, _TOPIC),
-            *_families(_WRITER_COUNTERS, _WRITER_GAUGES, _WRITER),
-        ]
+        return [*_reader_families().values(), *_writer_families().values()]
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
-        readers = list(_families(_READER_COUNTERS, _READER_GAUGES, _TOPIC))
+        readers, writers = _reader_families(), _writer_families()
         for reader in self._readers():
             stats, is_up = self._ask(reader)
-            values: Mapping[str, Any] = {"gnsq_loop_up": 0} if stats is None else _reader_values(stats, is_up)
-            _add(readers, [reader.topic, reader.channel], values)
-        writers = list(_families(_WRITER_COUNTERS, _WRITER_GAUGES, _WRITER))
+            on = [reader.topic, reader.channel]
+            readers[_LOOP_UP].add_metric(on, float(is_up))
+            if stats is not None:
+                _add(readers, on, stats, *stats.connections)
         for name, writer in self._named_writers():
             stats, _ = self._ask(writer)
             if stats is not None:
-                _add(writers, [name], _writer_values(stats))
-        yield from readers
-        yield from writers
+                _add(writers, [name], stats)
+        yield from readers.values()
+        yield from writers.values()
 
     def _readers(self) -> Iterator[Reader]:
         for source in self._sources:
@@ -155,67 +119,33 @@ class Collector:
         return stats, True
 
 
-_TOPIC, _WRITER = ("topic", "channel"), ("writer",)
+def _reader_families() -> dict[str, Any]:
+    made = _families(["topic", "channel"], ReaderStats, ConnectionStats)
+    help_text = "1 if the I/O loop answers; 0: a handler blocks it"
+    made[_LOOP_UP] = GaugeMetricFamily(_LOOP_UP, help_text, labels=["topic", "channel"])
+    return made
 
 
-def _families(counters: Any, gauges: Any, labels: tuple[str, ...]) -> Iterator[Metric]:
-    for kind, rows in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
-        for name, text, more in rows:
-            yield kind(name, text, labels=[*labels, *more])
+def _writer_families() -> dict[str, Any]:
+    return _families(["writer"], WriterStats)
 
 
-def _add(families: list[Any], labels: list[str], values: Mapping[str, dict[str, float] | float]) -> None:
-    for family in families:
-        found = values.get(family.name, {})
-        if isinstance(found, dict):
-            for label, value in found.items():
-                family.add_metric([*labels, label], value)
-        else:
-            family.add_metric(labels, found)
+def _families(labels: list[str], *kinds: type[Any]) -> dict[str, Any]:
+    """Return the empty families of the metrics that *kinds* declare, by name."""
+    made = {}
+    for name, (text, further) in families(*kinds).items():
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        made[name] = kind(name, text, labels=[*labels, *further])
+    return made
 
 
-def _reader_values(stats: ReaderStats, is_up: bool) -> dict[str, dict[str, float] | float]:
-    return {
-        "gnsq_messages_received": stats.received,
-        "gnsq_messages": {
-            "finished": stats.finished,
-            "requeued": stats.requeued,
-            "expired": stats.expired,
-            "dropped": stats.dropped,
-        },
-        "gnsq_handler_failures": stats.failures,
-        "gnsq_messages_given_up": stats.given_up,
-        "gnsq_late_answers": stats.late_answers,
-        "gnsq_reconnects": stats.reconnects,
-        "gnsq_max_in_flight": stats.max_in_flight,
-        "gnsq_in_flight": _by_nsqd(stats, "in_flight"),
-        "gnsq_ready": _by_nsqd(stats, "ready"),
-        "gnsq_queued": stats.queued,
-        "gnsq_handlers_running": stats.handlers_running,
-        "gnsq_handlers_overdue": stats.handlers_overdue,
-        "gnsq_oldest_handler_seconds": stats.oldest_handler,
-        "gnsq_connections": len(stats.connections),
-        "gnsq_backoff_level": stats.backoff_level,
-        "gnsq_backoff_seconds": stats.backoff_for,
-        "gnsq_starved": int(stats.starved),
-        "gnsq_loop_up": int(is_up),
-    }
-
-
-def _by_nsqd(stats: ReaderStats, name: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for connection in stats.connections:  # several, where partitions of one topic live on one nsqd
-        found[connection.address] = found.get(connection.address, 0) + getattr(connection, name)
-    return found
-
-
-def _writer_values(stats: WriterStats) -> dict[str, dict[str, float] | float]:
-    return {
-        "gnsq_publishes": {"published": stats.published, "failed": stats.failed, "unknown": stats.unknown},
-        "gnsq_writer_reconnects": stats.reconnects,
-        "gnsq_publishes_pending": stats.pending,
-        "gnsq_writer_connections": len(stats.connections),
-    }
+def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterStats | ConnectionStats) -> None:
+    """Add the values; those of several connections to one nsqd, one for each partition, are added up."""
+    sums: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+    for name, further, number in itertools.chain.from_iterable(map(metrics, stats)):
+        sums[name, further] += number
+    for (name, further), total in sums.items():
+        made[name].add_metric([*labels, *further], total)
 
 
 _HANDLER_SECONDS = (

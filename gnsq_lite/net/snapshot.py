@@ -7,10 +7,8 @@ from gnsq_lite.net.connection import Connection
 from gnsq_lite.stats import ConnectionStats
 
 
-def connection_stats(
-    connection: Connection | BlockingConnection, now: float, counts: dict[str, int]
-) -> ConnectionStats:
-    """Return the state of one connection; *counts* are of its messages."""
+def connection_stats(connection: Connection | BlockingConnection, now: float, **counts: int) -> ConnectionStats:
+    """Return the state of one connection; *counts* are those of its messages, by the names of ConnectionStats."""
     received, sent = connection.traffic()
     return ConnectionStats(
         address=connection.address,

@@ -8,16 +8,13 @@ from gnsq_lite.publish.pool import Pool
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.stats import WriterStats
 
-_NO_MESSAGES = dict.fromkeys(("ready", "in_flight", "received", "finished", "requeued", "expired", "answers_lost"), 0)
-
 
 def loop_stats(core: Producer) -> WriterStats:
     """Return the state of the loop's part of a Writer."""
     now = core.clock.now()
     connections = [each.connection for each in core.rotation.connected if each.connection is not None]
     return WriterStats(
-        state="connecting",
-        connections=tuple(connection_stats(c, now, _NO_MESSAGES) for c in connections),
+        connections=tuple(connection_stats(c, now) for c in connections),
         pending=core.outcomes.unsettled(),
         published=core.outcomes.published,
         failed=core.outcomes.failed,
@@ -29,8 +26,8 @@ def loop_stats(core: Producer) -> WriterStats:
 def with_pool(stats: WriterStats | None, pool: Pool, state: str | None) -> WriterStats:
     """Return the state of a Writer, given that of the loop's part, if any; *state*: it is idle or closed."""
     now = SYSTEM_CLOCK.now()
-    loop = stats or WriterStats(state="", connections=(), pending=0, published=0, failed=0, unknown=0, reconnects=0)
-    own = tuple(connection_stats(each, now, _NO_MESSAGES) for each in pool.connections())
+    loop = stats or WriterStats()
+    own = tuple(connection_stats(each, now) for each in pool.connections())
     connections = loop.connections + own
     return WriterStats(
         state=state or ("connected" if connections else "connecting"),

@@ -6,16 +6,16 @@ added up, so a restarted process takes its own away; rates come from each proces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from gnsq_lite.stats import COMBINED
 
 Document = dict[str, Any]
 
-_SUMS = (
-    *("rate", "failing", "in_flight", "max_in_flight", "ready", "connections", "queued", "running", "received"),
-    *("finished", "requeued", "failures", "given_up", "expired"),
-)
-_HIGHEST = ("backoff_level", "backoff_for")
+#: Values of a handler beside those of ReaderStats; they are added up.
+MORE_SUMS = ("rate", "failing")
+_COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": max, "any": any}
 #: The merged state is the first of these that any of them has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
 #: How many of the last errors are shown for each handler.
@@ -62,7 +62,7 @@ def _nsqd(group: list[Document]) -> Document:
     depths = [each["depth"] for each in group if each["depth"] is not None]
     return {
         **group[0],
-        **{name: sum(each[name] for each in group) for name in ("ready", "in_flight", "connections")},
+        **{name: sum(each[name] for each in group) for name in ("ready", "share", "in_flight", "connections")},
         "last_read_ago": min(each["last_read_ago"] for each in group),
         "depth": depths[0] if depths else None,
     }
@@ -74,10 +74,9 @@ def _handler(group: list[Document]) -> Document:
     merged = {
         **{name: group[0][name] for name in ("topic", "channel", "name")},
         "state": next((state for state in _STATES if state in states), group[0]["state"]),
-        **{name: sum(each[name] for each in group) for name in _SUMS},
-        **{name: max(each[name] for each in group) for name in _HIGHEST},
+        **{name: sum(each[name] for each in group) for name in MORE_SUMS},
+        **{name: _COMBINE[how](each[name] for each in group) for name, how in COMBINED.items()},
         "paused": all(each["paused"] for each in group),
-        "starved": any(each["starved"] for each in group),
         "errors": errors[:ERRORS],
     }
     histories = [each["history"] for each in group if each.get("history")]

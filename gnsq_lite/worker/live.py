@@ -13,8 +13,8 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import printable
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.os_threads import native_lock
-from gnsq_lite.stats import ReaderStats
-from gnsq_lite.supervise.merged import ERRORS, Document, empty, merge
+from gnsq_lite.stats import COMBINED, ReaderStats
+from gnsq_lite.supervise.merged import ERRORS, MORE_SUMS, Document, empty, merge
 from gnsq_lite.version import __version__
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.reports import resident
@@ -192,12 +192,11 @@ class Live:
         before = next((each for each in reversed(samples) if now.at - each.at >= _OVER), samples[0] if samples else now)
         document = {
             **_starting(handler),
-            **{name: getattr(stats, name) for name in _COPIED},
+            **{name: getattr(stats, name) for name in COMBINED},
+            "connections": len(stats.connections),
             "state": stats.state if is_up else "blocked",
             "rate": _rate(now.finished - before.finished, now.at - before.at),
             "failing": _rate(now.failures - before.failures, now.at - before.at),
-            "running": stats.handlers_running,
-            "connections": len(stats.connections),
             "paused": stats.state == "paused",
             "errors": self._errors.of(key)[::-1],
         }
@@ -211,15 +210,9 @@ class Live:
         return document
 
 
-_COPIED = (
-    *("in_flight", "max_in_flight", "ready", "queued", "received", "finished", "requeued", "failures", "given_up"),
-    *("expired", "backoff_level", "backoff_for", "starved"),
-)
-
-
 def _starting(handler: Handler) -> Document:
     """Return the row of a handler whose Reader has not started."""
-    zero = dict.fromkeys((*_COPIED, "rate", "failing", "running", "connections"), 0)
+    zero = dict.fromkeys((*MORE_SUMS, *COMBINED), 0)
     named = {"topic": handler.topic, "channel": handler.channel, "name": handler.name}
     return {**zero, **named, "state": "starting", "starved": False, "paused": False, "errors": []}
 
@@ -236,6 +229,7 @@ def _nsqds(stats: ReaderStats, depths: dict[tuple[str, str, str], int]) -> list[
             "channel": stats.channel,
             "connections": 1,
             "ready": each.ready,
+            "share": each.share,
             "in_flight": each.in_flight,
             "last_read_ago": round(each.last_read_ago, 1),
             "depth": depths.get((each.address, stats.topic, stats.channel)),

@@ -33,8 +33,9 @@ def test_an_idle_connection_has_ready_1_or_its_share_or_what_batches_need(broker
         ({"batch_size": 10}, 50),
     ):
         with reader_on(broker, topic, lambda got: None, max_in_flight=50, **options) as reader:
-            wait_for(lambda: reader.stats().ready == 50)
+            wait_for(lambda: reader.stats().share == 50)
             wait_for(lambda expected=expected: sent_ready(broker, topic) == expected)  # type: ignore[misc]
+            assert (reader.stats().ready, reader.stats().connections[0].ready) == (expected, expected)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.2], ids=["at-once", "slow"])
@@ -60,7 +61,7 @@ def test_a_burst_comes_whole_and_the_connection_is_ready_for_the_next(
 ) -> None:
     options: dict[str, Any] = {"output_buffer_timeout": NEVER, "max_in_flight": 100}
     with reader_on(broker, topic, lambda m: None, **options) as reader:
-        wait_for(lambda: reader.stats().ready == 100)
+        wait_for(lambda: reader.stats().share == 100)
         for n in range(1, 3):
             broker.publish(topic, *[b"x" * 100] * size)
             wait_for(lambda n=n: reader.stats().finished == n * size)  # type: ignore[misc]
@@ -200,7 +201,7 @@ def test_answers_that_wait_when_the_connection_goes_are_counted(broker: ServerHa
                 one_after_the_other(broker, topic, seen, 30)
                 time.sleep(0.01)
                 proxy.reset()
-                wait_for(lambda: channel(broker, topic)["depth"] == 0 and reader.stats().ready == 100)
+                wait_for(lambda: channel(broker, topic)["depth"] == 0 and reader.stats().share == 100)
             wait_for(lambda: reader.stats().in_flight == 0 and len(seen) == reader.stats().received)
             stats = reader.stats()
             assert stats.finished + stats.answers_lost == stats.received

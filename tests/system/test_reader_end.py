@@ -255,7 +255,7 @@ def test_a_handler_that_asks_to_exit_sends_back_at_once_what_nobody_has_handled(
 
     reader = reader_on(broker, topic, handler, handler_pool=pool, max_in_flight=20, backoff=False)
     reader.start(block=False)
-    wait_for(lambda: [c.ready for c in reader.stats().connections] == [20])
+    wait_for(lambda: [c.share for c in reader.stats().connections] == [20])
     with Writer(broker.tcp_address) as writer:
         writer.multipublish(topic, [b"%d" % n for n in range(20)])
     with pytest.raises(SystemExit):

@@ -104,7 +104,7 @@ def test_an_nsqd_that_falls_silent_is_given_up_and_replaced() -> None:
 def test_pause_and_resume_and_max_in_flight_zero(broker: ServerHandle, topic: str) -> None:
     seen: list[bytes] = []
     with reader_on(broker, topic, lambda m: seen.append(m.body), max_in_flight=10, delivery="bulk") as reader:
-        wait_for(lambda: reader.stats().ready == 10)
+        wait_for(lambda: reader.stats().share == 10)
         reader.pause()
         assert reader.stats().state == "paused"
         wait_for(lambda: channel(broker, topic)["clients"][0]["ready_count"] == 0)
@@ -125,7 +125,7 @@ def test_pause_and_resume_and_max_in_flight_zero(broker: ServerHandle, topic: st
 def test_ready_never_passes_what_nsqd_allows(make_broker: MakeBroker, topic: str) -> None:
     broker = make_broker(max_rdy_count=7)
     with reader_on(broker, topic, print, max_in_flight=100) as reader:
-        wait_for(lambda: reader.stats().ready == 7)
+        wait_for(lambda: reader.stats().share == 7)
         time.sleep(0.1)
         assert reader.stats().reconnects == 0
 
@@ -137,7 +137,7 @@ def test_max_in_flight_is_shared_by_the_connections(make_broker: MakeBroker, top
     with Reader(
         topic, "ch", print, nsqd_tcp_addresses=[b.tcp_address for b in brokers], max_in_flight=30, **QUICK
     ) as reader:
-        wait_for(lambda: [c.ready for c in reader.stats().connections] == [10, 10, 10])
+        wait_for(lambda: [c.share for c in reader.stats().connections] == [10, 10, 10])
 
 
 @pytest.mark.rule("RDY-7")
@@ -149,7 +149,7 @@ def test_is_starved_when_nearly_all_that_may_be_here_is_here(broker: ServerHandl
         kept.append(message)
 
     with reader_on(broker, topic, handler, max_in_flight=10) as reader:
-        wait_for(lambda: reader.stats().ready == 10)
+        wait_for(lambda: reader.stats().share == 10)
         assert not reader.is_starved()
         broker.publish(topic, *[b"x"] * 8)
         wait_for(lambda: len(kept) == 8)
@@ -185,12 +185,12 @@ def test_a_failure_pauses_all_then_probes_then_goes_on(broker: ServerHandle, top
         "handler_pool": "inline",
     }
     with reader_on(broker, topic, handler, **options) as reader:
-        wait_for(lambda: reader.stats().ready == 5)
+        wait_for(lambda: reader.stats().share == 5)
         broker.publish(topic, b"x")
         wait_for(lambda: pauses)
         broker.publish(topic, *[b"y"] * 10)
         wait_for(lambda: reader.stats().finished == 11)
-        wait_for(lambda: reader.stats().ready == 5)
+        wait_for(lambda: reader.stats().share == 5)
         assert reader.stats().backoff_level == 0
     assert seen[1] - seen[0] >= 0.45
     assert pauses[0] > 0
@@ -244,7 +244,7 @@ def test_probes_do_not_wait_at_an_nsqd_that_has_nothing(make_broker: MakeBroker,
     addresses = [each.tcp_address for each in brokers]
     more: dict[str, Any] = {"backoff": BackoffOptions(unit=0.1), "requeue_delay": 0.0, **QUICK}
     with Reader(topic, "ch", handler, nsqd_tcp_addresses=addresses, max_in_flight=50, **more) as reader:
-        wait_for(lambda: reader.stats().ready == 50)
+        wait_for(lambda: reader.stats().share == 50)
         began = time.monotonic()
         brokers[2].publish(topic, *([b"good"] * 5 + [b"bad"] + [b"good"] * 5) * 10)
         wait_for(lambda: reader.stats().finished == 110)

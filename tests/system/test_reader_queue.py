@@ -133,7 +133,7 @@ def test_a_reader_that_hangs_takes_no_more_and_its_messages_are_not_given_up_uns
             assert (given_up, stuck.stats().given_up, healthy.stats().given_up) == ([], 0, 0)
         assert stuck.stats().received == received  # it took nothing meanwhile
         hung.opened = True
-        wait_for(lambda: stuck.stats().ready == 100)  # and all of its share when its handlers are free
+        wait_for(lambda: stuck.stats().share == 100)  # and all of its share when its handlers are free
     assert set(seen) | set(hung.begun) == {b"%d" % number for number in range(MANY)}
 
 

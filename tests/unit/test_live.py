@@ -11,7 +11,7 @@ import pytest
 from gnsq_lite import Requeue
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.net.waiting import Completion
-from gnsq_lite.stats import ReaderStats
+from gnsq_lite.stats import ConnectionStats, ReaderStats
 from gnsq_lite.supervise.merged import ERRORS
 from gnsq_lite.testing import make_message
 from gnsq_lite.worker import Handler
@@ -20,24 +20,13 @@ from gnsq_lite.worker.live import KEPT, LastErrors, Live
 from tests.fakes import FakeClock
 
 
-def connection(address: str) -> Any:
-    return SimpleNamespace(address=address, ready=3, in_flight=2, last_read_ago=0.5)
+def connection(address: str) -> ConnectionStats:
+    return ConnectionStats(address=address, ready=3, share=3, in_flight=2, last_read_ago=0.5)
 
 
 def stats(topic: str = "t", finished: int = 0, failures: int = 0, state: str = "connected", **more: Any) -> ReaderStats:
-    counts = ("max_in_flight", "in_flight", "ready", "received", "requeued", "given_up", "late_answers", "answers_lost")
-    others = ("expired", "reconnects", "queued", "handlers_running", "handlers_abandoned", "backoff_level")
-    values: dict[str, Any] = dict.fromkeys((*counts, *others), 0)
-    values |= {
-        "topic": topic,
-        "channel": "ch",
-        "connections": (connection("n:4150"),),
-        "state": state,
-        "starved": False,
-    }
-    return ReaderStats(
-        **{**values, "finished": finished, "failures": failures, "backoff_for": 0.0, "lookupds": {}, **more}
-    )
+    values: dict[str, Any] = {"topic": topic, "channel": "ch", "connections": (connection("n:4150"),), "state": state}
+    return ReaderStats(**{**values, "finished": finished, "failures": failures, **more})
 
 
 class FakeReader:

@@ -120,8 +120,7 @@ def test_a_process_that_does_not_run_is_not_replaced(tmp_path: Path) -> None:
 
 
 def stats(finished: int, requeued: int) -> ReaderStats:
-    fields = dict.fromkeys(ReaderStats.__dataclass_fields__, 0)
-    return ReaderStats(**{**fields, "finished": finished, "requeued": requeued})  # type: ignore[arg-type]
+    return ReaderStats(finished=finished, requeued=requeued)
 
 
 def test_what_wears_a_process_out_is_said() -> None:
