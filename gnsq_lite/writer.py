@@ -26,6 +26,7 @@ from gnsq_lite.keywords import (
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import forget_on_fork, look_for_fork
 from gnsq_lite.net.io_thread import io_loop
+from gnsq_lite.net.os_threads import is_plain_thread
 from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
@@ -39,7 +40,7 @@ from gnsq_lite.options import (
     WriterReconnectOptions,
 )
 from gnsq_lite.publish.batches import Batch, batch_of
-from gnsq_lite.publish.pool import Left, Pool, is_plain_thread
+from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.producer import Producer
 from gnsq_lite.publish.publication import GRACE, Publication, wait_for_all
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings

@@ -59,8 +59,8 @@ ALLOWED: dict[str, set[str]] = {
 
 #: Module of others -> the parts that may import it.
 OWNERS: dict[str, set[str]] = {
-    "gevent": {"net", "consume", "publish", "blocking_calls", "broker", "__main__"},
-    "greenlet": {"net", "consume", "publish", "blocking_calls", "broker"},
+    "gevent": {"net", "blocking_calls", "broker", "__main__"},
+    "greenlet": {"net", "blocking_calls", "broker"},
     "socket": {"net", "broker", "http", "spark", "cli", "supervise"},
     "select": {"net", "broker"},
     "ssl": {"net", "broker", "http", "options", "keywords"},
@@ -80,6 +80,9 @@ OWNERS: dict[str, set[str]] = {
     "pytest": {"contrib", "testing"},
     "asyncio": set(),
 }
+#: The only modules of net, consume and publish that may use gevent: another loop would replace these.
+EDGE = {"net/loop.py", "net/os_threads.py", "net/waiting.py"}
+LOOP_USERS = {"net", "consume", "publish"}
 #: These get clock and chance as arguments.
 PURE = {"errors", "option_fields", "options", "keywords", "wire", "policy", "dialect", "youzan"}
 IMPURE = {"time", "random", "secrets", "threading", "subprocess", "selectors", "asyncio"}
@@ -136,6 +139,10 @@ def violations(name: str, source: str) -> list[str]:
             top = target.split(".")[0]
             if part not in OWNERS.get(top, {part}) or (part in PURE and top in IMPURE):
                 found.append(f"{where} is not for {part}")
+            elif top in ("gevent", "greenlet") and part in LOOP_USERS and name not in EDGE:
+                found.append(f"{where} is only for {sorted(EDGE)}")
+    if part in LOOP_USERS and name not in EDGE:
+        found += [f"{name}:{line}: uses gevent's hub" for line in _uses_hub(source)]
     found += [f"{name}:{line}: monkey-patches" for line in _patches(source) if part not in ("cli", "__main__")]
     return found
 
@@ -145,6 +152,15 @@ def _is_allowed(part: str, target: str) -> bool:
     if words[0] == part:
         return True
     return any(".".join(words[:count]) in ALLOWED[part] for count in range(1, len(words) + 1))
+
+
+def _uses_hub(source: str) -> Iterator[int]:
+    """Yield the lines that use a hub for more than to compare it, and its parent, with a greenlet."""
+    for node in nodes(source):
+        if isinstance(node, ast.Attribute) and node.attr != "parent":
+            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            if owner in ("hub", "_hub"):
+                yield node.lineno
 
 
 def _patches(source: str) -> Iterator[int]:
@@ -276,6 +292,11 @@ def test_the_table_has_no_cycle_and_the_wire_and_the_policies_are_blind_to_each_
         ("net/stream.py", "from gnsq_lite.youzan import dialect"),
         ("net/stream.py", "from gnsq_lite import Reader"),
         ("net/stream.py", "import urllib3"),
+        ("net/stream.py", "import gevent"),
+        ("net/stream.py", "from greenlet import getcurrent"),
+        ("net/stream.py", "def f(loop):\n    loop.hub.switch()"),
+        ("consume/consumer.py", "import gevent"),
+        ("publish/producer.py", "from gevent.event import Event"),
         ("reader.py", "import gevent"),
         ("reader.py", "from gnsq_lite.broker import Broker"),
         ("broker/tcp.py", "from gnsq_lite.wire.frames import FrameDecoder"),
@@ -304,7 +325,8 @@ def test_a_planted_fault_is_found(name: str, line: str) -> None:
         ("broker/tcp.py", "from gnsq_lite.wire.constants import MAGIC"),
         ("broker/tcp.py", "from gnsq_lite.wire import constants"),
         ("http/lookupd.py", "from gnsq_lite.wire.names import check_topic"),
-        ("net/stream.py", "import gevent.socket"),
+        ("net/loop.py", "import gevent.socket"),
+        ("publish/producer.py", "def f(loop, greenlet):\n    return greenlet.parent is loop.hub.parent"),
         ("cli/__init__.py", "from gnsq_lite import Reader\nfrom gevent_helper import x"),
         ("cli/app.py", "import click"),
         ("__main__.py", "from gevent import monkey\nmonkey.patch_all()"),

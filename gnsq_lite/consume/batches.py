@@ -46,8 +46,7 @@ class BatchFeeder:
         if due is None:
             self._stop_timer()
         elif self._timer is None or not self._timer.active:
-            self._timer = self._loop.hub.loop.timer(max(0.0, due - self._clock.now()))
-            self._loop.start(self._timer, self._on_time, update=True)
+            self._timer = self._loop.timer(due - self._clock.now(), self._on_time)
 
     def _on_time(self) -> None:
         """In the hub, where no handler may run: it could not wait for anything."""

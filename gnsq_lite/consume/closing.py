@@ -7,14 +7,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gevent.event import Event
-
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, send_back
 from gnsq_lite.net.forks import on_fork
 from gnsq_lite.net.loop import Loop, in_task
-from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop, wait_or_set
+from gnsq_lite.net.waiting import Completion, Event, in_hub, run_in_loop, wait_or_set
 
 log = logging.getLogger("gnsq_lite.reader")
 

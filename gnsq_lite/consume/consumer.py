@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import gevent
-from greenlet import getcurrent
-
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder, drop, latest, take_queued
 from gnsq_lite.consume.closing import Closing
@@ -39,7 +36,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message, is_expired, send_back
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import PAUSE, Loop
+from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, sleep
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
@@ -155,7 +152,7 @@ class Consumer:
         self._greenlets = [self.loop.spawn("begin again", self._begin_again)]
 
     def _begin_again(self) -> None:
-        gevent.sleep(PAUSE)
+        sleep(PAUSE)
         self._greenlets.clear()
         self.start()
 
@@ -395,7 +392,7 @@ class Consumer:
         return self.end.begun
 
     def _in_handler(self) -> bool:
-        return any(seat[0] in (getcurrent(), native_ident()) for seat in tuple(self.pool.seats))
+        return any(seat[0] in (current_greenlet(), native_ident()) for seat in tuple(self.pool.seats))
 
     def _refuse(self) -> None:
         self.handle = send_back

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from gevent.event import Event
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import wait_or_set
+from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.pace import Pace
 from gnsq_lite.policy.rate import RateLimit

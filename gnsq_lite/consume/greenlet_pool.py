@@ -11,13 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import gevent
-from greenlet import getcurrent, greenlet
-
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import TimeLimitExceeded
 from gnsq_lite.net.forks import end_child
-from gnsq_lite.net.loop import SLICE, Loop, after_io, let_io
+from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
 from gnsq_lite.speed import TURN_OVER, Runner
 
 
@@ -71,14 +68,14 @@ class GreenletPool(_LoopPool):
         #: How often it was reset: workers end that were there before.
         self._generation = 0
         #: The turn of the loop in which handlers ran last, by the loop's own clock.
-        self._turn, self._now = 0.0, loop.hub.loop.now
+        self._turn, self._now = 0.0, loop.now
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs*; in the hub, have them handled now, while this turn of the loop is not over."""
         self._queue.extend(jobs)
         if self._pump_due:
             return
-        if getcurrent() is not self._loop.hub:
+        if current_greenlet() is not self._loop.hub:
             self._pump_soon()
             return
         turn = self._now()
@@ -115,7 +112,7 @@ class GreenletPool(_LoopPool):
             elif self._idle:
                 self._idle.pop().switch()
             elif len(self.seats) < self._concurrency and not self._closed:
-                greenlet(self._work, self._loop.hub).switch()
+                self._loop.begin(self._work)
             else:
                 return  # whoever is done first takes the next
             if time.monotonic() > ends:
@@ -124,7 +121,7 @@ class GreenletPool(_LoopPool):
 
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
-        me, hub, generation = getcurrent(), self._loop.hub, self._generation
+        me, suspend, generation = current_greenlet(), self._loop.suspend, self._generation
         seat = [me, None]
         try:
             self.seats.append(seat)
@@ -132,12 +129,12 @@ class GreenletPool(_LoopPool):
                 if end_child(runner.drain, queue, seat) == TURN_OVER:
                     self._pump_later()
                     self._gave_way.append(me)
-                    hub.switch()
+                    suspend()
                 elif self._closed or len(self.seats) > self._concurrency:
                     return
                 else:
                     self._idle.append(me)
-                    hub.switch()
+                    suspend()
         except (HandlerRaised, TimeLimitExceeded) as raised:
             self._on_exit(raised.__cause__ or raised)
         except BaseException as error:
@@ -160,7 +157,7 @@ class GreenletPool(_LoopPool):
         self._pump_due = False
         self._count()
         for worker in ended:
-            self._loop.hub.loop.run_callback(worker.switch)
+            self._loop.resume(worker)
 
     def _count(self) -> None:
         self._runner.surplus = len(self.seats) - self._concurrency
@@ -202,7 +199,7 @@ class InlinePool(_LoopPool):
             return  # a handler that gave way: it takes these when it is done
         try:
             self._busy = 1
-            self.seats = [[getcurrent(), None]]
+            self.seats = [[current_greenlet(), None]]
             while queue:
                 try:
                     self._runner.begin_turn(SLICE)
@@ -213,7 +210,7 @@ class InlinePool(_LoopPool):
                         return  # the Reader ends, and sends back what is queued
                 else:
                     if why == TURN_OVER:
-                        let_io(gevent.get_hub())
+                        let_io()
         finally:
             self._busy = 0
             self.seats = []

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-import gevent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.policy.losses import LONGEST_PAUSE, first_pause
 
 
@@ -62,7 +60,7 @@ class LeaderSearch:
     def _look_up(self, lost: Endpoint, pause: float) -> None:
         """Ask until an nsqlookupd lists a leader: there may be none for many seconds."""
         while True:
-            gevent.sleep(pause)
+            sleep(pause)
             if self._is_read(lost) or not self._ask(lost):
                 return
             pause = min(max(1.0, 2.0 * pause), LONGEST_PAUSE) * (1.0 + 0.3 * self._rng.random())

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from greenlet import getcurrent
-
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, claim
+from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
 
 
@@ -99,7 +98,7 @@ class OrderedConnection(Subscribed):
     def _carry_out(self, decision: Decision) -> None:
         """A message to be held waits for its time, one for a handler goes to the pool."""
         if isinstance(decision, Handle):
-            if self._reads_in_hub or getcurrent() is not self.loop.hub:
+            if self._reads_in_hub or current_greenlet() is not self.loop.hub:
                 self._messages_to.handle([decision.message])
             else:
                 self.loop.spawn("inline handler", self._messages_to.handle, [decision.message])
@@ -115,7 +114,6 @@ class OrderedConnection(Subscribed):
             self._tell_flow(0, 1)
 
     def _hold(self, message: Message, seconds: float) -> None:
-        timer = self.loop.hub.loop.timer(max(0.0, seconds))
         self._flow.rest(self.endpoint, True)
 
         def release() -> None:
@@ -124,4 +122,4 @@ class OrderedConnection(Subscribed):
             if self.is_open():
                 self._flow.rest(self.endpoint, False)
 
-        self.loop.start(timer, release, update=True)
+        timer = self.loop.timer(seconds, release)

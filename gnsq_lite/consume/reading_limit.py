@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gevent.event import Event
-
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import wait_or_set
+from gnsq_lite.net.waiting import Event, wait_or_set
 
 log = logging.getLogger("gnsq_lite.net")
 

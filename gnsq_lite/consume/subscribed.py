@@ -255,8 +255,7 @@ class Subscribed(Connection):
                 return
             self._stop_delivery()
         self._look_at = due
-        self._delivery_timer = timer = self.loop.hub.loop.timer(after)
-        self.loop.start(timer, self._look_at_delivery)
+        self._delivery_timer = self.loop.timer(after, self._look_at_delivery)
 
     def _look_at_delivery(self) -> None:
         self._stop_delivery()

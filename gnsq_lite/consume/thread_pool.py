@@ -17,15 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gevent import monkey
-from gevent.threadpool import ThreadPool as GeventThreadPool
-
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.net.forks import end_child
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_rlock
+from gnsq_lite.net.os_threads import has_patched_threads, native_held_lock, native_ident, native_rlock
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.speed import Runner
 
@@ -53,8 +50,8 @@ class ThreadPool:
         self._closed = False
         self._ask_at = 0.0
         self._gevent_pool: Any = None
-        if monkey.is_module_patched("threading"):
-            self._gevent_pool = GeventThreadPool(concurrency, hub=loop.hub)
+        if has_patched_threads():
+            self._gevent_pool = loop.thread_pool(concurrency)
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread for them, unless one is waking."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import gevent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.pools import Pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.message import Message, TimeLimitExceeded
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.handler_times import Act, HandlerTimes, Running
@@ -59,7 +57,7 @@ class TimeLimits:
     def run(self) -> None:
         """Watch until killed."""
         while True:
-            gevent.sleep(self._times.look_every)
+            sleep(self._times.look_every)
             self.look()
 
     def look(self) -> float:

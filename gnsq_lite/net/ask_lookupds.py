@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import gevent
-
 from gnsq_lite.dialect import Members, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.addresses import without_credentials
-from gnsq_lite.net.loop import Task
+from gnsq_lite.net.loop import Task, current_greenlet
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import LookupOptions, TLSOptions
 
@@ -187,7 +185,7 @@ class Lookupds:
     def abandon(self) -> None:
         """In a forked child: ask no more, and leave the clients alone: their locks may be held."""
         self._closed = True
-        here = gevent.getcurrent()
+        here = current_greenlet()
         for greenlet in self._busy.values():
             if greenlet is not None and greenlet is not here:
                 greenlet.kill(block=False)

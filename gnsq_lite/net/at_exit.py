@@ -12,8 +12,6 @@ import logging
 import weakref
 from typing import Protocol
 
-import gevent
-
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.io_thread import stop_io_thread
 from gnsq_lite.net.loop import Loop
@@ -71,8 +69,9 @@ def _close_all() -> None:
 
 
 def _close(cores: list[Core]) -> int:
-    tasks = [gevent.spawn(core.close_for_exit, PATIENCE) for core in cores]
-    gevent.joinall(tasks)
+    tasks = [core.loop.spawn("close", core.close_for_exit, PATIENCE) for core in cores]
+    for task in tasks:
+        task.join()
     return sum(task.value or 0 for task in tasks)
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import gevent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import (
     ConnectionLost,
@@ -25,7 +23,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.message import Message
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.handshaking import HANDSHAKE_BYTES, shake_hands
-from gnsq_lite.net.loop import SLICE, Loop, let_io
+from gnsq_lite.net.loop import SLICE, Loop, let_io, time_limit
 from gnsq_lite.net.stream import Stream
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints
@@ -79,26 +77,19 @@ class Connection:
             ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: closed again; the text names the nsqd.
         """
         host, port = self.target.connect_to or self.endpoint.address
-        sock = dial(self.loop, host, port, self.options.connect_timeout)
+        sock = dial(host, port, self.options.connect_timeout)
         self._stream = stream = Stream(self.loop, sock, self.address)
-        limit = gevent.Timeout(self.options.handshake_timeout)
+        seconds = self.options.handshake_timeout
+        why = f"no end of the handshake within {seconds:g} s: is this nsqd's TCP port?"
         try:
-            limit.start()
-            self._adopt(self._shake_hands(stream, host))
-        except gevent.Timeout as expired:
-            self.close(ConnectionLost(self.address, "given up"))
-            if expired is not limit:
-                raise
-            why = f"no end of the handshake within {self.options.handshake_timeout:g} s: is this nsqd's TCP port?"
-            raise HandshakeTimeout(self.address, why) from None
+            with time_limit(seconds, HandshakeTimeout(self.address, why)):
+                self._adopt(self._shake_hands(stream, host))
         except NSQError as error:
             self._close_for(error)
             raise
         except BaseException:
             self.close(ConnectionLost(self.address, "given up"))
             raise
-        finally:
-            limit.close()
         self.opened_at = self.clock.now()
 
     def _shake_hands(self, stream: Stream, host: str) -> Negotiated | None:
@@ -173,7 +164,7 @@ class Connection:
     def _give_way(self) -> None:
         """Let the loop do its other work where this read takes long; raise what closed the connection meanwhile."""
         if self.clock.now() - self._turn_began > SLICE:
-            let_io(self.loop.hub)
+            let_io()
             self._go_on()
 
     def _go_on(self) -> None:

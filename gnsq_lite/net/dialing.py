@@ -12,57 +12,76 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import gevent
-from gevent import monkey
-from gevent.socket import getaddrinfo
-
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import ConnectError, ConnectTimeout
-from gnsq_lite.net.loop import Loop
-from gnsq_lite.options import format_address
+from gnsq_lite.errors import ConnectError, ConnectTimeout, NSQConnectionError
+from gnsq_lite.net.loop import WRITE, resolve, time_limit, wait_for_io
+from gnsq_lite.net.os_threads import native
+from gnsq_lite.options import Address, format_address
 
-_socket: Any = monkey.get_original("socket", "socket")
+_socket: Any = native("socket", "socket")
 
 #: Seconds an address gets at least, where there is twice as much left: a lost SYN is sent again after one.
 SANE_SHARE = 2.0
 
-_WRITE = 2
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
-def dial(loop: Loop, host: str, port: int, timeout: float) -> Any:
-    """Resolve *host* again, try its addresses in turn, IPv6 and IPv4, and return a connected socket.
+def dial(host: str, port: int, timeout: float) -> Any:
+    """Resolve *host* again, try its addresses in turn, IPv6 and IPv4, and return a connected socket; in a greenlet.
 
     Waits at most *timeout* seconds in all (CONN-5), for each address the :func:`share` of what is left.  Raises
     ConnectError, ConnectTimeout.
     """
-    address = format_address((host, port))
-    end = SYSTEM_CLOCK.now() + timeout
-    tried = gevent.Timeout(timeout)
-    tried.start()
-    try:
-        return _dial_each(loop, _resolve(host, port, address, getaddrinfo), address, end)
-    except gevent.Timeout as expired:
-        if expired is not tried:
-            raise
-        raise ConnectTimeout(address, f"no connection within {timeout:g} s") from None
-    finally:
-        tried.close()
+
+    def look_up(*name: Any) -> Any:
+        with time_limit(timeout, _timed_out(format_address((host, port)), timeout)):
+            return resolve(*name)
+
+    def connect(sock: Any, target: Any, seconds: float) -> None:
+        sock.setblocking(False)
+        with time_limit(seconds, TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))):
+            failed = sock.connect_ex(target)
+            if failed in _IN_PROGRESS:
+                wait_for_io(sock.fileno(), WRITE)
+                failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+
+    return _dial(_socket, look_up, connect, (host, port), timeout)
 
 
 def dial_blocking(host: str, port: int, timeout: float) -> Any:
     """Do the same in a thread without a loop, which blocks; the system resolves the name, and nothing bounds that."""
-    address = format_address((host, port))
+
+    def connect(sock: Any, target: Any, seconds: float) -> None:
+        sock.settimeout(max(0.001, seconds))
+        sock.connect(target)
+
+    return _dial(socket.socket, socket.getaddrinfo, connect, (host, port), timeout)
+
+
+def _dial(
+    make_socket: Callable[..., Any],
+    look_up: Callable[..., Any],
+    connect: Callable[[Any, Any, float], None],
+    host_port: Address,
+    timeout: float,
+) -> Any:
+    """Return the first socket that *connect*, called with it, an address and seconds, connects.
+
+    Raises ConnectError.
+    """
+    address = format_address(host_port)
     end = SYSTEM_CLOCK.now() + timeout
-    found = _resolve(host, port, address, socket.getaddrinfo)
+    found = _resolve(*host_port, address, look_up)
     last: OSError | None = None
     for index, (family, kind, protocol, _, target) in enumerate(found):
-        sock = socket.socket(family, kind, protocol)
+        sock = make_socket(family, kind, protocol)
         try:
-            sock.settimeout(max(0.001, share(end - SYSTEM_CLOCK.now(), len(found) - index)))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.connect(target)
-            _check_peer(sock, target)
+            connect(sock, target, share(end - SYSTEM_CLOCK.now(), len(found) - index))
+            if sock.getsockname() == target:  # a port of this host's own range, connected to itself: nobody listens
+                raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             return sock
         except OSError as error:
             sock.close()
@@ -70,7 +89,14 @@ def dial_blocking(host: str, port: int, timeout: float) -> Any:
         except BaseException:
             sock.close()
             raise
-    raise _not_connected(address, last, timeout) from last
+    if isinstance(last, TimeoutError):
+        raise _timed_out(address, timeout) from last
+    why = (last.strerror or str(last)) if last is not None else "no address"
+    raise ConnectError(address, f"cannot connect: {why}") from last
+
+
+def _timed_out(address: str, seconds: float) -> ConnectTimeout:
+    return ConnectTimeout(address, f"no connection within {seconds:g} s")
 
 
 def share(left: float, addresses: int) -> float:
@@ -85,61 +111,9 @@ def share(left: float, addresses: int) -> float:
 def _resolve(host: str, port: int, address: str, look_up: Callable[..., Any]) -> list[Any]:
     try:
         return list(look_up(host, port, 0, socket.SOCK_STREAM))
+    except NSQConnectionError:
+        raise
     except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or str(error)
         hint = "if nsqd announces a name only it knows, map it with address_map"
         raise ConnectError(address, f"host {host!r} does not resolve ({said}); {hint}") from error
-
-
-def _dial_each(loop: Loop, found: list[Any], address: str, end: float) -> Any:
-    last: OSError | None = None
-    for index, (family, kind, protocol, _, target) in enumerate(found):
-        limit = gevent.Timeout(max(0.0, share(end - SYSTEM_CLOCK.now(), len(found) - index)))
-        if index < len(found) - 1:  # the last one's time ends with that of the whole
-            limit.start()
-        try:
-            return _dial_one(loop, family, kind, protocol, target)
-        except OSError as error:
-            last = error
-        except gevent.Timeout as expired:
-            if expired is not limit:
-                raise
-            last = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        finally:
-            limit.close()
-    raise _not_connected(address, last) from last
-
-
-def _not_connected(address: str, last: OSError | None, timeout: float | None = None) -> ConnectError:
-    if timeout is not None and isinstance(last, TimeoutError):
-        return ConnectTimeout(address, f"no connection within {timeout:g} s")
-    why = (last.strerror or str(last)) if last is not None else "no address"
-    return ConnectError(address, f"cannot connect: {why}")
-
-
-def _check_peer(sock: Any, target: Any) -> None:
-    """Raise OSError for a port of this host's own range that was connected to itself: nobody listens there."""
-    if sock.getsockname() == target:
-        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-
-
-def _dial_one(loop: Loop, family: int, kind: int, protocol: int, target: Any) -> Any:
-    sock = _socket(family, kind, protocol)
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        failed = sock.connect_ex(target)
-        if failed in _IN_PROGRESS:
-            watcher = loop.hub.loop.io(sock.fileno(), _WRITE)
-            try:
-                loop.hub.wait(watcher)
-            finally:
-                watcher.close()
-            failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
-        _check_peer(sock, target)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from gevent.event import Event
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Members, Role
 from gnsq_lite.errors import NSQError
@@ -20,7 +18,7 @@ from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import wait_or_set
+from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import Address, LookupOptions, format_address
 from gnsq_lite.policy.polls import PollTimes
 from gnsq_lite.policy.rng import Rng

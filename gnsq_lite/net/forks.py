@@ -12,8 +12,7 @@ from collections.abc import Callable
 from os import getpid
 from typing import Any, TypeVar
 
-from greenlet import getcurrent
-
+from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.os_threads import native_rlock
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ def end_child(call: Callable[..., T], *args: Any) -> T:
     try:
         return call(*args)
     finally:
-        if _forker is getcurrent():
+        if _forker is current_greenlet():
             os._exit(0)
 
 
@@ -63,7 +62,7 @@ def _reset() -> None:
     with _locks.setdefault(pid, native_rlock()):  # several threads of the child may come here at once
         if pid == _pid or _is_resetting:  # what is called below may look for a fork itself
             return
-        _forker, _is_resetting = getcurrent(), True
+        _forker, _is_resetting = current_greenlet(), True
         try:
             for act in _acts:
                 act()

@@ -14,12 +14,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from gevent._hub_local import get_hub_if_exists
-
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.forks import look_for_fork, on_fork
-from gnsq_lite.net.loop import Loop, has_loop, loop_here
+from gnsq_lite.net.loop import Loop, destroy_unused_hub, loop_here
 from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_lock, start_native_thread
 
 log = logging.getLogger("gnsq_lite.net")
@@ -95,9 +93,7 @@ def leave_thread() -> None:
     A hub with a Loop stays: another thread may be about to wake it.
     """
     _handles_for.pop(native_ident(), None)
-    hub = get_hub_if_exists()
-    if hub is not None and not has_loop(hub):
-        hub.destroy(destroy_loop=True)
+    destroy_unused_hub()
 
 
 def loop_of_handlers() -> Loop | None:

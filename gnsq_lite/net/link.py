@@ -9,11 +9,10 @@ import logging
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-import gevent
-
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, ConnectionLost, NSQError, WrongDialectError
 from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ReconnectOptions
 from gnsq_lite.policy.reconnect import Reconnect
@@ -80,7 +79,7 @@ class Link(Generic[C]):
                 if again is not Again.AT_ONCE:
                     delay = self._retry.failed(longest=isinstance(reason, WrongDialectError))
                     log_safely(self._log, logging.DEBUG, "%s: next attempt in %.1f s", self.endpoint, delay)
-                    gevent.sleep(delay)
+                    sleep(delay)
                     self._owner.on_retry()
         finally:
             self._leave()

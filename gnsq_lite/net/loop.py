@@ -1,5 +1,17 @@
 """The loop that does the I/O: a gevent hub with a thread-safe inbox.
 
+This module, :mod:`gnsq_lite.net.waiting` and :mod:`gnsq_lite.net.os_threads` are the only ones of net, consume and
+publish that use gevent and greenlet; another loop would replace these three.  What they offer to the others:
+
+=======  ==============================================================================================================
+run      :meth:`Loop.spawn`, :meth:`Loop.call_soon`, :func:`gnsq_lite.net.waiting.run_in_loop`
+wait     :func:`sleep`, :class:`gnsq_lite.net.waiting.Event`, :class:`gnsq_lite.net.waiting.Completion`,
+         :meth:`Loop.park`, :meth:`Loop.suspend`, :func:`time_limit`
+wake     :meth:`Loop.resume`, :meth:`Loop.resume_soon`, ``Event.set()``, ``Completion.settle()``
+timer    :meth:`Loop.timer`, :meth:`Loop.every`
+stream   :meth:`Loop.io`, :func:`wait_for_io`, on which :mod:`gnsq_lite.net.stream` is built
+=======  ==============================================================================================================
+
 :func:`gnsq_lite.net.io_thread.io_loop` chooses one; :mod:`gnsq_lite.net.waiting` waits for what happens in it.
 
 **Exceptions from signal handlers.**  CPython runs a signal handler between any two bytecodes of the main thread.  In a
@@ -17,12 +29,16 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
 import gevent
+from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub, get_hub
-from greenlet import getcurrent
+from gevent.socket import getaddrinfo
+from gevent.threadpool import ThreadPool
+from greenlet import getcurrent, greenlet
 
 from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.os_threads import native_ident
@@ -34,6 +50,17 @@ log = logging.getLogger("gnsq_lite.net")
 for _lazy in ("loop", "resolver", "threadpool"):
     getattr(gevent.config, _lazy)
 
+
+#: Returns the greenlet that runs: of the caller's thread.
+current_greenlet: Callable[[], Any] = getcurrent
+#: Ends a greenlet that is killed; no Exception.
+Killed = gevent.GreenletExit
+#: Waits so many seconds in a greenlet.
+sleep: Callable[[float], None] = gevent.sleep
+#: Resolves a name in gevent's thread pool: the loop goes on meanwhile.
+resolve: Callable[..., Any] = getaddrinfo
+#: Events of :meth:`Loop.io`.
+READ, WRITE = 1, 2
 
 #: Seconds one task may take in a turn of the loop before I/O gets its turn.
 SLICE = 0.01
@@ -118,7 +145,11 @@ class Loop:
         self._ready: deque[Any] = deque()
         self._turns = 0
         self._delivering = False
-        self._switch_to_hub = hub.switch
+        #: Waits in the caller's greenlet until it is resumed, by whatever.
+        self.suspend: Callable[[], Any] = hub.switch
+        #: Returns the time at which this turn of the loop began.
+        self.now: Callable[[], float] = hub.loop.now
+        self._run_callback = run_callback
         #: What :meth:`queue_call` was given, and whether a greenlet calls it.
         self._queued_calls: deque[Callable[[], None]] = deque()
         self._runs_queued_calls = False
@@ -184,6 +215,30 @@ class Loop:
         """Start *timer* from the beginning."""
         timer.again(_call, self, act)
 
+    def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
+        """Return a timer that calls *act* in the hub once, *seconds* from now.
+
+        ``active`` is true until then; ``close()``, which its owner calls in any case, also stops it.
+        """
+        timer: Any = self.hub.loop.timer(max(0.0, seconds))
+        self.start(timer, act, update=True)  # the loop may not have looked at the clock for a long time
+        return timer
+
+    def repeating_timer(self, seconds: float) -> Any:
+        """Return a timer for :meth:`start_again`; ``stop()`` and ``close()`` end it."""
+        return self.hub.loop.timer(seconds, seconds)
+
+    def io(self, descriptor: int, events: int) -> Any:
+        """Return a watcher of a socket, for :meth:`start`; *events* are READ and WRITE."""
+        return self.hub.loop.io(descriptor, events)
+
+    def thread_pool(self, size: int) -> Any:
+        """Return a pool of native threads, each with a hub, for a monkey-patched process.
+
+        It has ``maxsize``, ``spawn(run)`` and ``kill()``; the last two wait.
+        """
+        return ThreadPool(size, hub=self.hub)
+
     def queue_call(self, act: Callable[[], None]) -> None:
         """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
         self._queued_calls.append(act)
@@ -202,6 +257,14 @@ class Loop:
         while self._queued_calls:
             self._queued_calls.popleft()()
         self._runs_queued_calls = False
+
+    def resume(self, greenlet: Any) -> None:
+        """Have *greenlet* resumed, whatever it waits for; in this thread."""
+        self._run_callback(greenlet.switch)  # nothing of Python's, in which a signal handler could raise
+
+    def begin(self, run: Callable[[], Any]) -> None:
+        """In the hub: run *run* in a new greenlet now; return when it waits or ends.  Cheaper than :meth:`spawn`."""
+        greenlet(run, self.hub).switch()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
@@ -254,7 +317,7 @@ class Loop:
                 self._turns -= 1
                 ready[0].switch()
             else:
-                self._switch_to_hub()
+                self.suspend()
         finally:
             if greenlet in ready:  # as its first, where it was resumed
                 ready.remove(greenlet)
@@ -277,16 +340,16 @@ class Loop:
         def run() -> None:
             while True:
                 act()
-                gevent.sleep(seconds)
+                sleep(seconds)
 
         self.spawn("timer", run)
 
     def kill(self, greenlets: Iterable[Any]) -> None:
         """End *greenlets* of this loop, but for the caller's own and any that is None; returns at once."""
         me = getcurrent()
-        for greenlet in greenlets:
-            if greenlet is not None and greenlet is not me:
-                greenlet.kill(block=False)
+        for each in greenlets:
+            if each is not None and each is not me:
+                each.kill(block=False)
 
     # -- unexpected exceptions
 
@@ -336,9 +399,11 @@ def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
 _loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
 
 
-def has_loop(hub: Hub) -> bool:
-    """Whether another thread may be about to wake *hub*."""
-    return hub in _loops
+def destroy_unused_hub() -> None:
+    """Destroy the hub of the calling thread, unless it has a Loop: another thread may be about to wake it."""
+    hub: Any = get_hub_if_exists()
+    if hub is not None and hub not in _loops:
+        hub.destroy(destroy_loop=True)
 
 
 def loop_here(*, keep_alive: bool = False) -> Loop:
@@ -361,7 +426,20 @@ def after_io(loop: Loop, act: Callable[[], Any]) -> None:
     loop.start(timer, run)
 
 
-def let_io(hub: Any) -> None:
-    """Wait, in a greenlet, until the hub has looked after its sockets and timers."""
+def let_io() -> None:
+    """Wait, in a greenlet, until its hub has looked after its sockets and timers."""
+    hub: Any = get_hub()
     with hub.loop.timer(0.0) as timer:
         hub.wait(timer)
+
+
+def wait_for_io(descriptor: int, events: int) -> None:
+    """Wait, in a greenlet, until a socket can be read or written."""
+    hub: Any = get_hub()
+    with hub.loop.io(descriptor, events) as watcher:
+        hub.wait(watcher)
+
+
+def time_limit(seconds: float, error: Exception) -> AbstractContextManager[Any]:
+    """Return a context manager that raises *error* in the greenlet that is still in its block after *seconds*."""
+    return gevent.Timeout(max(0.0, seconds), error)

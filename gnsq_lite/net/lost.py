@@ -5,13 +5,12 @@ from __future__ import annotations
 import select
 from typing import Any
 
-from gevent import monkey
-
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError
+from gnsq_lite.net.os_threads import native
 
 _HANGUP = getattr(select, "POLLRDHUP", 0)
 #: gevent's own would turn the loop.
-_poll: Any = monkey.get_original("select", "poll") if _HANGUP else None
+_poll: Any = native("select", "poll") if _HANGUP else None
 
 
 class DeliveryStalled(ConnectionLost):

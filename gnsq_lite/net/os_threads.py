@@ -10,17 +10,31 @@ from functools import partial
 from typing import Any
 
 from gevent import get_hub, monkey
+from gevent._hub_local import get_hub_if_exists
+from gevent.monkey import saved  # type: ignore[attr-defined]
 
-_start_native: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
-native_lock: Callable[[], Any] = monkey.get_original("_thread", "allocate_lock")
-native_rlock: Callable[[], Any] = monkey.get_original("_thread", "RLock")
-native_sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
-native_ident: Callable[[], int] = monkey.get_original("_thread", "get_ident")
+#: Returns what a name of a module is where nothing is monkey-patched.
+native: Callable[[str, str], Any] = monkey.get_original
+_start_native: Callable[..., int] = native("_thread", "start_new_thread")
+native_lock: Callable[[], Any] = native("_thread", "allocate_lock")
+native_rlock: Callable[[], Any] = native("_thread", "RLock")
+native_sleep: Callable[[float], None] = native("time", "sleep")
+native_ident: Callable[[], int] = native("_thread", "get_ident")
 
 
 def is_patched() -> bool:
     """Whether sockets and threads of this process are gevent's."""
     return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
+
+
+def has_patched_threads() -> bool:
+    """Whether :mod:`threading` is gevent's."""
+    return bool(monkey.is_module_patched("threading"))
+
+
+def is_plain_thread() -> bool:
+    """Whether the caller is a native thread without a hub, in a process in which nothing is monkey-patched."""
+    return not saved and get_hub_if_exists() is None
 
 
 def native_held_lock() -> Any:
@@ -32,7 +46,7 @@ def native_held_lock() -> Any:
 
 def start_native_thread(name: str, run: Callable[[], None]) -> None:
     """Run *run* in a daemonic thread of the operating system, monkey-patched or not."""
-    if monkey.is_module_patched("threading"):
+    if has_patched_threads():
         _start_native(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
@@ -49,7 +63,7 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
     The thread is parked when Python exits.
     """
-    if not monkey.is_module_patched("threading"):
+    if not has_patched_threads():
         start_native_thread(name, run)
         return
     # The first hub of a process has gevent import its loop, under a lock that is gevent's own by now and wants a hub:

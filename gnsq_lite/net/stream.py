@@ -13,11 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from greenlet import getcurrent
-
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError, TLSError
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import READ, WRITE, Loop, current_greenlet
 from gnsq_lite.net.lost import lost, peer_has_closed
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
@@ -27,8 +25,6 @@ READ_SIZE = 64 * 1024
 #: Seconds after which a read that waits for more takes what is there.
 PATIENCE = 0.01
 
-_READ, _WRITE = 1, 2
-
 #: The loop never blocks.
 _DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
@@ -37,7 +33,7 @@ class Stream:
     """An open connection.  ``read`` waits; ``write`` never does: what nsqd does not take yet is kept, in order."""
 
     def __init__(self, loop: Loop, sock: Any, address: str) -> None:
-        self._loop, self._hub = loop, loop.hub
+        self._loop = loop
         self._sock = sock
         self.address = address
         self.closed: NSQConnectionError | None = None
@@ -55,9 +51,9 @@ class Stream:
         self.hears_out = False
         #: Called in the hub when nsqd has taken all that was kept; it must not wait.
         self.on_drained: Callable[[], None] | None = None
-        self._readable: Any = self._hub.loop.io(sock.fileno(), _READ)
-        self._writable: Any = self._hub.loop.io(sock.fileno(), _WRITE)
-        self._impatience: Any = self._hub.loop.timer(PATIENCE, PATIENCE)
+        self._readable: Any = loop.io(sock.fileno(), READ)
+        self._writable: Any = loop.io(sock.fileno(), WRITE)
+        self._impatience: Any = loop.repeating_timer(PATIENCE)
         self.tls: TLSLayer | None = None
         self._offer: Callable[[], bool] | None = None
         #: What was read in the hub and is for the reader, which takes it before it reads itself.
@@ -87,9 +83,9 @@ class Stream:
     def _wait_readable(self) -> None:
         if self.closed is None and not self._given:
             self.watch()
-            self._waiting = getcurrent()
+            self._waiting = current_greenlet()
             try:
-                self._hub.switch()
+                self._loop.suspend()
             finally:
                 self._waiting = None
         if self.closed is not None:
@@ -306,7 +302,7 @@ class Stream:
         self._release()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._hub.loop.run_callback(waiting.switch)
+            self._loop.resume(waiting)
         self._has_ended = True
 
     def shut_down(self) -> None:

@@ -14,16 +14,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import gevent
-from gevent._hub_local import get_hub_if_exists
-from greenlet import getcurrent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NsqdError, NSQError
 from gnsq_lite.net.io_thread import loop_of_handlers
-from gnsq_lite.net.loop import Loop, loop_here
+from gnsq_lite.net.loop import Killed, Loop, current_greenlet, loop_here
 from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import Hooks
+from gnsq_lite.net.waiting import in_hub
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -107,7 +104,7 @@ def loop_for_hooks() -> Loop | None:
     loop = loop_of_handlers()
     if loop is not None:
         return loop
-    return loop_here() if getcurrent() is get_hub_if_exists() else None
+    return loop_here() if in_hub() else None
 
 
 class UserHooks:
@@ -134,7 +131,7 @@ class UserHooks:
         hook = getattr(self._hooks, name)
         if hook is None:
             return
-        if getcurrent() is self._loop.hub:  # a hook may wait, as stats() does
+        if current_greenlet() is self._loop.hub:  # a hook may wait, as stats() does
             self._loop.spawn("hook", self.call, name, *args)
             return
         if loop_for_hooks() is not None:  # nor is it to meet a patched lock in a native thread
@@ -146,7 +143,7 @@ class UserHooks:
         except (KeyboardInterrupt, SystemExit) as error:
             self._loop.call_soon(partial(self._on_exit, error))
         except BaseException as error:  # gevent.Timeout is no Exception
-            if self._is_closing() and isinstance(error, gevent.GreenletExit):
+            if self._is_closing() and isinstance(error, Killed):
                 raise  # this greenlet was killed, at the Reader's end
             log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)
 

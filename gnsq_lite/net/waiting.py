@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
-from gevent.event import Event
+from gevent.event import Event as GeventEvent
 from gevent.hub import Waiter, get_hub
 from greenlet import getcurrent
 
@@ -19,6 +19,10 @@ from gnsq_lite.net.os_threads import native_held_lock
 
 #: Seconds no wait and no lock outlasts in one go.
 _LONG = 1e6
+
+
+class Event(GeventEvent):
+    """A flag that greenlets of one loop wait for: ``set()``, ``clear()``, ``wait()``."""
 
 
 class Completion:

@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from greenlet import getcurrent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import BadBodyError, BadMessageError
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.publish.deadline_timer import DeadlineTimer
 from gnsq_lite.publish.publication import Publication
 from gnsq_lite.wire import commands
@@ -165,7 +163,7 @@ class Gathered:
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
         """Publish one message and wait; from any thread.  Raises InvalidName, NotSent, the publish's error."""
-        greenlet = getcurrent()
+        greenlet = current_greenlet()
         if not (greenlet.parent is self._hub or greenlet is self._hub.parent):
             return self._publish_alone(topic, body, timeout)
         gathering, size = self._open.get(topic), len(body)

@@ -47,8 +47,7 @@ class DeadlineTimer:
         self.at = at
         self.stop()
         if at < NEVER:
-            self._timer = self._loop.hub.loop.timer(max(0.0, at - self._clock.now()))
-            self._loop.start(self._timer, self.act, update=True)
+            self._timer = self._loop.timer(at - self._clock.now(), self.act)
 
     def act(self) -> None:
         """Act now."""

@@ -7,15 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-import gevent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ConnectionLost, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.link import Again, Link
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.policy.rng import Rng
@@ -232,7 +230,7 @@ class Destination:
         why = "the Writer was closed before the answer came"
         for publication in tuple(self.pending):
             self._owner.outcomes.settle(publication, error=OutcomeUnknown(why))
-        if self.task is not None and self.task is not gevent.getcurrent():
+        if self.task is not None and self.task is not current_greenlet():
             self.task.kill(block=False)
 
     def abandon(self) -> None:

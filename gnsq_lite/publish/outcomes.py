@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gevent.event import Event
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import NotSent, OutcomeUnknown
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.waiting import wait_or_set
+from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.publish.answer_queue import Taken
 from gnsq_lite.publish.backlog import Backlog
 from gnsq_lite.publish.publication import Publication

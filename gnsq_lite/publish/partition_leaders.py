@@ -341,8 +341,7 @@ class PartitionLeaders:
     def _look_again(self, topic: Topic, pause: float) -> None:
         if topic.timer is not None or topic.discovery is None:
             return
-        topic.timer = self._loop.hub.loop.timer(min(max(0.0, pause), _LOOK_AGAIN))
-        self._loop.start(topic.timer, lambda: self._ask(topic), update=True)
+        topic.timer = self._loop.timer(min(pause, _LOOK_AGAIN), lambda: self._ask(topic))
 
     def _ask(self, topic: Topic) -> None:
         topic.timer.close()

@@ -18,9 +18,6 @@ from threading import Condition
 from typing import Any
 from weakref import WeakSet
 
-from gevent._hub_local import get_hub_if_exists
-from gevent.monkey import saved  # type: ignore[attr-defined]
-
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import (
@@ -61,11 +58,6 @@ _LOOK_AGAIN = 0.1
 _SWEEP = 1.0
 #: Seconds between two looks whether all publishes have their outcome.
 _POLL = 0.005
-
-
-def is_plain_thread() -> bool:
-    """Return whether the caller is a plain thread (see above)."""
-    return not saved and get_hub_if_exists() is None
 
 
 @dataclass(slots=True)

@@ -12,15 +12,12 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import gevent
-from greenlet import getcurrent
-
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, ConnectionLost, NotSent, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import PAUSE, Loop
+from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, sleep
 from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.rng import Rng
@@ -128,7 +125,7 @@ class Producer:
             self.keep(self.loop.spawn("begin again", self._begin_again))
 
     def _begin_again(self) -> None:
-        gevent.sleep(PAUSE)
+        sleep(PAUSE)
         self._greenlets.clear()
         self._started = False
         self.start()
@@ -244,7 +241,7 @@ class Producer:
 
     def publish_alone(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
         """Publish one message without coalescing it, and wait; from any thread."""
-        greenlet = getcurrent()
+        greenlet = current_greenlet()
         # A greenlet below the hub, or the thread's first one above it; else it is another thread's.
         here = greenlet.parent is self._hub or greenlet is self._hub.parent
         commands.PUBLISH_HEADS[topic]  # a bad name is refused here
@@ -361,7 +358,7 @@ class Producer:
 
     def _tick(self) -> None:
         while True:
-            gevent.sleep(_CHECK_EVERY)
+            sleep(_CHECK_EVERY)
             for destination in list(self.destinations.values()):
                 destination.check(self.clock.now())
             self.rotation.look_again()

@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
-from greenlet import getcurrent
-
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.forks import look_for_fork
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
@@ -165,7 +163,7 @@ class Publication(Completion):
         look_for_fork()
         if loop.gone and not self._done:
             raise of_the_parent()
-        if timeout is None and loop.is_here() and (greenlet := getcurrent()) is not loop.hub:
+        if timeout is None and loop.is_here() and (greenlet := current_greenlet()) is not loop.hub:
             self.wait_in(greenlet)
         else:
             super().result(timeout)

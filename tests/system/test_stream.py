@@ -134,7 +134,7 @@ def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
         hub = gevent.get_hub()
         monkeypatch.setattr(hub, "resolver", Resolver())
         loop = Loop(hub)
-        return Stream(loop, dialing.dial(loop, "nsqd.example", 4150, timeout), "nsqd.example:4150")
+        return Stream(loop, dialing.dial("nsqd.example", 4150, timeout), "nsqd.example:4150")
 
     return to
 

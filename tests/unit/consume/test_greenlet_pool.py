@@ -126,7 +126,7 @@ def test_inline_handlers_run_again_after_a_signal_handler_has_raised_before_the_
     def strike() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(greenlet_pool, "getcurrent", strike)
+    monkeypatch.setattr(greenlet_pool, "current_greenlet", strike)
     with pytest.raises(KeyboardInterrupt):
         pool.submit(["first"])
     monkeypatch.undo()

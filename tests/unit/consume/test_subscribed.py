@@ -23,15 +23,12 @@ from tests.fakes import FakeClock
 class Timer:
     """One timer of the loop."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.runs = seconds, False
+    def __init__(self, seconds: float, act: Callable[[], None]) -> None:
+        self.seconds, self.act, self.runs = seconds, act, True
 
     @property
     def active(self) -> bool:
         return self.runs
-
-    def start(self, act: Callable[[], None]) -> None:
-        self.act, self.runs = act, True
 
     def stop(self) -> None:
         self.runs = False
@@ -54,9 +51,7 @@ class Bench:
         self.told: list[int] = []
         self.failures: list[int] = []
         self.flow = self
-        self.hub = SimpleNamespace(loop=SimpleNamespace(timer=self.timer))
-        loop: Any = SimpleNamespace(hub=self.hub, call_soon=self.due.append, is_shared=False)
-        loop.start = lambda watcher, act, **options: watcher.start(act, **options)
+        loop: Any = SimpleNamespace(timer=self.timer, call_soon=self.due.append, is_shared=False)
         loop.guard = contextlib.nullcontext()
         target = Target(endpoint=Endpoint("nsqd", 4150), topic="t", channel="ch")
         owner: Any = self
@@ -68,8 +63,8 @@ class Bench:
         self.connection.set_ready(10)
         self.turn()
 
-    def timer(self, seconds: float) -> Timer:
-        self.timers.append(Timer(seconds))
+    def timer(self, seconds: float, act: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(seconds, act))
         return self.timers[-1]
 
     def running(self) -> list[float]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-import gevent
 import pytest
 
 from gnsq_lite.dialect import Endpoint
@@ -42,7 +40,7 @@ class Owner:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     append: Callable[[float], None] = found.append
-    monkeypatch.setattr(link, "gevent", SimpleNamespace(sleep=append, GreenletExit=gevent.GreenletExit))
+    monkeypatch.setattr(link, "sleep", append)
     return found
 
 

@@ -13,14 +13,10 @@ from tests.fakes import FakeClock
 class Timer:
     """Stands in for the loop's timer."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.act: Callable[[], None] | None = None
+    def __init__(self, seconds: float, act: Callable[[], None]) -> None:
+        self.seconds = max(0.0, seconds)
+        self.act: Callable[[], None] | None = act
         self.open = True
-
-    def start(self, act: Callable[[], None], *, update: bool) -> None:
-        assert update  # it counts from now, not from when the loop last looked
-        self.act = act
 
     def stop(self) -> None:
         self.act = None
@@ -36,13 +32,12 @@ class Bench:
         self.timers: list[Timer] = []
         self.acted = 0
         self.error: BaseException | None = None
-        loop: Any = SimpleNamespace(hub=SimpleNamespace(loop=SimpleNamespace(timer=self._timer)))
-        loop.start = lambda watcher, act, **options: watcher.start(act, **options)
+        loop: Any = SimpleNamespace(timer=self._timer)
         self.clock = FakeClock()
         self.deadlines = DeadlineTimer(loop, self.clock, self._act)
 
-    def _timer(self, seconds: float) -> Timer:
-        self.timers.append(Timer(seconds))
+    def _timer(self, seconds: float, act: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(seconds, act))
         return self.timers[-1]
 
     def _act(self) -> float:

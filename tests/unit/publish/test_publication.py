@@ -80,10 +80,10 @@ def test_callbacks_are_called_in_one_turn_of_the_loop_however_long_it_waits_for_
         loop.soon(lambda: [each.settle() for each in made])  # as a read does, or a deadline, in the hub
         after_io(loop, lambda: told.append(None))
         while None not in told:
-            let_io(loop.hub)
+            let_io()
     finally:
         sys.setswitchinterval(interval)
-    let_io(loop.hub)
+    let_io()
     assert [each for each in told if each is not None] == made
     assert told.index(None) in (0, 1000)
 
