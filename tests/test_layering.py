@@ -315,22 +315,3 @@ def test_the_table_has_no_cycle_and_the_wire_and_the_policies_are_blind_to_each_
 )
 def test_a_planted_fault_is_found(name: str, line: str) -> None:
     assert violations(name, f"from __future__ import annotations\n\n{line}\n")
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("wire/frames.py", "from gnsq_lite.errors import FrameError"),
-        ("wire/frames.py", "from gnsq_lite.wire.constants import MAGIC"),
-        ("broker/tcp.py", "from gnsq_lite.wire.constants import MAGIC"),
-        ("broker/tcp.py", "from gnsq_lite.wire import constants"),
-        ("http/lookupd.py", "from gnsq_lite.wire.names import check_topic"),
-        ("net/loop.py", "import gevent.socket"),
-        ("publish/producer.py", "def f(loop, greenlet):\n    return greenlet.parent is loop.hub.parent"),
-        ("cli/__init__.py", "from gnsq_lite import Reader\nfrom gevent_helper import x"),
-        ("cli/app.py", "import click"),
-        ("__main__.py", "from gevent import monkey\nmonkey.patch_all()"),
-    ],
-)
-def test_a_lawful_import_passes(name: str, line: str) -> None:
-    assert violations(name, f"{line}\n") == []

@@ -12,10 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
-from tests import rules
-
 TESTS = Path(__file__).parent
 LEDGER = TESTS / "rules.txt"
 
@@ -72,47 +68,3 @@ def test_the_ledger_lists_ids_of_rules() -> None:
     rules = ledger(LEDGER.read_text(encoding="utf-8"))
     assert all(_ID.fullmatch(rule) for rule in rules)
     assert len(rules) > 80
-
-
-RULES = ["A-1", "A-2"]
-
-
-@pytest.mark.parametrize(
-    ("rules", "marked", "pending"),
-    [
-        (RULES, {"A-1": {"x"}}, frozenset()),
-        (RULES, {"A-1": {"x"}, "A-2": {"x"}}, frozenset({"A-2"})),
-        (RULES, {"A-1": {"x"}, "A-2": {"x"}, "A-3": {"x"}}, frozenset()),
-        (RULES, {"A-1": {"x"}, "A-2": {"x"}}, frozenset({"A-4"})),
-        (["A-1", "A-1"], {"A-1": {"x"}}, frozenset()),
-    ],
-    ids=["no test", "pending with a test", "unknown rule", "unknown pending", "twice"],
-)
-def test_a_planted_fault_is_found(rules: list[str], marked: dict[str, set[str]], pending: frozenset[str]) -> None:
-    assert len(faults(rules, marked, pending)) == 1
-
-
-def test_marks_are_found_in_every_spelling() -> None:
-    text = '@pytest.mark.rule("A-1")\npytestmark = [pytest.mark.rule("A-2"), mark.rule(\'A-3\', "A-4")]\n'
-    assert set(marks([("f", text)])) == {"A-1", "A-2", "A-3", "A-4"}
-    assert faults(RULES, {"A-1": {"f"}}, frozenset({"A-2"})) == []
-
-
-def test_one_step_leads_from_a_rule_to_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rules.main(["RDY-4"]) == 0
-    title, *lines = capsys.readouterr().out.splitlines()
-    assert title.startswith("RDY-4 ")
-    found = {tuple(line.strip().split(" ", 1)) for line in lines}
-    for place, name in found:
-        path, _, line = place.partition(":")
-        assert re.search(rf"\b{name}\b", (TESTS.parent / path).read_text("utf-8").splitlines()[int(line) - 1])
-    names = {name for _, name in found}
-    assert {"TestAllocatorMachine", "test_random_histories_keep_every_promise"} <= names
-    assert {place.partition(":")[0].removeprefix("tests/") for place, _ in found} == marks(_every_test())["RDY-4"]
-    assert rules.main(["RDY", "NO-1"]) == 1
-    told = capsys.readouterr()
-    assert "RDY-8 " in told.out
-    assert told.err == "NO-1: no such rule; they are in tests/rules.txt\n"
-    text = 'pytestmark = mark.rule("A-1")\n\n@mark.rule("A-1", "A-2")\n@mark.slow\ndef test_it():\n'
-    assert list(rules.tests_of("A-2", text)) == [(5, "test_it")]
-    assert list(rules.tests_of("A-1", text)) == [(1, "pytestmark"), (5, "test_it")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import io
 import re
 import sys
@@ -15,9 +14,8 @@ from types import ModuleType
 import click
 import pytest
 
-from gnsq_lite import Message, Publication, Reader, Worker, Writer, errors
+from gnsq_lite import errors
 from gnsq_lite.cli.app import main
-from tests import browse
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -57,45 +55,6 @@ def test_every_public_name_is_in_the_reference(module: str) -> None:
     assert sorted(name for name in names if f".{name}\n" not in pages and f".{name}()\n" not in pages) == []
 
 
-#: Methods and properties of public classes that the library alone calls.
-INNER = {
-    "Reader": {"after_fork"},
-    "Writer": {"after_fork"},
-    "Worker": {"stages"},
-    "Publication": {
-        "ask",
-        "asked",
-        "command",
-        "command_behind",
-        "conclude_again",
-        "expired",
-        "hand_to",
-        "is_ok",
-        "mark_sent",
-        "open_gate",
-        "outcome",
-        "settle",
-        "stand_in",
-    }
-    | {"wait_in", "wake"},
-}
-
-
-@pytest.mark.parametrize("kind", [Reader, Writer, Worker, Message, Publication], ids=lambda kind: kind.__name__)
-def test_every_public_method_is_in_the_reference(kind: type) -> None:
-    pages = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.rst"))
-    shown = re.search(rf"autoclass:: gnsq_lite\.{kind.__name__}(?:\(\))?\n   :members: (.+)", pages)
-    assert shown is not None
-    has = {
-        name
-        for each in kind.__mro__
-        if each.__module__.startswith("gnsq_lite")
-        for name, value in vars(each).items()
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, (property, classmethod)))
-    }
-    assert set(shown[1].split(", ")) == has - INNER.get(kind.__name__, set())
-
-
 def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -126,21 +85,6 @@ def test_the_generated_pages_render_clean() -> None:
         warnings = io.StringIO()
         docutils_core.publish_string(text, writer="html5", settings_overrides={"warning_stream": warnings})
         assert warnings.getvalue() == ""
-
-
-def test_chromium_sees_what_is_wrong_with_a_page(tmp_path: Path) -> None:
-    program = browse.chromium()
-    if program is None:
-        pytest.skip("no Chromium was found; tox -e site needs it")
-    body = '<div style="width:1400px">wide</div><script>console.error("bad thing")</script>'
-    (tmp_path / "bad.html").write_text(f"<!doctype html><title>Bad</title><body>{body}</body>", encoding="utf-8")
-    (tmp_path / "good.html").write_text("<!doctype html><title>Good</title><body>fits</body>", encoding="utf-8")
-    with browse.served(tmp_path) as (address, missing):
-        faults = browse.look(program, tmp_path, address, "phone", "light")
-    assert len(faults) == 2
-    assert "bad thing" in faults[0]
-    assert "bad.html is" in faults[1]
-    assert missing == []
 
 
 def test_every_extra_is_on_the_page_of_installation() -> None:

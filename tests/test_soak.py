@@ -27,8 +27,3 @@ def test_growth_and_losses_are_faults() -> None:
     assert "memory" in grown(rss=80_000)[0]
     assert "blocks" in grown(blocks=40_010)[0]
     assert "lost" in Result([Sample(0.0, 1, 1, 1, 1, 1, 1)], lost=1).faults()[0]
-
-
-def test_the_slope_is_that_of_a_line_through_the_later_samples() -> None:
-    samples = [Sample(60.0 * n, n, 1000 + 7 * n, 1, 1, 1, 1) for n in range(8)]
-    assert Result(samples).slope() == pytest.approx(7.0)
