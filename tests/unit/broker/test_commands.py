@@ -76,16 +76,6 @@ def test_any_bytes_cut_anywhere_give_the_same_commands_and_never_another_excepti
     assert outcome([data[n : n + 1] for n in range(len(data))]) == whole
 
 
-@settings(max_examples=repeats(200))
-@given(st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=3))
-def test_bodies_come_out_as_they_went_in(bodies: list[bytes]) -> None:
-    data = b"".join(b"PUB t\n" + sized(body) for body in bodies) + b"MPUB t\n" + many(*bodies)
-    assert outcome([data], 60, 1000) == [
-        *[Command([b"PUB", b"t"], body) for body in bodies],
-        Command([b"MPUB", b"t"], b"", bodies),
-    ]
-
-
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -107,35 +97,11 @@ def test_a_bad_size_is_refused_with_nsqds_words_before_the_body_comes(data: byte
     assert outcome([data]) == [error]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"PUB t\n" + sized(b"x" * 100),
-        b"PUB t\n" + sized(b"x"),
-        b"IDENTIFY\n" + sized(b"x" * 200),
-        b"MPUB t\n" + many(b"x" * 100, b"y" * 84),
-        b"MPUB t\n" + many(*[b"x"] * 39),
-    ],
-)
-def test_the_largest_and_smallest_bodies_are_taken(data: bytes) -> None:
-    (command,) = outcome([data])
-    assert isinstance(command, Command)
-
-
-def test_a_batch_larger_than_any_body_is_refused_whatever_its_size_says() -> None:
-    data = b"MPUB t\n" + struct.pack(">ii", 4, 3) + sized(b"x" * 100) + sized(b"y" * 89)
-    assert outcome([data]) == [b"E_BAD_BODY MPUB body too big 201 > 200"]
-
-
 @pytest.mark.parametrize(("length", "good"), [(MAX_LINE - 1, True), (MAX_LINE, False)])
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_is_at_most_as_long_as_nsqds_buffer(length: int, good: bool, end: bytes) -> None:
     expected: Outcome = [LineTooLong] if not good else [Command([b"x" * length])] if end else []
     assert outcome([b"x" * length + end]) == expected
-
-
-def test_only_one_carriage_return_is_taken_off() -> None:
-    assert outcome([b"NOP\r\r\n"]) == [Command([b"NOP\r"])]
 
 
 def test_begin_can_refuse_a_command_before_its_size_is_read() -> None:
@@ -166,14 +132,6 @@ def test_a_client_that_stops_within_a_body_is_told_what_is_missing(data: bytes, 
     with pytest.raises(CommandError) as caught:
         reader.at_end()
     assert caught.value.frame_body == error
-
-
-def test_what_follows_the_last_command_can_be_taken_over() -> None:
-    reader = CommandReader(100, 200)
-    reader.feed(b"NOP\nres")
-    reader.feed(b"t")
-    assert reader.next() == Command([b"NOP"])
-    assert (reader.take_rest(), reader.next()) == (b"rest", None)
 
 
 @pytest.mark.parametrize(

@@ -38,25 +38,6 @@ def bodies(frames: list[tuple[int, bytes]]) -> list[bytes]:
 # -- flushing -------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_flushed_at_once_when_rdy_is_used_up() -> None:
-    server = FakeServer()
-    (producer, _), (consumer, _) = server.connect(), server.connect()
-    server.talk(consumer, b"SUB t c\nRDY 1\n")
-    assert server.talk(producer, pub(b"x")) == [OK]
-    assert bodies(server.talk(consumer)) == [b"x"]
-
-
-def test_a_message_waits_for_the_output_buffer_timeout_while_there_is_room() -> None:
-    server = FakeServer()
-    (producer, _), (consumer, link) = server.connect(), server.connect()
-    server.talk(consumer, identify(output_buffer_timeout=100), b"SUB t c\nRDY 2\n")
-    server.talk(producer, pub(b"x"))
-    server.advance(0.099)
-    assert link.frames() == []
-    server.advance(0.001)
-    assert bodies(link.frames()) == [b"x"]
-
-
 def test_the_flush_ticker_runs_from_identify_on_as_nsqds_does() -> None:
     server = FakeServer()
     (producer, _), (consumer, link) = server.connect(), server.connect()
@@ -67,90 +48,7 @@ def test_the_flush_ticker_runs_from_identify_on_as_nsqds_does() -> None:
     assert bodies(link.frames()) == [b"x"]
 
 
-def test_a_full_output_buffer_is_flushed() -> None:
-    server = FakeServer()
-    (producer, _), (consumer, link) = server.connect(), server.connect()
-    server.talk(consumer, identify(output_buffer_size=64), b"SUB t c\nRDY 5\n")
-    server.talk(producer, pub(b"x" * 29))
-    assert link.frames() == []
-    server.talk(producer, pub(b"y"))
-    assert bodies(link.frames()) == [b"x" * 29, b"y"]
-
-
-@pytest.mark.parametrize("fields", [{"output_buffer_size": -1}, {"output_buffer_timeout": -1}])
-def test_buffering_can_be_turned_off_and_the_timer_can(fields: dict[str, int]) -> None:
-    server = FakeServer()
-    (producer, _), (consumer, link) = server.connect(), server.connect()
-    server.talk(consumer, identify(**fields), b"SUB t c\nRDY 5\n")
-    server.talk(producer, pub(b"x"))
-    server.advance(5.0)
-    assert bodies(link.frames()) == ([b"x"] if "output_buffer_size" in fields else [])
-
-
-def test_any_answer_flushes_the_messages_before_it() -> None:
-    server = FakeServer()
-    (producer, _), (consumer, _) = server.connect(), server.connect()
-    server.talk(consumer, b"SUB t c\nRDY 5\n")
-    server.talk(producer, pub(b"x"))
-    frames = server.talk(consumer, b"CLS\n")
-    assert (bodies(frames), frames[-1]) == ([b"x"], (0, b"CLOSE_WAIT"))
-
-
 # -- heartbeats -----------------------------------------------------------------------------------------------------
-
-
-def test_heartbeats_come_at_the_agreed_interval() -> None:
-    server = FakeServer()
-    session, link = server.connect()
-    server.talk(session, identify(heartbeat_interval=2000))
-    server.advance(1.999)
-    assert link.frames() == []
-    server.advance(0.001)
-    assert link.frames() == [HEARTBEAT]
-
-
-def test_a_client_that_says_nothing_for_two_intervals_is_closed() -> None:
-    server = FakeServer()
-    session, link = server.connect()
-    server.talk(session, identify(heartbeat_interval=2000))
-    server.advance(3.9)
-    assert not link.closed
-    server.advance(0.1)
-    assert link.closed
-
-
-def test_any_command_is_a_sign_of_life_and_half_a_command_is_none() -> None:
-    server = FakeServer()
-    (alive, alive_link), (half, half_link) = server.connect(), server.connect()
-    for session in (alive, half):
-        server.talk(session, identify(heartbeat_interval=2000))
-    server.advance(3.0)
-    server.talk(alive, b"NOP\n")
-    server.talk(half, b"NO")
-    server.advance(1.0)
-    assert (alive_link.closed, half_link.closed) == (False, True)
-    server.advance(2.9)
-    assert not alive_link.closed
-    server.advance(0.1)
-    assert alive_link.closed
-
-
-def test_without_identify_heartbeats_come_at_half_the_client_timeout() -> None:
-    server = FakeServer(client_timeout=10.0)
-    _, link = server.connect()
-    server.advance(5.0)
-    assert link.frames() == [HEARTBEAT]
-    server.advance(5.0)
-    assert link.closed
-
-
-def test_heartbeats_can_be_turned_off_but_then_nothing_can_be_subscribed() -> None:
-    server = FakeServer()
-    session, link = server.connect()
-    server.talk(session, identify(heartbeat_interval=-1))
-    server.advance(1000.0)
-    assert (link.frames(), link.closed) == ([], False)
-    assert server.talk(session, b"SUB t c\n") == [(1, b"E_INVALID cannot SUB with heartbeats disabled")]
 
 
 # -- back-pressure --------------------------------------------------------------------------------------------------
@@ -197,72 +95,7 @@ def test_one_turn_hands_a_client_about_a_mebibyte_and_the_next_goes_on() -> None
 # -- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_a_fatal_error_is_sent_and_then_the_connection_closes_and_no_later_command_counts() -> None:
-    server = FakeServer()
-    session, link = server.connect()
-    frames = server.talk(session, b"FOO\n", pub(b"x"))
-    assert frames == [(1, b"E_INVALID invalid command FOO")]
-    assert (link.closed, server.topics.by_name) == (True, {})
-
-
-def test_a_client_that_goes_within_a_command_is_told_so() -> None:
-    server = FakeServer()
-    session, link = server.connect()
-    session.receive(b"PUB t\n\0\0\0\5ab")
-    session.receive_end()
-    assert link.frames() == [(1, b"E_BAD_MESSAGE PUB failed to read message body")]
-    assert link.closed
-
-
-def test_a_lost_connection_leaves_its_channel() -> None:
-    server = FakeServer()
-    session, _ = server.connect()
-    server.talk(session, b"SUB t c\n")
-    session.lost()
-    session.lost()
-    assert server.topics.get("t").channels["c"].clients == {}
-
-
 # -- upgrades -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("kind", "level"), [("snappy", 6), ("deflate", 3)])
-def test_compression_starts_after_the_answer_and_is_confirmed_in_it(kind: str, level: int) -> None:
-    server = FakeServer()
-    session, link = server.connect()
-    frames = server.talk(session, identify(**{kind: True}, deflate_level=3), b"rest")
-    assert json.loads(frames[0][1])[kind] is True
-    assert frames[1:] == [OK]
-    assert link.upgrades == [(kind, level, b"rest")]
-
-
-@pytest.mark.rule("SEC-3")
-def test_tls_is_confirmed_before_compression_starts() -> None:
-    server = FakeServer(tls=True)
-    session, link = server.connect()
-    frames = server.talk(session, identify(tls_v1=True, snappy=True))
-    assert json.loads(frames[0][1])["tls_v1"] is True
-    assert frames[1:] == [OK, OK]
-    assert link.upgrades == ["tls", ("snappy", 6, b"")]
-
-
-@pytest.mark.parametrize("command", [b"NOP\n", b"SUB t c\n", b"PUB t\n", b"FOO\n", b"AUTH\n"])
-def test_where_tls_is_required_nothing_but_identify_is_taken_without(command: bytes, tmp_path: Any) -> None:
-    pem = tmp_path / "x.pem"
-    pem.write_text("")
-    server = FakeServer(tls=True, tls_required=True, tls_cert=str(pem), tls_key=str(pem))
-    session, _ = server.connect()
-    verb = command.split()[0]
-    assert server.talk(session, command) == [(1, b"E_INVALID cannot " + verb + b" in current state (TLS required)")]
-
-
-def test_a_feature_that_is_off_is_not_granted() -> None:
-    server = FakeServer(snappy=False, deflate=False)
-    session, link = server.connect()
-    ((_, reply),) = server.talk(session, identify(snappy=True, deflate=True, tls_v1=True))
-    answer = json.loads(reply)
-    assert (answer["snappy"], answer["deflate"], answer["tls_v1"]) == (False, False, False)
-    assert link.upgrades == []
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------
@@ -309,36 +142,6 @@ def test_a_dribble_sends_everything_in_order(piece: int) -> None:
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("field", "low", "high"),
-    [
-        ("heartbeat_interval", 1000, 60000),
-        ("output_buffer_size", 64, 65536),
-        ("output_buffer_timeout", 25, 30000),
-        ("msg_timeout", 1000, 900_000),
-        ("sample_rate", 0, 99),
-    ],
-)
-def test_what_identify_asks_for_is_taken_within_nsqds_bounds_only(field: str, low: int, high: int) -> None:
-    for value, good in ((low - 1, False), (low, True), (high, True), (high + 1, False)):
-        server = FakeServer()
-        session, link = server.connect()
-        ((kind, data),) = server.talk(session, identify(**{field: value}))
-        assert (kind == 0, link.closed) == (good, not good)
-        if not good:
-            words = field.replace("_", " ")
-            assert data == f"E_BAD_BODY IDENTIFY {words} ({value}) is invalid".encode()
-
-
-@pytest.mark.parametrize(("count", "good"), [(0, True), (7, True), (8, False)])
-def test_rdy_is_taken_up_to_max_rdy_count(count: int, good: bool) -> None:
-    server = FakeServer(max_rdy_count=7)
-    session, link = server.connect()
-    frames = server.talk(session, b"SUB t c\nRDY %d\n" % count)
-    assert frames[1:] == ([] if good else [(1, b"E_INVALID RDY count %d out of range 0-7" % count)])
-    assert link.closed is not good
 
 
 @pytest.mark.parametrize(("delay_ms", "good"), [(0, True), (5000, True), (5001, False)])
