@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import getpid
@@ -335,7 +334,7 @@ class Writer:
     # -- inside
 
     def _make_pool(self) -> Pool:
-        pool = Pool(self._settings, random.Random())
+        pool = Pool(self._settings)
         settings = self._settings
         #: Whether nothing can be published without the loop, which finds nodes or leaders, or coalesces.
         self._needs_loop = bool(settings.coalesce or settings.lookupds or settings.dialect.needs_route(""))

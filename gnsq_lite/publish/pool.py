@@ -4,17 +4,17 @@ A plain thread is a native thread without a gevent hub in a process that is not 
 its lock, and connects, sends, reads and closes outside it.  Whatever is raised between checkout and return closes that
 one connection.  A connection is open as long as its node refers to it, weakly, and only a thread or the idle queue
 holds it: so one that an exception leaves behind is no longer counted.
+
+The pool never waits and never tries twice.  A publish that finds no node to connect to, that no connection is free for,
+or that is to be sent again goes to the loop, which waits and retries.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from copy import copy
 from dataclasses import dataclass
-from threading import Condition
 from typing import Any
 from weakref import WeakSet
 
@@ -22,13 +22,11 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import (
     ClosedError,
-    NotSent,
     NsqdError,
     NSQError,
     OutcomeUnknown,
     PublishTimeout,
     UnexpectedFrame,
-    WrongDialectError,
 )
 from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.at_exit import PATIENCE
@@ -36,22 +34,18 @@ from gnsq_lite.net.blocking_connection import BlockingConnection
 from gnsq_lite.net.blocking_stream import DeadlinePassed
 from gnsq_lite.net.forks import look_for_fork, on_fork
 from gnsq_lite.net.os_threads import native_lock, start_native_thread
-from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.net.waiting import Parking
 from gnsq_lite.options import Address
-from gnsq_lite.policy.reconnect import Reconnect
-from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.publication import not_reached
-from gnsq_lite.publish.settings import ProducerSettings, hopeless
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire.constants import OK
-
-log = logging.getLogger("gnsq_lite.writer")
 
 #: Seconds after which the return of another connection closes an idle one.
 IDLE = 60.0
-#: Seconds without an answer after which a node is silent; a publish that another node can take gives as much to a node
-#: that it tries again.
+#: Seconds without an answer after which a node is silent; where other nodes are, a connection has as much to open.
 SILENT_AFTER = 1.0
+#: Seconds for which a node is not used after a failure; the loop tries it meanwhile, and more often.
+REST = 5.0
 #: Seconds between two looks whether a node is silent.
 _LOOK_AGAIN = 0.1
 #: Seconds between two looks for connections that are idle for too long.
@@ -70,16 +64,15 @@ class Left:
 
 
 class Node:
-    """An nsqd: its idle connections, the one used last at the right, and why it is not used, if so."""
+    """An nsqd: its connections, the idle one used last at the right, and until when it is not used."""
 
-    def __init__(self, endpoint: Endpoint, retry: Reconnect) -> None:
-        self.endpoint, self.retry = endpoint, retry
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         #: Idle, in use, or being opened.
         self.connections: WeakSet[BlockingConnection] = WeakSet()
         self.idle: deque[BlockingConnection] = deque()
-        #: Why it is not used before a connection to it is tried at ``retry_at``; None: it is used.
-        self.error: NSQError | None = None
-        self.failed_at = self.retry_at = 0.0
+        #: It has failed, and is not used before; 0.0: it has not failed.
+        self.rests_until = 0.0
         #: Whether its oldest publish is unanswered for too long, which is looked at again at ``look_at``.
         self.is_silent, self.look_at = False, 0.0
         #: When connections are closed next that are idle for too long.
@@ -92,17 +85,11 @@ class Node:
 
     def is_usable(self, now: float) -> bool:
         """Return whether a publish may go there although another node may take it."""
-        if self.error is not None:
-            return self.may_be_tried(now)
         if now >= self.look_at:
             self.look_at = now + _LOOK_AGAIN
             oldest = min((each.busy_since for each in self.busy()), default=now)
             self.is_silent = now - oldest > SILENT_AFTER
-        return not self.is_silent
-
-    def may_be_tried(self, now: float) -> bool:
-        """Return whether it has failed, its pause is over, and no other thread is trying it."""
-        return self.error is not None and now >= self.retry_at and all(each.opened_at for each in self.connections)
+        return now >= self.rests_until and not self.is_silent
 
 
 class Pool:
@@ -115,30 +102,23 @@ class Pool:
     def __init__(
         self,
         settings: ProducerSettings,
-        rng: Rng,
         clock: Clock = SYSTEM_CLOCK,
         connect: Callable[[Endpoint], BlockingConnection] | None = None,
     ) -> None:
-        self._settings, self._rng, self._clock, self._now = settings, rng, clock, clock.now
+        self._settings, self._clock, self._now = settings, clock, clock.now
         check = settings.dialect.check_server
         self._connect = connect or (lambda endpoint: BlockingConnection(endpoint, settings.connection, clock, check))
         #: Connections to one node at the most.
         self.max_connections = settings.max_connections
         self._lock = native_lock()
-        #: Notified when a node may be usable again, and at the end.  It is entered by its lock: its own __enter__ is
-        #: Python, and an exception of a signal handler there would leave the lock held.
-        self._changed = Condition(self._lock)
-        self._loss_log = LossLog(log, clock)
         self._nodes: dict[Address, Node] = {}
         #: The nodes that take turns; others are used for their partitions alone.
         self._in_turn: list[Node] = []
-        self._turn = self._waiting = 0
+        self._turn = 0
         _pools.add(self)
-        #: Whether any connection was opened: the settings are right.
-        self._is_proven = False
         #: Whether anything was published here.
         self.is_used = False
-        #: New publishes are refused; those that wait for a node end.
+        #: New publishes are refused.
         self.closing = self._closed = False
         self._published = self.failed = self.unknown = self.reconnects = 0
 
@@ -151,14 +131,12 @@ class Pool:
                 node = self._node(endpoint)
                 if node not in self._in_turn:
                     self._in_turn = [*self._in_turn, node]
-            self._changed.notify_all()
 
     def remove(self, endpoints: Iterable[Endpoint]) -> None:
         """Use these no more."""
         with self._lock:
             nodes = [node for each in endpoints if (node := self._nodes.pop(each.address, None)) is not None]
             self._in_turn = [each for each in self._in_turn if each not in nodes]
-            self._changed.notify_all()
         for node in nodes:
             node.is_removed = True
             self._close(node, self._take_idle(node))
@@ -166,8 +144,7 @@ class Pool:
     def _node(self, endpoint: Endpoint) -> Node:
         node = self._nodes.get(endpoint.address)
         if node is None:
-            endpoint = Endpoint(endpoint.host, endpoint.port)
-            node = self._nodes[endpoint.address] = Node(endpoint, Reconnect(self._settings.reconnect, self._rng))
+            node = self._nodes[endpoint.address] = Node(Endpoint(endpoint.host, endpoint.port))
         return node
 
     def avoids(self, endpoint: Endpoint) -> bool:
@@ -213,47 +190,49 @@ class Pool:
         now = self._now()
         seconds = timeout if deadline is None else deadline - now
         deadline = now + seconds
-        left = Left(self._settings.retries)
-        while True:
-            try:
-                found = self._check_out(leader, now, deadline)
-            except DeadlinePassed:
-                overdue = self._overdue(topic, timeout, left)
-                raise self._count_failure(overdue, count) from overdue.__cause__
-            except NSQError as error:
-                raise self._count_failure(error, count) from error.__cause__
-            if found is None:
-                return left
-            node, connection = found
-            try:
-                body = connection.exchange(command, seconds, deadline)
-                receipt = None if body == OK else self._receipt(request, body)
-            except NsqdError as error:
-                if not error.closes_connection:
-                    self._check_in(node, connection)
-                else:
-                    began = connection.busy_since
-                    self._discard(node, connection)
-                    if self._has_other(node, self._now()):  # its disk may be full
-                        self._fail(node, error, began)
-                if leader is not None and self._settings.dialect.should_reroute(error):
-                    return left
-                raise self._count_failure(error, count) from None
-            except (NSQError, DeadlinePassed) as error:
-                outcome = self._lost(node, connection, error, left, topic, timeout)
-                if outcome is not None:
-                    raise self._count_failure(outcome, count) from error
-                if leader is not None:
-                    return left
-                now = self._now()
-                seconds = deadline - now
-            except BaseException:
+        retries = self._settings.retries
+        try:
+            found = self._check_out(leader, now, deadline)
+        except NSQError as error:  # the deadline has passed
+            raise self._count_failure(not_reached(topic, timeout, [error]), count) from error
+        if found is None:
+            return Left(retries)
+        node, connection = found
+        try:
+            body = connection.exchange(command, seconds, deadline)
+            receipt = None if body == OK else self._receipt(request, body)
+        except NsqdError as error:
+            if error.closes_connection:
                 self._discard(node, connection)
-                self._count_failure(OutcomeUnknown(""), count)
-                raise
+                self._let_rest(node)  # its disk may be full
             else:
-                self._check_in(node, connection, count)
-                return receipt
+                self._check_in(node, connection)
+            if leader is not None and self._settings.dialect.should_reroute(error):
+                return Left(retries)
+            raise self._count_failure(error, count) from None
+        except DeadlinePassed as error:
+            if self._now() - connection.busy_since > SILENT_AFTER:
+                self._let_rest(node)
+            self._discard(node, connection)
+            why = f"no answer to the publish to {topic} within {timeout:g} s"
+            unsent = not_reached(topic, timeout, [f"{node.endpoint}: takes no bytes"])
+            raise self._count_failure(PublishTimeout(why) if connection.is_sent else unsent, count) from error
+        except NSQError as error:
+            self._discard(node, connection)
+            self._close_ended(node)
+            if not connection.is_sent:
+                return Left(retries)
+            if retries > 0:
+                return Left(retries - 1, in_doubt=True)
+            why = "the Writer was closed" if self._closed else f"the connection was lost: {error}"
+            unknown = OutcomeUnknown(f"no answer came, so the outcome is unknown: {why}")
+            raise self._count_failure(unknown, count) from error
+        except BaseException:
+            self._discard(node, connection)
+            self._count_failure(OutcomeUnknown(""), count)
+            raise
+        self._check_in(node, connection, count)
+        return receipt
 
     def _receipt(self, request: PublishRequest | None, body: bytes) -> Any:
         if request is None:
@@ -265,39 +244,26 @@ class Pool:
     def _check_out(
         self, leader: Endpoint | None, now: float, deadline: float
     ) -> tuple[Node, BlockingConnection] | None:
-        """Return a connection that is open and quiet, and its node; None: the loop has to publish.
+        """Return a node and a connection that is open and quiet; None: the loop has to publish.
 
-        Waits for a node that can be used.  Raises DeadlinePassed at the deadline, and at once what waiting cannot mend.
+        Raises NSQError if a connection could not be opened by the deadline.
         """
-        while now < deadline:
-            node = self._next_node(now) if leader is None else self._leading(leader, now)
-            if node is None:
-                if leader is not None or not self._in_turn:
-                    return None
-                self._wait(deadline)
-            else:
-                try:
-                    connection = node.idle.pop()
-                except IndexError:
-                    with self._lock:
-                        if len(node.connections) >= self.max_connections:
-                            return None
-                        opens = node.error is None or node.may_be_tried(now)  # not while another thread tries it
-                        if opens:
-                            connection = self._connect(node.endpoint)
-                            connection.busy_since = connection.used_at = now
-                            node.connections.add(connection)
-                    if opens and self._open(node, connection, now, deadline):
-                        return node, connection
-                else:
-                    connection.busy_since = connection.used_at = now
-                    if connection.is_quiet():
-                        return node, connection
-                    self.reconnects += 1
-                    self._discard(node, connection)
-                    self._close_ended(node)
-            now = self._now()
-        raise DeadlinePassed
+        node = self._next_node(now) if leader is None else self._leading(leader, now)
+        if node is None:
+            return None
+        while node.idle:
+            try:
+                connection = node.idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            connection.busy_since = connection.used_at = now
+            if connection.is_quiet():
+                return node, connection
+            self.reconnects += 1
+            self._discard(node, connection)
+            self._close_ended(node)
+        opened = self._open(node, now, deadline)
+        return None if opened is None else (node, opened)
 
     def _next_node(self, now: float) -> Node | None:
         """Return the node whose turn it is; None: none can be used now."""
@@ -305,63 +271,50 @@ class Pool:
         self._turn = turn = self._turn + 1
         if nodes:
             node = nodes[turn % len(nodes)]
-            if node.error is None and (len(nodes) == 1 or (now < node.look_at and not node.is_silent)):
+            if now >= node.rests_until and (len(nodes) == 1 or (now < node.look_at and not node.is_silent)):
                 return node  # without the lock, as most publishes
         with self._lock:
-            return self._choose(now)
-
-    def _choose(self, now: float) -> Node | None:
-        """Return a node that can be used; a silent one only where no other can be reached."""
-        nodes = self._in_turn
-        usable = [each for each in nodes if each.is_usable(now)] or [each for each in nodes if each.error is None]
-        return usable[self._turn % len(usable)] if usable else None
+            usable = [each for each in nodes if each.is_usable(now)]
+        usable = usable or [each for each in nodes if now >= each.rests_until]  # silent ones, if need be
+        return usable[turn % len(usable)] if usable else None
 
     def _leading(self, leader: Endpoint, now: float) -> Node | None:
         with self._lock:
             node = self._node(leader)
-            return node if node.error is None or node.may_be_tried(now) else None
+        return node if now >= node.rests_until else None
 
-    def _wait(self, deadline: float) -> None:
-        """Wait until a node may be usable, at most until *deadline*.  Raises what waiting cannot mend."""
+    def _open(self, node: Node, now: float, deadline: float) -> BlockingConnection | None:
+        """Return a new connection; None, and the node rests, where it cannot be opened.
+
+        Raises NSQError instead once the deadline has passed.
+        """
         with self._lock:
-            now, nodes = self._now(), self._in_turn
-            if self._choose(now) is not None:
-                return
-            error = None if self._is_proven else hopeless([node.error for node in nodes])
-            if error is not None:
-                raise copy(error)
-            if self._closed:
-                raise NotSent("the Writer was closed before an nsqd could be reached")
-            self._waiting += 1
-            try:
-                self._changed.wait(min([deadline, *(each.retry_at for each in nodes if each.retry_at > now)]) - now)
-            finally:
-                self._waiting -= 1
-
-    def _open(self, node: Node, connection: BlockingConnection, now: float, deadline: float) -> bool:
-        """Connect; return False, and leave the node alone for a while, where that fails."""
+            if now < node.rests_until or len(node.connections) >= self.max_connections:
+                return None
+            if node.rests_until:  # it has failed: one thread tries it
+                node.rests_until = now + REST
+                self.reconnects += 1
+            connection = self._connect(node.endpoint)
+            connection.busy_since = connection.used_at = now
+            node.connections.add(connection)
         self.is_used = True
         limit = deadline - now
-        self.reconnects += node.error is not None
-        if self._has_other(node, now):
-            limit = min(limit / 2, SILENT_AFTER)
+        if len(self._in_turn) > 1:
+            limit = min(limit, SILENT_AFTER)
         try:
             address = self._address_of(node.endpoint)
             connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))
-        except NSQError as error:
+        except NSQError:
+            self._let_rest(node)
             self._discard(node, connection)
-            had_no_time = limit < SILENT_AFTER and self._now() >= now + limit
-            self._fail(node, node.error if had_no_time and node.error is not None else error, now)
-            return False
+            if self._now() < deadline:
+                return None
+            raise
         except BaseException:
             self._discard(node, connection)
             raise
-        with self._lock:
-            self._is_proven = True
-            if node.error is not None:
-                node.error = None
-                self._changed.notify_all()
-        return True
+        node.rests_until = 0.0
+        return connection
 
     def _address_of(self, endpoint: Endpoint) -> Address:
         if self._settings.address_map is None:
@@ -371,10 +324,9 @@ class Pool:
         except Exception as error:  # of the user's function
             raise NSQError(f"{endpoint}: address_map: {type(error).__name__}: {error}") from error
 
-    def _has_other(self, node: Node, now: float) -> bool:
-        """Return whether another node can be used instead of this one, which takes turns."""
-        with self._lock:
-            return node in self._in_turn and any(each is not node and each.is_usable(now) for each in self._in_turn)
+    def _let_rest(self, node: Node) -> None:
+        node.rests_until = self._now() + REST
+        self._close(node, self._take_idle(node))
 
     # -- return
 
@@ -383,11 +335,10 @@ class Pool:
         connection.published += count
         connection.busy_since = 0.0
         node.idle.append(connection)
-        if self._closed or node.is_removed or node.error is not None:
+        if self._closed or node.is_removed or node.rests_until:
             self._close(node, self._take_idle(node))
         elif connection.used_at >= node.sweep_at:
             node.sweep_at = connection.used_at + _SWEEP
-            node.retry.restart()
             taken = self._take_idle(node)
             self._put_back(node, taken, [each.used_at >= connection.used_at - IDLE for each in taken])
 
@@ -427,42 +378,6 @@ class Pool:
             if connection in node.connections:
                 node.connections.discard(connection)
                 self._published += connection.published
-            self._changed.notify_all()  # another thread may try the node now
-
-    def _lost(
-        self, node: Node, connection: BlockingConnection, error: Exception, left: Left, topic: str, timeout: float
-    ) -> NSQError | None:
-        """Close a connection that was lost; return the outcome of its publish, None: it is to be sent again."""
-        began, now = connection.busy_since, self._now()
-        self._discard(node, connection)
-        if isinstance(error, DeadlinePassed):
-            if now - began > SILENT_AFTER:
-                self._fail(node, PublishTimeout(f"{node.endpoint}: no answer to a publish within {timeout:g} s"), began)
-            if not connection.is_sent:
-                return None
-            return PublishTimeout(f"no answer to the publish to {topic} within {timeout:g} s")
-        self._close_ended(node)
-        if isinstance(error, NSQError) and not node.connections:
-            self._fail(node, error, began)  # nsqd is gone, and may be back soon
-        if not connection.is_sent:
-            return None
-        if left.retries > 0:
-            left.retries, left.in_doubt = left.retries - 1, True
-            return None
-        why = "the Writer was closed" if self._closed else f"the connection was lost: {error}"
-        return OutcomeUnknown(f"no answer came, so the outcome is unknown: {why}")
-
-    def _fail(self, node: Node, error: NSQError, began: float) -> None:
-        """Leave a node alone for a while: an attempt or an exchange that *began* then has failed."""
-        with self._lock:
-            if began < node.failed_at:
-                return  # another thread's has failed meanwhile
-            is_news = node.error is None
-            node.error, node.failed_at = error, self._now()
-            node.retry_at = node.failed_at + node.retry.failed(longest=isinstance(error, WrongDialectError))
-            self._changed.notify_all()
-        self._close(node, self._take_idle(node))
-        self._loss_log.add(error, is_news=is_news, extra={"nsqd": str(node.endpoint)})
 
     def _count_failure(self, error: NSQError, count: int) -> NSQError:
         with self._lock:
@@ -471,13 +386,6 @@ class Pool:
             else:
                 self.failed += count
         return error
-
-    def _overdue(self, topic: str, timeout: float, left: Left) -> NSQError:
-        """Return the error for a deadline that passed before the publish could be sent, or sent again."""
-        if left.in_doubt:
-            return PublishTimeout(f"no answer to the publish to {topic} within {timeout:g} s")
-        reasons = [node.error or f"{node.endpoint}: no connection yet" for node in self._in_turn]
-        return not_reached(topic, timeout, reasons)
 
     # -- the whole
 
@@ -496,7 +404,7 @@ class Pool:
     def pending(self) -> int:
         """Return how many publishes have no outcome."""
         with self._lock:
-            return self._waiting + sum(len(node.busy()) for node in self._nodes.values())
+            return sum(len(node.busy()) for node in self._nodes.values())
 
     def drain(self, seconds: float) -> bool:
         """Wait until all publishes have their outcome, at most *seconds*; return whether they have."""
@@ -521,7 +429,6 @@ class Pool:
         with self._lock:
             self._closed = True
             nodes = list(self._nodes.values())
-            self._changed.notify_all()
         for node in nodes:
             self._close(node, self._take_idle(node))
         with self._lock:

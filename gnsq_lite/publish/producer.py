@@ -47,7 +47,7 @@ class Producer:
     ) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
         #: The blocking connections of plain threads; the Producer adds and removes their nodes.
-        self.pool = pool or Pool(settings, random.Random(), clock)
+        self.pool = pool or Pool(settings, clock)
         self.rng: Rng = random.Random()
         self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
         #: Nothing more is taken; what was taken may still have its outcome to come.
