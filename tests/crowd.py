@@ -18,7 +18,7 @@ Kind = Literal["poll", "drip", "silent"]
 #: Seconds from an answer to a client's next question, and from one dripped byte to the next.
 _PAUSE = 1.0
 _DRIP = 0.5
-_HEAD = b"GET /api/status?history HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+_HEAD = b"GET /api/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
 _WHOLE = b"GET /api/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 

@@ -1,4 +1,4 @@
-"""What processes tell the live page, made up."""
+"""Made-up documents of worker processes for tests of the live page."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 from typing import Any
 
 from gnsq_lite.stats import COMBINED
-from gnsq_lite.supervise.merged import MORE_SUMS, empty, merge
+from gnsq_lite.supervise.merged import empty, merge
 
 
 def handler(topic: str, **values: Any) -> dict[str, Any]:
     named = {"topic": topic, "channel": "ch", "name": "app.handle", "state": "connected"}
-    zeros = dict.fromkeys((*MORE_SUMS, *COMBINED), 0)
+    zeros = dict.fromkeys(COMBINED, 0)
     return {**zeros, **named, "paused": False, "errors": [], **values}
 
 
 def process(number: int, **values: Any) -> dict[str, Any]:
     told = {"number": number, "pid": 100 + number, "state": "running", "why": "", "memory": 50 << 20, "runs_for": 5.0}
-    return {**told, "restarts": 0, "rate": 1.5, "in_flight": 0, **values}
+    return {**told, "restarts": 0, "finished": 0, "in_flight": 0, **values}
 
 
 def nsqd(address: str, topic: str, depth: int | None = 0) -> dict[str, Any]:

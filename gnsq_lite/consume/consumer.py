@@ -374,12 +374,6 @@ class Consumer:
             self._concurrency = default_concurrency(self.settings.pool, count)
             self.limits.set_concurrency(self._concurrency)
 
-    def set_concurrency(self, count: int) -> None:
-        """Change how many handlers may run at once; 0: none begins."""
-        if count != self._concurrency:
-            self._concurrency = count
-            self.limits.set_concurrency(count)
-
     def queued(self) -> int:
         """Messages that wait for a handler."""
         return self.pool.queued() + (self.batches.waiting() if self.batches is not None else 0)

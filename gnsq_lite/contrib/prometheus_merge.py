@@ -1,31 +1,55 @@
-"""The metrics of several processes on one page, with a label ``process``; needs the extra ``prometheus``.
+"""The metrics page of a worker command: of one process, and of several with a label ``process``.
 
 Nothing is added up here: sums, and rates over restarts, are Prometheus' own work and right only with the label.
+Without the extra ``prometheus`` the page raises MissingExtra, and the other status pages work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import MissingExtra
 
-try:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-    from prometheus_client.parser import text_string_to_metric_families
-except ModuleNotFoundError as missing:
-    raise MissingExtra("/metrics", "prometheus", "prometheus-client") from missing
+if TYPE_CHECKING:
+    from gnsq_lite.worker import Worker
+
+
+def worker_page(worker: Worker) -> Callable[[], tuple[str, bytes]]:
+    """Show *worker* in the default registry, time its handlers, and return the function that makes its page."""
+    try:
+        from gnsq_lite.contrib import prometheus
+    except MissingExtra as missing:
+        return _raising(missing)
+    prometheus.show(worker)
+    if not any(isinstance(each, prometheus.HandlerSeconds) for each in worker.middleware):
+        worker.middleware.insert(0, prometheus.HandlerSeconds())
+    return prometheus.page
+
+
+def merge(pages: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """Return content type and body of the merged page; *pages* are by process number.  Raises MissingExtra."""
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("/metrics", "prometheus", "prometheus-client") from missing
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(pages))
+    return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 class _Merged:
     def __init__(self, pages: Mapping[str, bytes]) -> None:
         self._pages = pages
 
-    def describe(self) -> Iterable[Metric]:
+    def describe(self) -> Iterable[Any]:
         return ()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import Metric
+        from prometheus_client.parser import text_string_to_metric_families
+
         families: dict[str, Metric] = {}
         for process, body in sorted(self._pages.items()):
             for family in text_string_to_metric_families(body.decode("utf-8")):
@@ -37,8 +61,8 @@ class _Merged:
         yield from families.values()
 
 
-def merge(pages: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Return content type and body of the merged page; *pages* are by process number."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Merged(pages))
-    return CONTENT_TYPE_LATEST, generate_latest(registry)
+def _raising(missing: MissingExtra) -> Callable[[], tuple[str, bytes]]:
+    def page() -> tuple[str, bytes]:
+        raise missing
+
+    return page

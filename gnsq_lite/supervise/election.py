@@ -6,45 +6,29 @@ import fcntl
 import json
 import os
 from contextlib import suppress
-from typing import Any, Protocol
-
-
-class Election(Protocol):
-    """Decides which process does what only one may do, and remembers what was done."""
-
-    def wins(self) -> bool:
-        """Whether this process is elected; called again and again."""
-
-    def done(self) -> dict[str, float]:
-        """What the elected process did last, by name."""
-
-    def note(self, name: str, when: float) -> None:
-        """Remember when *name* was done last; one thread at a time."""
-
-    def leave(self) -> None:
-        """Resign, so that another process can be elected."""
+from typing import Any
 
 
 class Alone:
-    """For a process without a supervisor."""
+    """Elects this process, which has no supervisor."""
 
     def __init__(self) -> None:
         self._done: dict[str, float] = {}
 
     def wins(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def done(self) -> dict[str, float]:
-        """What it has noted."""
+        """Return when this process did each thing last, by name."""
         return self._done
 
     def note(self, name: str, when: float) -> None:
-        """Keep it."""
+        """Remember when *name* was done last."""
         self._done[name] = when
 
     def leave(self) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other process."""
 
 
 class ByLock:
@@ -94,3 +78,6 @@ class ByLock:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+
+Election = Alone | ByLock

@@ -11,8 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from gnsq_lite.errors import OptionError
-
 log = logging.getLogger("gnsq_lite.supervise")
 
 _PREFIX = "gnsq-"
@@ -66,42 +64,3 @@ def _entries(parent: str) -> list[os.DirEntry[str]]:
 def _is_mine(path: str) -> bool:
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-
-
-@contextmanager
-def pidfile(path: str | None) -> Iterator[None]:
-    """Keep this process's id in the file *path*; with None, do nothing.
-
-    The file is locked meanwhile, so one that a killed process has left is recognised even if its id is in use again.
-
-    Raises OptionError where the file cannot be written, or its process still runs.
-    """
-    if path is None:
-        yield
-        return
-    file = _locked(path)
-    try:
-        os.truncate(file, 0)
-        os.pwrite(file, b"%d\n" % os.getpid(), 0)
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
-        os.close(file)
-
-
-def _locked(path: str) -> int:
-    while True:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise OptionError("pidfile", path, f"cannot be written: {error.strerror}") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
-                return file
-        except BlockingIOError:
-            other = os.pread(file, 20, 0).decode("ascii", "replace").strip()
-            os.close(file)
-            raise OptionError("pidfile", path, f"process {other} holds it: stop that, or name another") from None
-        os.close(file)  # its owner has just removed it: another one

@@ -55,30 +55,17 @@ class GroupPages:
         good = bool(answers) and all(status == 200 for status, _ in answers.values())
         return good, {"processes": details}
 
-    def live(self, details: str) -> dict[str, Any]:
+    def live(self, brief: bool) -> dict[str, Any]:
         """All processes, running or not; the first running one polls the depths for all."""
-        history = "?history" if "history" in details else "?"
         children = tuple(self._supervisor.children)
         told: list[Document] = []
-        for child, (status, body) in zip(
-            children, self._answers(children, "/api/status" + history, "+brief"), strict=True
-        ):
+        for child, (status, body) in zip(children, self._answers(children, "/api/status", "?brief"), strict=True):
             document = json.loads(body) if status == 200 else _absent(child, body)
             document["processes"][0] |= {"number": child.number, "restarts": max(0, child.restarts.starts - 1)}
             for handler in document["handlers"]:
                 handler["errors"] = [{**error, "process": child.number} for error in handler["errors"]]
             told.append(document)
         return {**merge(__version__, time.time(), told), "draining": self._supervisor.is_stopping}
-
-    def act(self, action: str, topic: str, channel: str) -> bool:
-        """Act on every process, those started later included."""
-        if action == "drain":
-            self._supervisor.drain()
-            return True
-        if (topic, channel) not in {(each["topic"], each["channel"]) for each in self.live("")["handlers"]}:
-            return False
-        self._supervisor.pause(topic, channel, action == "pause")
-        return True
 
     def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
@@ -111,4 +98,4 @@ def _absent(child: Child, body: bytes) -> Document:
         ended = "" if child.last_exit is None else f"with {child.last_exit}"
         state, why = ("ended", ended) if child.last_exit is not None else ("starting", "")
     process = {"number": child.number, "pid": child.pid, "state": state, "why": why, "memory": None, "runs_for": None}
-    return {**empty(__version__, time.time()), "processes": [{**process, "rate": 0, "in_flight": 0}]}
+    return {**empty(__version__, time.time()), "processes": [{**process, "finished": 0, "in_flight": 0}]}

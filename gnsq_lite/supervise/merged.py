@@ -1,7 +1,7 @@
 """Merges the status documents of several processes.  Pure.
 
 Each document is an answer of ``/api/status``, for one process or several; a merged one has the same form.  Counts are
-added up, so a restarted process takes its own away; rates come from each process and are never negative.
+added up, so totals drop when a process restarts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from gnsq_lite.stats import COMBINED
 
 Document = dict[str, Any]
 
-#: Values of a handler beside those of ReaderStats; they are added up.
-MORE_SUMS = ("rate", "failing")
 _COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": max, "any": any}
 #: The merged state is the first of these that any of them has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
@@ -25,7 +23,7 @@ ERRORS = 10
 def empty(version: str, at: float) -> Document:
     """Return the document without processes; *at* is in seconds since 1970."""
     lists: Document = {name: [] for name in ("handlers", "processes", "nsqds", "unavailable")}
-    return {"version": version, "at": at, "draining": False, "control": False, **lists}
+    return {"version": version, "at": at, "draining": False, **lists}
 
 
 def merge(version: str, at: float, documents: Sequence[Document]) -> Document:
@@ -71,22 +69,10 @@ def _nsqd(group: list[Document]) -> Document:
 def _handler(group: list[Document]) -> Document:
     states = {each["state"] for each in group}
     errors = sorted((error for each in group for error in each["errors"]), key=lambda error: -error["at"])
-    merged = {
+    return {
         **{name: group[0][name] for name in ("topic", "channel", "name")},
         "state": next((state for state in _STATES if state in states), group[0]["state"]),
-        **{name: sum(each[name] for each in group) for name in MORE_SUMS},
         **{name: _COMBINE[how](each[name] for each in group) for name, how in COMBINED.items()},
         "paused": all(each["paused"] for each in group),
         "errors": errors[:ERRORS],
     }
-    histories = [each["history"] for each in group if each.get("history")]
-    if histories:
-        merged["history"] = {name: _added([each[name] for each in histories]) for name in histories[0]}
-    return merged
-
-
-def _added(lines: list[list[float]]) -> list[float]:
-    """Return the sum of histories that all end now."""
-    longest = max(map(len, lines))
-    padded = [[0.0] * (longest - len(line)) + line for line in lines]
-    return [round(sum(values), 3) for values in zip(*padded, strict=True)]

@@ -16,7 +16,7 @@ from gnsq_lite.supervise.children import NEVER, Child
 from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.folders import folder_for_sockets
 from gnsq_lite.supervise.notify import Notifier
-from gnsq_lite.supervise.report_files import write_paused
+from gnsq_lite.supervise.report_files import set_paused
 from gnsq_lite.supervise.restarts import Restarts
 from gnsq_lite.supervise.rolling import Rolling
 from gnsq_lite.supervise.shared_memory import Runs
@@ -31,6 +31,7 @@ READY_TIMEOUT = 60.0
 _COMING_UP, _LOOK = 0.05, 0.5
 #: Seconds without a check after which the supervisor counts as stuck.
 _STUCK = 30.0
+_ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -38,8 +39,8 @@ class Supervisor:
     """Keeps *count* processes of one command running until SIGTERM or SIGINT.
 
     The first signal drains them (SIGTERM to each), the second ends them at once (SIGQUIT); a process that does not end
-    in time is killed.  SIGHUP replaces them one by one: a new one starts, and when it is ready the old one drains.  As
-    PID 1 of a container it reaps orphans too.
+    in time is killed.  SIGHUP replaces them one by one: a new one starts, and when it is ready the old one drains.
+    SIGUSR1 pauses all handlers, SIGUSR2 resumes them.  As PID 1 of a container it reaps orphans too.
     """
 
     command: Sequence[str]
@@ -62,7 +63,6 @@ class Supervisor:
         #: Processes that were killed because they hung.
         self.hung = 0
         self._folder = ""
-        self._paused: frozenset[tuple[str, str]] = frozenset()
         self._looked = self.clock.now()
         self.children: list[Child] = []
         self._leaving: list[Child] = []
@@ -91,23 +91,13 @@ class Supervisor:
         """Whether it is stopping."""
         return self._stages > 0
 
-    def pause(self, topic: str, channel: str, paused: bool) -> None:
-        """Pause or resume a handler in every process, those started later included; from any thread."""
-        self._paused = self._paused | {(topic, channel)} if paused else self._paused - {(topic, channel)}
-        write_paused(self._folder, self._paused)
-
-    def drain(self) -> None:
-        """End in order, as on SIGTERM; from any thread."""
-        if not self._stages:
-            self._told.put(signal.SIGTERM)
-
     def _all(self) -> list[Child]:
         new = self._rolling.newcomer
         return [*self.children, *self._leaving, *([] if new is None else [new])]
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+        numbers = (*_ENDING, *_PAUSING, signal.SIGHUP, signal.SIGCHLD)
         before = [(number, signal.signal(number, self._note)) for number in numbers]
         try:
             yield
@@ -199,6 +189,9 @@ class Supervisor:
         elif number == signal.SIGHUP:
             if not self._stages:
                 self._renew()
+        elif number in _PAUSING:
+            log.info("%s all handlers", "pausing" if number == signal.SIGUSR1 else "resuming")
+            set_paused(self._folder, number == signal.SIGUSR1)
         else:
             self._stop()
 

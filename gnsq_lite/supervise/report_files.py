@@ -1,4 +1,4 @@
-"""How a supervisor and its processes talk: a process's number, its readiness, its wish to be replaced, paused handlers.
+"""How a supervisor and its processes talk: a process's number, its readiness, its wish to be replaced, pauses.
 
 They write small files beside the socket of the process's status pages.  Neither waits for the other, and a report
 outlives the process that wrote it.
@@ -6,9 +6,8 @@ outlives the process that wrote it.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +15,7 @@ from enum import Enum
 #: The environment variable with a process's slot; its command line is the supervisor's.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
-#: The file in which the supervisor lists the paused handlers.
+#: The file that exists while the supervisor has its processes paused.
 _PAUSED = "paused"
 
 
@@ -56,13 +55,9 @@ class Slot:
                 file.write(text)
             os.replace(f"{path}.new", path)
 
-    def paused(self) -> frozenset[tuple[str, str]]:
-        """Return the (topic, channel) of the handlers that the supervisor has paused."""
-        try:
-            with open(os.path.join(os.path.dirname(self.socket), _PAUSED), encoding="utf-8") as file:
-                return frozenset((topic, channel) for topic, channel in json.load(file))
-        except (OSError, ValueError):
-            return frozenset()
+    def is_paused(self) -> bool:
+        """Whether the supervisor has paused its processes."""
+        return os.path.exists(os.path.join(os.path.dirname(self.socket), _PAUSED))
 
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
         """Whether the supervisor is gone: nobody would ever end this process."""
@@ -89,12 +84,14 @@ def reported_ready(socket: str) -> tuple[int, int]:
     return int(_number(some) or 0), int(_number(all_of_them) or 0)
 
 
-def write_paused(folder: str, paused: Iterable[tuple[str, str]]) -> None:
-    """List the paused (topic, channel) for all processes whose sockets are in *folder*.  Raises OSError."""
+def set_paused(folder: str, paused: bool) -> None:
+    """Pause or resume all processes whose sockets are in *folder*, those started later included.  Raises OSError."""
     path = os.path.join(folder, _PAUSED)
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(sorted(paused), file)
-    os.replace(f"{path}.new", path)
+    if paused:
+        open(path, "wb").close()
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def remove_reports(socket: str, *reports: Report) -> None:

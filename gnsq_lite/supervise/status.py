@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
+import hashlib
 import http.client
+import ipaddress
 import json
 import logging
 import os
+import re
 import socket
 import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any, Protocol
 
-from gnsq_lite.supervise.access import Access, Refused, asked, body_length
-from gnsq_lite.supervise.live_page import PRIVATE, live_page
-from gnsq_lite.supervise.shared_page import SharedPage
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger("gnsq_lite.supervise")
 
@@ -30,10 +33,17 @@ TIMEOUT = 10.0
 MOST = 32
 #: Seconds a client has to send its request before another may take its place.
 _HEAD_START = 0.02
-#: Requests that wait at once for a page to be made; others are refused.
-_MOST_WAITING = 32
+#: Seconds for which a page is not made again: a thousand clients cost little more than one.
+KEEP = 0.25
 
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
+#: Headers of the live page and its data: no cache, no frame of another site, no guessed content type.
+_PRIVATE = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 #: Content type and body.
 Page = tuple[str, bytes]
@@ -54,19 +64,37 @@ class Pages(Protocol):
     def ready(self) -> Verdict:
         """Whether it handles messages."""
 
-    def live(self, details: str) -> dict[str, Any]:
-        """The live page's document; *details* may have "history", for the last minutes, and "brief", for no depths."""
+    def live(self, brief: bool) -> dict[str, Any]:
+        """The live page's document; a *brief* one has no depths."""
 
-    def act(self, action: str, topic: str, channel: str) -> bool:
-        """Pause or resume a handler, or drain the worker; return False where there is no such handler."""
+
+class CachedPage:
+    """Calls *make* for one request at a time, and not again for :data:`KEEP` seconds.  *make* must not raise."""
+
+    def __init__(self, make: Callable[[], _Answer], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._make, self._clock = make, clock
+        self._lock, self._waiting = threading.Lock(), threading.Semaphore(MOST)
+        self._page: _Answer | None = None
+        self._made_at = 0.0
+
+    def get(self) -> _Answer:
+        """Return the page; 503 where too many requests wait for it already."""
+        if not self._waiting.acquire(blocking=False):
+            return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"too many clients wait for this page: try again\n"
+        try:
+            with self._lock:
+                if self._page is None or self._clock.now() - self._made_at >= KEEP:
+                    self._page = self._make()
+                    self._made_at = self._clock.now()
+                return self._page
+        finally:
+            self._waiting.release()
 
 
 def _answered(make: Callable[[], _Answer]) -> _Answer:
-    """Return what *make* returns, or an answer that says why there is none."""
+    """Return what *make* returns, or an answer that gives the reason why there is none."""
     try:
         return make()
-    except Refused as refused:
-        return refused.status, TEXT, f"{refused.why}\n".encode()
     except ImportError as error:
         return HTTPStatus.NOT_IMPLEMENTED, TEXT, f"{error}\n".encode()
     except Exception as error:
@@ -74,39 +102,48 @@ def _answered(make: Callable[[], _Answer]) -> _Answer:
         return HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, text.encode("utf-8", "replace")
 
 
-class _Shared:
-    """The pages that take work, each made once for all concurrent requests."""
-
-    def __init__(self, pages: Pages, has_control: bool) -> None:
-        self._pages, self._has_control = pages, has_control
-        self._made = {
-            "/metrics": self._page(lambda: (HTTPStatus.OK, *pages.metrics())),
-            "/readyz": self._page(lambda: verdict(pages.ready())),
-            **{details: self._page(functools.partial(self._live, details)) for details in _DETAILS},
-        }
-
-    def get(self, path: str, query: str = "") -> _Answer:
-        """Return ``/metrics``, ``/readyz`` or ``/api/status``."""
-        return self._made["+".join(word for word in _WORDS if word in query) if path == "/api/status" else path].get()
-
-    def _page(self, make: Callable[[], _Answer]) -> SharedPage[_Answer]:
-        return SharedPage(lambda: _answered(make))
-
-    def _live(self, details: str) -> _Answer:
-        live = {**self._pages.live(details), "control": self._has_control}
-        return HTTPStatus.OK, JSON, json.dumps(live).encode() + b"\n"
-
-
-#: What ``/api/status?...`` may ask for.
-_WORDS = ("history", "brief")
-_DETAILS = ("", "history", "brief", "history+brief")
-
-
-def verdict(told: Verdict) -> _Answer:
-    """Return the answer of a probe."""
-    good, details = told
+def _verdict(verdict: Verdict) -> _Answer:
+    good, details = verdict
     body = json.dumps({"ok": good, **details}).encode() + b"\n"
     return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, JSON, body
+
+
+def _cached(pages: Pages) -> dict[str, CachedPage]:
+    """Return the pages that take work, by path; ``/api/status?brief`` one of its own."""
+
+    def live(brief: bool) -> _Answer:
+        return HTTPStatus.OK, JSON, json.dumps(pages.live(brief)).encode() + b"\n"
+
+    made: dict[str, Callable[[], _Answer]] = {
+        "/metrics": lambda: (HTTPStatus.OK, *pages.metrics()),
+        "/readyz": lambda: _verdict(pages.ready()),
+        "/api/status": functools.partial(live, False),
+        "/api/status?brief": functools.partial(live, True),
+    }
+    return {path: CachedPage(functools.partial(_answered, make)) for path, make in made.items()}
+
+
+@functools.cache
+def live_page() -> tuple[bytes, str]:
+    """Return the live page and its Content-Security-Policy, which allows no script and no style but the page's own."""
+    body = Path(__file__).with_name("live.html").read_bytes()
+    allowed = ""
+    for kind in (b"script", b"style"):
+        inline = re.search(rb"<%b>(.*?)</%b>" % (kind, kind), body, re.S)
+        digest = base64.b64encode(hashlib.sha256(inline[1] if inline is not None else b"").digest()).decode()
+        allowed += f"{kind.decode()}-src 'sha256-{digest}'; "
+    return body, (
+        f"default-src 'none'; {allowed}connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def is_local_name(header: str | None) -> bool:
+    """Return whether a ``Host`` header is an address or ``localhost``."""
+    host = (header or "").lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
+    with contextlib.suppress(ValueError):
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    return False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -114,129 +151,95 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "gnsq_lite"
     sys_version = ""
     server: _Server
-    pages: Pages
-    shared: _Shared
-    access: Access
 
     def do_GET(self) -> None:
-        self._answer(self._page)
-
-    do_HEAD = do_GET
-
-    def do_POST(self) -> None:
-        self._answer(self._act)
-
-    def _answer(self, make: Callable[[], _Answer]) -> None:
-        self._more: dict[str, str] = {}
-        status, kind, body = _answered(make)
+        path, _, query = self.path.partition("?")
+        headers = dict(_PRIVATE) if path in ("/", "/api/status") else {}
+        if path == "/":
+            headers["Content-Security-Policy"] = live_page()[1]
+        status, kind, body = self._page(path, query)
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers["Retry-After"] = "1"
         self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in self._more.items():
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _page(self) -> _Answer:
-        path, _, query = self.path.partition("?")
-        if path == "/healthz":
-            return verdict(self.pages.health())
-        if path not in ("/", "/api/status", "/metrics", "/readyz"):
-            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
-        if path in ("/", "/api/status"):
-            self.access.check_host(self.headers.get("Host"))
-            self._more = PRIVATE
-        if path == "/":
-            page, self._more = live_page()
-            return HTTPStatus.OK, "text/html; charset=utf-8", page
-        with self.server.waiting(self.connection) as may_wait:
-            if may_wait:
-                return self.shared.get(path, query)
-        self._more = {**self._more, "Retry-After": "1"}
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients are waiting for this page: try again")
+    do_HEAD = do_GET
 
-    def _act(self) -> _Answer:
-        self._more = PRIVATE
-        if self.path != "/api/control":
-            raise Refused(HTTPStatus.NOT_FOUND, "only /api/control takes a POST")
-        self.access.check_host(self.headers.get("Host"))
-        self.access.check_act(dict(self.headers))
-        body = self.rfile.read(body_length(self.headers.get("Content-Length")))
+    def _page(self, path: str, query: str) -> _Answer:
+        if path == "/healthz":
+            return _answered(lambda: _verdict(self.server.pages.health()))
+        if path in ("/metrics", "/readyz"):
+            return self._cached(path)
+        if path not in ("/", "/api/status"):
+            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
+        if self.server.is_loopback and not is_local_name(self.headers.get("Host")):
+            # Otherwise a foreign site whose name resolves to 127.0.0.1 (DNS rebinding) could make a browser read it.
+            text = b"on a loopback address the live page answers to addresses and to localhost: see --metrics-host\n"
+            return HTTPStatus.FORBIDDEN, TEXT, text
+        if path == "/":
+            return HTTPStatus.OK, "text/html; charset=utf-8", live_page()[0]
+        return self._cached(path + ("?brief" if query == "brief" else ""))
+
+    def _cached(self, path: str) -> _Answer:
+        """Return a cached page; this request is not dropped while it waits, as its client is not idle."""
+        ends = self.server.open.pop(self.connection, time.monotonic())
         try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
-        action, topic, channel = asked(data)
-        with self.server.waiting(self.connection):
-            is_known = self.pages.act(action, topic, channel)
-        if not is_known:
-            raise Refused(HTTPStatus.NOT_FOUND, "no handler has this topic and channel")
-        log.warning("%s %s, asked for over HTTP by %s", action, f"{topic}/{channel}".strip("/"), self.client_address[0])
-        return HTTPStatus.OK, JSON, b'{"ok": true}\n'
+            return self.server.cached[path].get()
+        finally:
+            self.server.open[self.connection] = ends
 
     def log_message(self, format: str, *args: Any) -> None:
-        """No line for a request: a probe comes every few seconds."""
+        """Log nothing for a request: a probe comes every few seconds."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
     """A thread for each request, few at a time and none for long; a client that goes away is no error."""
 
     daemon_threads = True
+    pages: Pages
+    cached: dict[str, CachedPage]
+    is_loopback = False
 
     def __init__(self, *args: Any) -> None:
-        #: When each request that is read or answered must have ended, by its socket, the oldest first.
-        self._open: dict[socket.socket, float] = {}
-        self._waiting: set[socket.socket] = set()
-        self.often: Callable[[], None] | None = None
+        #: When each request must have ended, by its socket, the oldest first.
+        self.open: dict[socket.socket, float] = {}
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        while len(self._open) >= MOST:
-            oldest, ends = next(iter(tuple(self._open.items())), (None, 0.0))
+        while len(self.open) >= MOST:
+            oldest, ends = next(iter(tuple(self.open.items())), (None, 0.0))
             if time.monotonic() < ends - TIMEOUT + _HEAD_START:
                 time.sleep(_HEAD_START / 10)  # it may just be answered; the next ones wait in the system's queue
             else:
                 self._drop(oldest)
-        self._open[request] = time.monotonic() + TIMEOUT
+        self.open[request] = time.monotonic() + TIMEOUT
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        self._open.pop(request, None)
+        self.open.pop(request, None)
         super().shutdown_request(request)
 
-    @contextlib.contextmanager
-    def waiting(self, request: socket.socket) -> Iterator[bool]:
-        """Do not drop *request* meanwhile: its client is not idle.  False: there are too many of these."""
-        ends = self._open.pop(request, time.monotonic())
-        may_wait = len(self._waiting) < _MOST_WAITING
-        if may_wait:
-            self._waiting.add(request)
-        try:
-            yield may_wait
-        finally:
-            self._waiting.discard(request)
-            self._open[request] = ends
-
     def service_actions(self) -> None:
-        """Called every half second, and after each request."""
+        """Drop requests that took too long; called every half second, and after each request."""
         now = time.monotonic()
-        for request, ends in tuple(self._open.items()):
+        for request, ends in tuple(self.open.items()):
             if ends < now:
                 self._drop(request)
-        if self.often is not None:
-            self.often()
 
     def _drop(self, request: socket.socket | None) -> None:
         """End the stream of a request; its thread then closes the socket."""
-        if request is not None and self._open.pop(request, None) is not None:
+        if request is not None and self.open.pop(request, None) is not None:
             with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
-            log.debug("a client of the status pages has gone: %s", error)
+            log.debug("a client of the status pages closed its connection: %s", error)
         else:
             log.error("a request for a status page failed", exc_info=error)
 
@@ -262,8 +265,7 @@ class StatusServer:
     """Serves *pages* at ``(host, port)``, port 0 being any, or at the path of a Unix socket.
 
     The server runs in a thread that *start_thread* starts.  In a monkey-patched process that is a native one, or a
-    blocked handler would block the pages too.  *often* is called there every half second.  *access* holds the rules of
-    the live page.
+    blocked handler would block the pages too.
     """
 
     def __init__(
@@ -271,48 +273,45 @@ class StatusServer:
         pages: Pages,
         address: tuple[str, int] | str,
         start_thread: Callable[[str, Callable[[], None]], None] = _in_a_thread,
-        often: Callable[[], None] | None = None,
-        access: Access | None = None,
     ) -> None:
-        access = access or Access()
-        shared = _Shared(pages, access.token is not None)
-        self._handler = type("Handler", (_Handler,), {"pages": pages, "shared": shared, "access": access})
-        self._address, self._start_thread, self._often = address, start_thread, often
+        self._pages, self._address, self._start_thread = pages, address, start_thread
         self._error: Exception | None = None
         #: The port it listens on; 0 for a Unix socket.
         self.port = 0
 
     def start(self) -> StatusServer:
         """Listen and return.  Raises OSError: the port is taken, for one."""
-        told, tells = os.pipe()
+        readable, writable = os.pipe()
         try:
-            self._start_thread("gnsq_lite-status", lambda: self._serve(tells))
-            os.read(told, 1)  # a native wait, whatever is patched: the socket is made in its own thread
+            self._start_thread("gnsq_lite-status", lambda: self._serve(writable))
+            os.read(readable, 1)  # a native wait, whatever is patched: the socket is made in its own thread
         finally:
-            os.close(told)
+            os.close(readable)
         if self._error is not None:
             raise self._error
         return self
 
-    def _serve(self, tells: int) -> None:
+    def _serve(self, writable: int) -> None:
         try:
             server = self._listen()
         except Exception as error:  # OverflowError too: a port above 65535
             self._error = error
             return
         finally:
-            os.write(tells, b".")  # wakes start()
-            os.close(tells)
-        server.often = self._often
+            os.write(writable, b".")  # wakes start()
+            os.close(writable)
         with server:
             server.serve_forever(poll_interval=0.5)
 
     def _listen(self) -> _Server:
+        server: _Server
         if isinstance(self._address, str):
-            return _Unix(self._address, self._handler)
-        kind = _TCP6 if ":" in self._address[0] else _TCP
-        server = kind(self._address, self._handler)
-        self.port = server.server_address[1]
+            server = _Unix(self._address, _Handler)
+        else:
+            server = (_TCP6 if ":" in self._address[0] else _TCP)(self._address, _Handler)
+            self.port = server.server_address[1]
+            server.is_loopback = ipaddress.ip_address(str(server.server_address[0])).is_loopback
+        server.pages, server.cached = self._pages, _cached(self._pages)
         return server
 
 

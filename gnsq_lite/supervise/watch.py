@@ -22,7 +22,7 @@ def _is_installed(path: str) -> bool:
 
 
 class SourceWatch:
-    """Remembers the times of files, and finds one that has changed, appeared or gone.
+    """Remembers the times of files, and finds one that has changed, appeared or gone since the last look.
 
     *files* is called at each look, as modules may be loaded later.
     """
@@ -37,6 +37,7 @@ class SourceWatch:
             self._times.setdefault(path, _time(path))
         for path, time in self._times.items():
             if _time(path) != time:
+                self._times = {each: _time(each) for each in self._times}
                 return path
         return None
 

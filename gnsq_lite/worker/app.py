@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -17,10 +17,9 @@ from gnsq_lite.net.signals import Stages
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
-from gnsq_lite.supervise.election import Election
-from gnsq_lite.worker import running, schedules, sharing
+from gnsq_lite.worker import running, schedules
 from gnsq_lite.worker.intervals import Schedule
-from gnsq_lite.worker.specs import Handler, check_give_up, check_timeouts, shared_rate, writer_options
+from gnsq_lite.worker.specs import Handler, Supervision, check_give_up, check_timeouts, shared_rate, writer_options
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -73,16 +72,9 @@ class Worker:
         self.middleware: list[Middleware[Any]] = list(middleware)
         self.drain_timeout = drain_timeout
         self.hang_timeout = hang_timeout
-        #: How many processes share its ``rate_limit``; a supervisor sets it.
-        self.processes = 1
-        #: What :meth:`every` has registered, and what elects the process that publishes it; None: this one does.
+        #: What :meth:`every` has registered.
         self.schedules: list[schedules.Entry] = []
-        self.election: Election | None = None
-        #: Returns what the other processes know of a message; see :class:`gnsq_lite.worker.supervised.Supervised`.
-        self.known_of: Callable[[Message], tuple[int, int]] | None = None
-        #: The (topic, channel) of handlers that start paused: they were paused through the live page.
-        self.paused: frozenset[tuple[str, str]] = frozenset()
-        self._sharing: sharing.Sharing | None = None
+        self._supervision: Supervision | None = None
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
         self._readers: list[Reader] | None = None
@@ -158,20 +150,6 @@ class Worker:
                 )
         self._handlers.append(handler)
 
-    def share_concurrency(self, total: int, weights: Mapping[str, float] | None = None) -> None:
-        """Share *total* places for running handlers, in each process, among all of them; by weight where they compete.
-
-        A handler's ``concurrency`` is then an upper bound, *total* where it has none.  Places are shared out twenty
-        times a second; none stays empty while a message waits.
-
-        Args:
-            weights: Weights by ``"topic/channel"``; 1.0 for handlers that are not listed.
-        Raises:
-            OptionError, ClosedError
-        """
-        self._not_started()
-        self._sharing = sharing.make(total, weights)
-
     def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
         """Publish a message on a schedule while the worker runs; under a supervisor, one process does it for all.
 
@@ -199,8 +177,6 @@ class Worker:
             raise OptionError(
                 "handlers", [], "the worker has no handlers: decorate a function with @worker.handler(topic, channel)"
             )
-        if self._sharing is not None:
-            self._sharing.check(self._handlers, [handler.merged(self.defaults) for handler in self._handlers])
         check_timeouts(self.drain_timeout, self.hang_timeout)
         for handler in self._handlers:
             _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
@@ -222,16 +198,23 @@ class Worker:
         check_timeouts(self.drain_timeout if drain_timeout is None else drain_timeout, self.hang_timeout)
         return running.run(self, self.drain_timeout if drain_timeout is None else drain_timeout)
 
-    def start(self) -> None:
-        """Start the Readers and return; :meth:`run` includes this.  Raises OptionError, ClosedError."""
+    def start(self, supervision: Supervision | None = None) -> None:
+        """Start the Readers and return; :meth:`run` includes this.
+
+        Args:
+            supervision: What the supervisor of this process gives to it, if there is one.
+        Raises:
+            OptionError, ClosedError
+        """
         self._not_started()
         self.check()
+        self._supervision = supervision
         readers = [self._reader(handler) for handler in self._handlers]
         self._readers = []
         for each in self.middleware:
             each.started(self)
         for handler, reader in zip(self._handlers, readers, strict=True):
-            if (handler.topic, handler.channel) in self.paused:
+            if supervision is not None and supervision.is_paused:
                 reader.pause()
             reader.start(block=False)
             self._readers.append(reader)
@@ -243,10 +226,9 @@ class Worker:
                 extra={"topic": handler.topic, "channel": handler.channel, "handler": handler.name},
             )
 
-        if self._sharing is not None:
-            self._sharing.begin(self._handlers, self._readers)
         if self.schedules:
-            schedules.start(self.schedules, self.writer().publish, self.election, self._stages.drain)
+            election = None if supervision is None else supervision.election
+            schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
         """Make :meth:`run` drain and return; from any thread or handler.  A second call ends it at once."""
@@ -290,17 +272,16 @@ class Worker:
 
     def _reader(self, handler: Handler) -> Reader:
         options = handler.merged(self.defaults)
-        if self._sharing is not None:
-            options = self._sharing.options(options)
-        if options.get("rate_limit") is not None:
-            options["rate_limit"] = shared_rate(options["rate_limit"], self.processes)
+        supervision = self._supervision
+        if options.get("rate_limit") is not None and supervision is not None:
+            options["rate_limit"] = shared_rate(options["rate_limit"], supervision.processes)
         options["backoff"] = _backoff(options.get("backoff"))
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))
         reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
-        if self.known_of is not None:
-            reader._settings = replace(reader._settings, known_of=self.known_of)
+        if supervision is not None:
+            reader._settings = replace(reader._settings, known_of=supervision.known_of)
         return reader
 
     def _writer_for(self, options: dict[str, Any]) -> Writer:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -21,65 +21,44 @@ log = logging.getLogger("gnsq_lite.worker")
 #: (nsqd, topic, channel); the nsqd as ``host:port`` of its TCP port.
 Place = tuple[str, str, str]
 
-#: Seconds between two rounds; seconds without a viewer after which they end; seconds a server has to answer.
-EVERY, LINGER, TIMEOUT = 2.0, 15.0, 1.0
-#: Channels polled in one round; where there are more, the next round goes on with the others.
-MOST = 64
+#: Seconds from the end of a round to the next; seconds a server has to answer.
+EVERY, TIMEOUT = 2.0, 1.0
 
 
 class Depths:
-    """Polls one nsqd after the other, in its own thread; :meth:`look` never waits."""
+    """Polls one nsqd after the other, each round in a thread of its own; :meth:`look` never waits."""
 
     def __init__(
         self,
         worker: Worker,
         start_thread: Callable[[str, Callable[[], None]], None] = start_hub_thread,
         clock: Clock = SYSTEM_CLOCK,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._worker, self._start_thread, self._clock, self._sleep = worker, start_thread, clock, sleep
+        self._worker, self._start_thread, self._clock = worker, start_thread, clock
         self._known: dict[Place, int] = {}
-        self._wanted: list[Place] = []
-        self._asked = 0.0
-        self._is_asking = False
-        self._turn = 0
+        #: When the next round may begin; never while one runs.
+        self._due = 0.0
 
     def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:
-        """Return the depths known so far."""
-        self._wanted = [(c.address, each.topic, each.channel) for each in stats for c in each.connections]
-        self._asked = self._clock.now()
-        if self._wanted and not self._is_asking:
-            self._is_asking = True
-            self._start_thread("gnsq_lite-depths", self._run)
+        """Return the depths known so far, and start a round where one is due."""
+        wanted = dict.fromkeys((c.address, each.topic, each.channel) for each in stats for c in each.connections)
+        if wanted and self._clock.now() >= self._due:
+            self._due = float("inf")
+            self._start_thread("gnsq_lite-depths", functools.partial(self._poll, wanted))
         return self._known
 
-    def _run(self) -> None:
+    def _poll(self, wanted: Iterable[Place]) -> None:
         try:
-            while self._clock.now() - self._asked < LINGER:
-                self._known = self._round()
-                self._sleep(EVERY)
+            handlers = self._worker.handlers
+            http = {
+                each.topic: self._http_addresses(each.topic, each.merged(self._worker.defaults)) for each in handlers
+            }
+            found = {place: _depth(http.get(place[1], {}), *place) for place in wanted}
+            self._known = {place: depth for place, depth in found.items() if depth is not None}
         except Exception:
             log.exception("polling the depths of channels failed")
         finally:
-            self._is_asking = False
-
-    def _round(self) -> dict[Place, int]:
-        wanted = list(dict.fromkeys(self._wanted))
-        start = self._turn % len(wanted) if len(wanted) > MOST else 0
-        self._turn = start + MOST
-        http = {topic: self._http_addresses(topic, options) for topic, options in self._topics()}
-        known = {place: depth for place, depth in self._known.items() if place in set(wanted)}
-        for place in (wanted[start:] + wanted[:start])[:MOST]:
-            depth = _depth(http.get(place[1], {}), *place)
-            if depth is None:
-                known.pop(place, None)
-            else:
-                known[place] = depth
-        return known
-
-    def _topics(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for handler in self._worker.handlers:
-            yield handler.topic, handler.merged(self._worker.defaults)
+            self._due = self._clock.now() + EVERY
 
     def _http_addresses(self, topic: str, options: dict[str, Any]) -> dict[str, str]:
         """Return the HTTP address of each nsqd that an nsqlookupd lists for *topic*, by its TCP address."""

@@ -1,12 +1,10 @@
-"""What the live page shows of a Worker's process: samples of the last minutes, last errors, paused handlers."""
+"""The status pages of one Worker's process, and the last errors that the live page shows."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -14,18 +12,13 @@ from gnsq_lite.errors import printable
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.stats import COMBINED, ReaderStats
-from gnsq_lite.supervise.merged import ERRORS, MORE_SUMS, Document, empty, merge
+from gnsq_lite.supervise.merged import ERRORS, Document, empty, merge
+from gnsq_lite.supervise.status import Page, Verdict
 from gnsq_lite.version import __version__
 from gnsq_lite.worker.app import Middleware, Worker
-from gnsq_lite.worker.reports import resident
 from gnsq_lite.worker.specs import Handler
+from gnsq_lite.worker.supervised import TIMEOUT, resident
 
-#: Seconds the I/O loop has to answer.
-_TIMEOUT = 2.0
-#: Seconds between two samples, and the number of samples kept.
-EVERY, KEPT = 1.0, 121
-#: A rate is taken over at least so many seconds.
-_OVER = 5.0
 #: Characters of an error's text that are kept.
 _LONGEST = 300
 
@@ -80,64 +73,59 @@ def _text(error: BaseException) -> str:
         return "(the text of this error cannot be shown)"
 
 
-@dataclass(frozen=True)
-class _Sample:
-    at: float
-    finished: int
-    failures: int
-    in_flight: int
-
-
-class Live:
-    """A process as the live page shows it, and the page's actions on it.
+class WorkerPages:
+    """Answers from the Worker of this process.
 
     Args:
+        metrics: Makes the page of that name.
         depths: Returns the known depths by (nsqd, topic, channel).
     """
 
     def __init__(
         self,
         worker: Worker,
+        metrics: Callable[[], Page],
         errors: LastErrors,
         depths: Callable[[Sequence[ReaderStats]], dict[tuple[str, str, str], int]] = lambda stats: {},
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._worker, self._errors, self._depths, self._clock = worker, errors, depths, clock
-        self._began = clock.now()
-        self._samples: dict[Key, deque[_Sample]] = {}
+        self._worker, self._metrics, self._errors, self._depths = worker, metrics, errors, depths
+        self._clock, self._began = clock, clock.now()
         self._last: tuple[ReaderStats, ...] = ()
-        self._sampled = float("-inf")
-        self._paused = worker.paused
 
-    # -- in the Worker's main thread
+    def metrics(self) -> Page:
+        """The metrics.  Raises MissingExtra."""
+        return self._metrics()
 
-    def look(self) -> None:
-        """Take a sample when one is due."""
-        if self._clock.now() - self._sampled >= EVERY:
-            self._sampled = self._clock.now()
-            if self._ask():
-                for each in self._last:
-                    kept = self._samples.setdefault((each.topic, each.channel), deque(maxlen=KEPT))
-                    kept.append(_Sample(self._sampled, each.finished, each.failures, each.in_flight))
+    def health(self) -> Verdict:
+        """Always good: the page comes from its own thread, and shows that the process lives."""
+        return True, {"pid": os.getpid()}
 
-    def pause(self, wanted: Iterable[Key]) -> None:
-        """Pause these handlers, and resume those paused here before that are not among them."""
-        now = frozenset(wanted)
-        for reader in self._worker.readers:
-            key = (reader.topic, reader.channel)
-            if key in now - self._paused:
-                reader.pause()
-            elif key in self._paused - now:
-                reader.resume()
-        self._paused = now
+    def ready(self) -> Verdict:
+        """Whether every Reader has RDY above 0: not while it starts, drains or backs off."""
+        if self._worker.stages.drain.done():
+            return False, {"why": "draining"}
+        if len(self._worker.readers) < len(self._worker.handlers):
+            return False, {"why": "starting"}
+        if not self._refresh():
+            return False, {"why": f"the I/O loop does not answer within {TIMEOUT:g} s: a handler blocks it"}
+        stats = self._last
+        details = [
+            {
+                **{name: getattr(each, name) for name in ("topic", "channel", "state", "ready", "in_flight")},
+                "connections": len(each.connections),
+                "oldest_handler": round(each.oldest_handler, 1),
+                "handlers_overdue": each.handlers_overdue,
+            }
+            for each in stats
+        ]
+        return all(each.is_ready for each in stats), {"handlers": details}
 
-    # -- in the status pages' threads
-
-    def document(self, details: str = "") -> Document:
-        """Return the document of ``/api/status`` for this process."""
-        is_up = self._ask()
-        depths = {} if "brief" in details else self._depths(self._last)
-        handlers = [self._handler(each, is_up, "history" in details) for each in self._last]
+    def live(self, brief: bool) -> Document:
+        """Return the document of ``/api/status`` for this process; a *brief* one has no depths."""
+        is_up = self._refresh()
+        depths = {} if brief else self._depths(self._last)
+        handlers = [self._handler(each, is_up) for each in self._last]
         handlers += [_starting(each) for each in self._worker.handlers[len(handlers) :]]
         draining = self._worker.stages.drain.done()
         process = {
@@ -148,7 +136,7 @@ class Live:
             "memory": int(resident() * 1024 * 1024),
             "runs_for": self._clock.now() - self._began,
             "restarts": 0,
-            "rate": sum(each["rate"] for each in handlers),
+            "finished": sum(each["finished"] for each in handlers),
             "in_flight": sum(each["in_flight"] for each in handlers),
         }
         alone = {
@@ -165,60 +153,32 @@ class Live:
         }
         return merge(alone["version"], alone["at"], [alone])
 
-    def act(self, action: str, topic: str, channel: str) -> bool:
-        """Pause or resume a handler, or drain; return False where there is no such handler."""
-        if action == "drain":
-            self._worker.stages.drain.settle()
-            return True
-        key = (topic, channel)
-        if key not in {(reader.topic, reader.channel) for reader in self._worker.readers}:
-            return False
-        self.pause(self._paused | {key} if action == "pause" else self._paused - {key})
-        return True
-
-    def _ask(self) -> bool:
+    def _refresh(self) -> bool:
         """Refresh the state of the Readers; return False where the loop does not answer, and keep the last state."""
         try:
-            self._last = self._worker.stats(_TIMEOUT)
+            self._last = self._worker.stats(TIMEOUT)
         except TimeoutError:
             return False
         return True
 
-    def _handler(self, stats: ReaderStats, is_up: bool, with_history: bool) -> Document:
+    def _handler(self, stats: ReaderStats, is_up: bool) -> Document:
         key = (stats.topic, stats.channel)
         handler = next(each for each in self._worker.handlers if (each.topic, each.channel) == key)
-        now = _Sample(self._clock.now(), stats.finished, stats.failures, stats.in_flight)
-        samples = list(self._samples.get(key, ()))
-        before = next((each for each in reversed(samples) if now.at - each.at >= _OVER), samples[0] if samples else now)
-        document = {
+        return {
             **_starting(handler),
             **{name: getattr(stats, name) for name in COMBINED},
             "connections": len(stats.connections),
             "state": stats.state if is_up else "blocked",
-            "rate": _rate(now.finished - before.finished, now.at - before.at),
-            "failing": _rate(now.failures - before.failures, now.at - before.at),
             "paused": stats.state == "paused",
             "errors": self._errors.of(key)[::-1],
         }
-        if with_history:
-            pairs = list(itertools.pairwise(samples))
-            document["history"] = {
-                "rate": [_rate(b.finished - a.finished, b.at - a.at) for a, b in pairs],
-                "failing": [_rate(b.failures - a.failures, b.at - a.at) for a, b in pairs],
-                "in_flight": [b.in_flight for _, b in pairs],
-            }
-        return document
 
 
 def _starting(handler: Handler) -> Document:
     """Return the row of a handler whose Reader has not started."""
-    zero = dict.fromkeys((*MORE_SUMS, *COMBINED), 0)
+    zero = dict.fromkeys(COMBINED, 0)
     named = {"topic": handler.topic, "channel": handler.channel, "name": handler.name}
     return {**zero, **named, "state": "starting", "starved": False, "paused": False, "errors": []}
-
-
-def _rate(count: int, seconds: float) -> float:
-    return round(count / seconds, 3) if seconds > 0 else 0.0
 
 
 def _nsqds(stats: ReaderStats, depths: dict[tuple[str, str, str], int]) -> list[dict[str, Any]]:

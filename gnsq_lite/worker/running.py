@@ -14,6 +14,7 @@ from gnsq_lite.net.signals import Stages, beside, in_main_thread
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.reader import Reader
 from gnsq_lite.supervise.exit_codes import ExitCode
+from gnsq_lite.worker.specs import Supervision
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -34,25 +35,27 @@ class Runnable(Protocol):
     @property
     def readers(self) -> Sequence[Reader]: ...
 
-    def start(self) -> None: ...
+    def start(self, supervision: Supervision | None = None) -> None: ...
 
     def close(self, timeout: float) -> bool: ...
 
 
-def run(worker: Runnable, drain_timeout: float, *, supervised: bool = False, ticks: Sequence[Tick] = ()) -> int:
+def run(
+    worker: Runnable, drain_timeout: float, supervision: Supervision | None = None, ticks: Sequence[Tick] = ()
+) -> int:
     """Run *worker* to its end and return the exit code; see :meth:`gnsq_lite.Worker.run`.
 
-    A *supervised* one drains on SIGTERM and SIGINT however often they come, as a service manager may send them to it
+    A supervised one drains on SIGTERM and SIGINT however often they come, as a service manager may send them to it
     and to its supervisor, who passes them on; it ends at once on SIGQUIT.
     """
     stages = worker.stages
     told: list[tuple[int, Callable[[int, Any], None]]] = []
     if in_main_thread():
-        first = stages.ask_to_drain if supervised else stages.ask
+        first = stages.ask_to_drain if supervision is not None else stages.ask
         told = [(signal.SIGTERM, first), (signal.SIGINT, first)]
-        told += [(signal.SIGQUIT, stages.ask_at_once)] if supervised else []
+        told += [(signal.SIGQUIT, stages.ask_at_once)] if supervision is not None else []
     with stages.listening(told):
-        worker.start()
+        worker.start(supervision)
         log.info("worker runs", extra={"pid": os.getpid(), "handlers": len(worker.readers)})
         error = _until_told(worker, stages, ticks)
         log.info("worker drains, for at most %g s", drain_timeout, extra={"pid": os.getpid(), "limit": drain_timeout})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.giveup import check_name
 from gnsq_lite.keywords import ConnectionKeywords, LookupKeywords
+from gnsq_lite.message import Message
 from gnsq_lite.option_fields import check_number, per_second
+from gnsq_lite.supervise.election import Election
 
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne
@@ -20,6 +22,20 @@ _SHARED = (
     | set(ConnectionKeywords.__annotations__)
     | set(LookupKeywords.__annotations__)
 ) - {"sample_rate", "msg_timeout"}
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What a supervisor's launcher gives to the Worker of one process."""
+
+    #: How many processes share a ``rate_limit``.
+    processes: int
+    #: Elects the process that publishes scheduled messages.
+    election: Election
+    #: Returns how many handlers began a message and did not finish it, and how many processes have ended.
+    known_of: Callable[[Message], tuple[int, int]]
+    #: Whether the Readers start paused.
+    is_paused: bool
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,6 @@ def test_wrong_settings_and_handlers_are_explained_once_and_are_exit_code_2(
         ["--drain-timeout", "-1"],
         ["--reload", "--no-supervise"],
         ["--max-memory", "64", "--no-supervise"],
-        ["--pidfile", "/dev/null/worker.pid"],
     ],
     ids=" ".join,
 )
@@ -244,24 +243,9 @@ def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:
 
 def test_it_takes_the_flags_of_the_command_line_but_for_what_the_settings_say(shop: Shop) -> None:
     there = {parameter.opts[0] for parameter in worker.command.params if isinstance(parameter, click.Option)}
-    settings = {"--nsqd-tcp-address", "--lookupd-http-address", "--log-level", "--patch", "--help"}
+    settings = {"--nsqd-tcp-address", "--lookupd-http-address", "--patch", "--help"}
     here = set(re.findall(r"--[a-z-]+", shop.call("nsq_worker", "--help")))
     assert sorted(there - here - settings) == []
-
-
-def test_the_live_page_goes_by_more_names_and_pauses_with_the_token(shop: Shop) -> None:
-    shop.env["GNSQ_LITE_CONTROL_TOKEN"] = "open-sesame-open-sesame"
-    flags = ["--metrics-port", "0", "--allow-host", "worker1", "--allow-control"]
-    with shop.manage("nsq_worker", *flags) as program:
-        program.says("connected", times=2)
-        address = program.output.split("status: http://")[1].split("/metrics")[0]
-        body = b'{"action": "pause", "topic": "mails", "channel": "sender"}'
-        sent = {"Host": "worker1", "Content_Type": "application/json"}
-        assert http_call(address, "GET", "/api/status", Host="worker2").status == 403
-        assert http_call(address, "POST", "/api/control", body, **sent).status == 401
-        sent["Authorization"] = "Bearer open-sesame-open-sesame"
-        assert http_call(address, "POST", "/api/control", body, **sent).status == 200
-        assert json.loads(http_call(address, "GET", "/api/status", **sent).body)["control"] is True
 
 
 def test_every_program_of_the_page_runs_as_pasted(shop: Shop) -> None:

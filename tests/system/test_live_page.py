@@ -1,22 +1,19 @@
-"""The live page in a real browser: hostile texts, many nsqds, a process that dies, control only with the token."""
+"""The live page in a real browser: hostile texts, many nsqds, rates, a process that dies."""
 
 from __future__ import annotations
 
 import copy
-import threading
-import time
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsq_lite.supervise.access import access
 from gnsq_lite.supervise.status import StatusServer, Verdict
 from tests.devtools import Browser, Page, browsing
 from tests.livedata import document, handler, nsqd, process
 
-TOKEN = "sesame"
 HOSTILE = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1">\'"&\u202e\x00\ud800'
 
 
@@ -25,8 +22,6 @@ class Pages:
 
     def __init__(self) -> None:
         self.shown: Callable[[], dict[str, Any]] = document
-        self.looks = 0
-        self.acts: list[tuple[str, str, str]] = []
 
     def metrics(self) -> tuple[str, bytes]:
         return "text/plain", b"up 1\n"
@@ -36,13 +31,8 @@ class Pages:
 
     ready = health
 
-    def live(self, details: str) -> dict[str, Any]:
-        self.looks += 1
+    def live(self, brief: bool) -> dict[str, Any]:
         return copy.deepcopy(self.shown())
-
-    def act(self, action: str, topic: str, channel: str) -> bool:
-        self.acts.append((action, topic, channel))
-        return True
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +46,8 @@ def page(browser: Browser) -> Page:
     return browser.page()
 
 
-def serve(pages: Pages, token: str | None = None) -> str:
-    server = StatusServer(pages, ("127.0.0.1", 0), access=access("127.0.0.1", (), token)).start()
+def serve(pages: Pages) -> str:
+    server = StatusServer(pages, ("127.0.0.1", 0)).start()
     return f"http://127.0.0.1:{server.port}/"
 
 
@@ -126,9 +116,9 @@ def test_a_thousand_nsqds_are_shown_a_hundred_at_a_time_and_each_is_found(page: 
 @pytest.mark.timeout(300)
 def test_the_page_goes_on_while_a_process_dies_and_comes_back_and_while_nobody_answers(page: Page) -> None:
     pages = Pages()
-    runs = document(handlers=[handler("t", rate=9.0)], processes=[process(0), process(1)])
-    dead = document(handlers=[handler("t", rate=4.0)], processes=[process(0), process(1, pid=None, state="ended")])
-    again = document(handlers=[handler("t", rate=9.0)], processes=[process(0), process(1, restarts=1)])
+    runs = document(handlers=[handler("t")], processes=[process(0), process(1)])
+    dead = document(handlers=[handler("t")], processes=[process(0), process(1, pid=None, state="ended")])
+    again = document(handlers=[handler("t")], processes=[process(0), process(1, restarts=1)])
     pages.shown = lambda: runs
     page.open(serve(pages))
     page.wait_for("document.getElementById('state').textContent === 'running'")
@@ -150,39 +140,20 @@ def test_the_page_goes_on_while_a_process_dies_and_comes_back_and_while_nobody_a
 
 
 @pytest.mark.timeout(300)
-def test_a_handler_is_paused_through_the_page_only_with_the_token(page: Page) -> None:
-    pages = Pages()
-    is_paused = threading.Event()
-    pages.shown = lambda: document(handlers=[handler("t", paused=is_paused.is_set())], processes=[process(0)])
-    page.open(serve(pages, TOKEN))
-    page.wait_for("document.querySelector('.acts button').innerText === 'Pause'")
+def test_counts_become_rates_and_a_restart_shows_no_negative_rate(page: Page) -> None:
+    pages, seconds = Pages(), itertools.count()
+    counts = itertools.chain((100, 130, 160, 0), itertools.repeat(0))
 
-    def press(token: str) -> None:
-        page.value("document.querySelector('.acts button').click()")
-        page.wait_for("document.getElementById('ask').open")
-        page.value(f"document.getElementById('token').value = {token!r}; document.getElementById('ask-yes').click()")
+    def shown() -> dict[str, Any]:
+        finished = next(counts)
+        made = document(handlers=[handler("t", finished=finished)], processes=[process(0, finished=finished)])
+        return {**made, "at": 1000.0 + next(seconds)}
 
-    press("wrong")
-    page.wait_for("document.getElementById('note').innerText.includes('401')")
-    assert pages.acts == []
-    press(TOKEN)
-    page.wait_for("!document.getElementById('ask').open")
-    deadline = time.monotonic() + 30
-    while not pages.acts and time.monotonic() < deadline:
-        page.value("new Promise(done => setTimeout(done, 50))")
-    assert pages.acts == [("pause", "t", "ch")]
-    is_paused.set()
-    page.wait_for("document.querySelector('.acts button').innerText === 'Resume'")
-
-
-@pytest.mark.timeout(300)
-def test_a_page_that_may_only_be_read_has_no_buttons(page: Page) -> None:
-    pages = Pages()
-    pages.shown = lambda: document(handlers=[handler("t")], processes=[process(0)])
+    pages.shown = shown
     page.open(serve(pages))
-    page.wait_for("document.querySelectorAll('.card').length === 1")
-    shown = "[...document.querySelectorAll('main button, header button')].filter(b => b.offsetParent).length"
-    assert page.value(shown) == 0
+    page.wait_for("document.querySelector('.card .big b')?.innerText === '30'")
+    assert page.value("document.querySelector('#processes tr:nth-child(2)').innerText").split("\t")[4] == "30"
+    page.wait_for("document.querySelector('.card .big b').innerText === '0'")
 
 
 def test_the_file_is_self_contained() -> None:

@@ -152,10 +152,10 @@ def test_every_metric_is_in_the_docs() -> None:
 WITHOUT = """
 import sys
 sys.modules["prometheus_client"] = None
-from gnsq_lite.contrib import launching
+from gnsq_lite.contrib.prometheus_merge import worker_page
 from gnsq_lite import Worker
 try:
-    launching._metrics(Worker())()
+    worker_page(Worker())()
 except ImportError as error:
     print(error)
 """

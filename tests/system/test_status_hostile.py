@@ -91,7 +91,7 @@ class SlowPages(Pages):
     def __init__(self) -> None:
         self.begun, self.may_end, self.made = threading.Event(), threading.Event(), 0
 
-    def live(self, details: str) -> dict[str, Any]:
+    def live(self, brief: bool) -> dict[str, Any]:
         self.begun.set()
         assert self.may_end.wait(60)
         self.made += 1

@@ -82,30 +82,6 @@ def test_the_default_failure_ratio_of_a_worker_is_a_half(
     assert states == ["backoff" if ratio == 0.0 else "connected"]
 
 
-@pytest.mark.rule("RDY-8")
-def test_a_handler_that_starts_paused_takes_nothing_before_it_is_resumed(broker: ServerHandle, topic: str) -> None:
-    worker = worker_on(broker, max_in_flight=5)
-    seen: list[tuple[str, bytes]] = []
-    for name in ("runs", "waits"):
-        broker.prepare(topic, name)
-        worker.add(Handler(topic, name, lambda message: seen.append((message.channel, message.body))))
-    worker.paused = frozenset({(topic, "waits")})
-    broker.publish(topic, b"1")
-    worker.start()
-    try:
-        _, waits = worker.readers
-        wait_for(lambda: seen == [("runs", b"1")])
-        wait_for(lambda: waits.stats().connections and broker.stats(topic, "waits")["client_count"] == 1)
-        assert (waits.stats().state, waits.stats().ready) == ("paused", 0)
-        broker.publish(topic, b"2")
-        wait_for(lambda: len(seen) == 2)
-        assert (waits.stats().received, broker.stats(topic, "waits")["depth"]) == (0, 2)
-        waits.resume()
-        wait_for(lambda: len(seen) == 4)
-    finally:
-        worker.close()
-
-
 def test_a_handlers_own_options_win_over_the_workers() -> None:
     worker = Worker(max_in_flight=7, max_attempts=2, nsqd_tcp_addresses="default:1")
     worker.add(Handler("t", "one", print))

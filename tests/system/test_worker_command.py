@@ -214,8 +214,7 @@ def test_a_process_whose_supervisor_is_killed_while_it_imports_exits_and_starts_
     source = "import os, time\nif 'GNSQ_LITE_SUPERVISED' in os.environ:\n"
     source += "    os.write(1, b'imports %d\\n' % os.getpid())\n    time.sleep(1.0)\n"
     (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
-    flags = ("--processes", "2", "--pidfile", str(tmp_path / "worker.pid"))
-    with worker(tmp_path, nsqd.nsqd_tcp_address, *flags) as program:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
         program.says("imports")
         program.signal(signal.SIGKILL)
         assert program.ends() == -signal.SIGKILL
@@ -223,19 +222,6 @@ def test_a_process_whose_supervisor_is_killed_while_it_imports_exits_and_starts_
         wait_for(lambda: not is_alive(child))
         assert "is not the parent of this process" in program.output
         assert program.output.count("started") == 1
-
-
-def test_a_blocked_process_ends_some_time_after_its_supervisor_was_killed(nsqd: Broker, tmp_path: Path) -> None:
-    app = APP.replace("while True:\n            time.sleep(0.1)", "while True: pass")
-    source = "from gnsq_lite.supervise import processes\nprocesses.GRACE = 1.0\n"
-    (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
-    with worker(tmp_path, nsqd.nsqd_tcp_address, "--patch", "--drain-timeout", "0.5", app=app) as program:
-        program.says("connected")
-        publish(nsqd, b"stuck")
-        program.says("handled stuck")
-        program.signal(signal.SIGKILL)
-        assert program.ends() == -signal.SIGKILL
-        wait_for(lambda: not is_alive(pids(program)[0]))
 
 
 ORPHAN = """

@@ -311,28 +311,22 @@ def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_runnin
     nsqd: Broker, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(short_folder))
-    pidfile = tmp_path / "worker.pid"
     with worker(tmp_path, nsqd.nsqd_tcp_address) as other:
         other.says("connected")
         (others,) = short_folder.iterdir()
-        with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
+        with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
             program.says("connected")
-            assert int(pidfile.read_text()) == program.process.pid
             program.signal(signal.SIGKILL)
             program.ends()
             wait_for(lambda: "worker ends, drained" in program.output)
         (left,) = set(short_folder.iterdir()) - {others}
-        with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as program:
+        with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
             program.says("connected")
             assert f"removed the folder of a killed supervisor: {left}" in program.output
             assert not left.exists()
             assert others.exists()
-            with worker(tmp_path, nsqd.nsqd_tcp_address, "--pidfile", str(pidfile)) as second:
-                assert second.ends() == 2
-                assert f"process {program.process.pid} holds it" in second.output
             program.signal(signal.SIGTERM)
             assert program.ends() == 0
-        assert not pidfile.exists()
         other.signal(signal.SIGTERM)
         assert other.ends() == 0
     assert list(short_folder.iterdir()) == []

@@ -1,8 +1,7 @@
-"""What a Worker's process tells of itself, with the clock in hand."""
+"""The live page's document of one Worker process, with a fake clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,8 @@ from gnsq_lite.stats import ConnectionStats, ReaderStats
 from gnsq_lite.supervise.merged import ERRORS
 from gnsq_lite.testing import make_message
 from gnsq_lite.worker import Handler
-from gnsq_lite.worker.depths import LINGER, MOST, Depths
-from gnsq_lite.worker.live import KEPT, LastErrors, Live
+from gnsq_lite.worker.depths import EVERY, Depths
+from gnsq_lite.worker.live import LastErrors, WorkerPages
 from tests.fakes import FakeClock
 
 
@@ -29,24 +28,10 @@ def stats(topic: str = "t", finished: int = 0, failures: int = 0, state: str = "
     return ReaderStats(**{**values, "finished": finished, "failures": failures, **more})
 
 
-class FakeReader:
-    def __init__(self, topic: str, told: list[tuple[str, str]]) -> None:
-        self.topic, self.channel, self._told = topic, "ch", told
-
-    def pause(self) -> None:
-        self._told.append(("pause", self.topic))
-
-    def resume(self) -> None:
-        self._told.append(("resume", self.topic))
-
-
 class FakeWorker:
     def __init__(self, *topics: str) -> None:
         self.handlers = tuple(Handler(topic, "ch", print) for topic in topics)
-        self.told: list[tuple[str, str]] = []
-        self.readers = tuple(FakeReader(topic, self.told) for topic in topics)
         self.stages = SimpleNamespace(drain=Completion())
-        self.paused: frozenset[tuple[str, str]] = frozenset()
         self.defaults: dict[str, Any] = {"lookupd_http_addresses": "lookupd:4161"}
         self.now: tuple[ReaderStats, ...] | None = ()
 
@@ -56,55 +41,26 @@ class FakeWorker:
         return self.now
 
 
-def live(worker: Any, clock: FakeClock, errors: LastErrors | None = None) -> Live:
-    return Live(worker, errors or LastErrors(clock), lambda stats: {("n:4150", "t", "ch"): 7}, clock)
-
-
-def test_a_rate_is_of_the_last_seconds_and_lines_are_of_the_last_minutes() -> None:
-    clock, worker = FakeClock(), FakeWorker("t")
-    shown = live(worker, clock)
-    for second in range(KEPT + 50):
-        worker.now = (stats(finished=10 * second, failures=2 * second),)
-        shown.look()
-        shown.look()  # too early for another sample
-        clock.advance(1.0)
-    worker.now = (stats(finished=10 * (KEPT + 50), failures=2 * (KEPT + 50)),)
-    (handler,) = shown.document("history")["handlers"]
-    assert (handler["rate"], handler["failing"]) == (10.0, 2.0)
-    assert handler["history"]["rate"] == [10.0] * (KEPT - 1)
-    assert "history" not in shown.document()["handlers"][0]
+def pages_of(worker: Any, clock: FakeClock) -> WorkerPages:
+    return WorkerPages(worker, lambda: ("", b""), LastErrors(clock), lambda stats: {("n:4150", "t", "ch"): 7}, clock)
 
 
 def test_depths_are_left_out_where_another_process_tells_them() -> None:
     clock, worker = FakeClock(), FakeWorker("t")
     worker.now = (stats(),)
-    assert live(worker, clock).document()["handlers"][0]["depth"] == 7
-    assert live(worker, clock).document("brief")["handlers"][0]["depth"] is None
+    assert pages_of(worker, clock).live(brief=False)["handlers"][0]["depth"] == 7
+    assert pages_of(worker, clock).live(brief=True)["handlers"][0]["depth"] is None
 
 
 def test_a_blocked_loop_shows_what_was_seen_last() -> None:
     clock, worker = FakeClock(), FakeWorker("t", "u")
-    shown = live(worker, clock)
+    pages = pages_of(worker, clock)
     worker.now = (stats("t", finished=5),)
-    assert [each["state"] for each in shown.document()["handlers"]] == ["connected", "starting"]
+    assert [each["state"] for each in pages.live(False)["handlers"]] == ["connected", "starting"]
     worker.now = None
-    shown.look()
-    told = shown.document()
+    told = pages.live(False)
     assert [(each["state"], each["finished"]) for each in told["handlers"]] == [("blocked", 5), ("starting", 0)]
     assert told["processes"][0]["state"] == "blocked"
-
-
-def test_pausing_tells_each_reader_once_and_draining_is_shown() -> None:
-    worker = FakeWorker("t", "u")
-    shown = live(worker, FakeClock())
-    assert shown.act("pause", "t", "ch")
-    assert shown.act("pause", "t", "ch")
-    assert shown.act("pause", "u", "ch")
-    assert shown.act("resume", "t", "ch")
-    assert not shown.act("pause", "t", "other")
-    assert worker.told == [("pause", "t"), ("pause", "u"), ("resume", "t")]
-    assert shown.act("drain", "", "")
-    assert shown.document()["draining"]
 
 
 class Unprintable(Exception):
@@ -145,7 +101,7 @@ def test_of_many_errors_the_oldest_go() -> None:
 
 
 class Threads:
-    """Runs no thread until it is told to."""
+    """Keeps the functions of started threads; the test runs them."""
 
     def __init__(self) -> None:
         self.started: list[Any] = []
@@ -154,40 +110,27 @@ class Threads:
         self.started.append(run)
 
 
-def test_depths_are_asked_for_while_somebody_looks_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depths_are_polled_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, threads, asked = FakeClock(), Threads(), []
     nodes = [SimpleNamespace(tcp_address=("n", 4150), http_address=("n", 9))]
     monkeypatch.setattr(LookupdClient, "lookup", lambda self, topic: SimpleNamespace(producers=nodes))
 
-    def told(self: NsqdClient, topic: str, channel: str, **options: Any) -> Any:
+    def stats_of_nsqd(self: NsqdClient, topic: str, channel: str, **options: Any) -> Any:
         asked.append((self._host, self._port, topic))
         return SimpleNamespace(depth=lambda topic, channel: len(asked))
 
-    monkeypatch.setattr(NsqdClient, "stats", told)
+    monkeypatch.setattr(NsqdClient, "stats", stats_of_nsqd)
     worker: Any = FakeWorker("t")
-    depths = Depths(worker, threads, clock, clock.advance)
+    depths = Depths(worker, threads, clock)
     assert depths.look([stats()]) == {}
+    clock.advance(10.0)
+    depths.look([stats()])  # one round runs: no second one starts
+    threads.started.pop()()
+    assert threads.started == []
+    assert asked == [("n", 9, "t")]
+    assert depths.look([stats()]) == {("n:4150", "t", "ch"): 1}
+    assert threads.started == []  # it is too early
+    clock.advance(EVERY)
     depths.look([stats()])
-    (run,) = threads.started
-    run()
-    assert asked[0] == ("n", 9, "t")
-    assert LINGER / 2 - 1 <= len(asked) <= LINGER / 2 + 1
-    assert depths.look([stats()]) == {("n:4150", "t", "ch"): len(asked)}
-    assert len(threads.started) == 2
-
-
-def test_of_many_channels_some_are_asked_for_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, threads, asked = FakeClock(), Threads(), []
-    monkeypatch.setattr(LookupdClient, "lookup", lambda self, topic: SimpleNamespace(producers=[]))
-
-    def told(self: NsqdClient, topic: str, channel: str, **options: Any) -> Any:
-        asked.append(self._host)
-        return SimpleNamespace(depth=lambda topic, channel: None)
-
-    monkeypatch.setattr(NsqdClient, "stats", told)
-    worker: Any = FakeWorker("t")
-    names: Sequence[str] = [f"n{number}:4150" for number in range(2 * MOST)]
-    depths = Depths(worker, threads, clock, lambda seconds: clock.advance(LINGER / 2))
-    assert depths.look([stats(connections=tuple(map(connection, names)))]) == {}
-    threads.started[0]()
-    assert len(asked) == 2 * MOST == len(set(asked))
+    threads.started.pop()()
+    assert depths.look([stats()]) == {("n:4150", "t", "ch"): 2}

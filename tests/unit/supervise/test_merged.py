@@ -10,12 +10,12 @@ def together(*documents: dict[str, Any]) -> dict[str, Any]:
     return merge("1.0", 5.0, documents)
 
 
-def test_counts_and_rates_of_a_handler_are_added_up_over_processes() -> None:
-    one = document(handlers=[handler("t", rate=1.5, in_flight=2, backoff_level=3), handler("u")])
-    two = document(handlers=[handler("t", rate=2.0, in_flight=5, backoff_level=1, starved=True)])
+def test_counts_of_a_handler_are_added_up_over_processes() -> None:
+    one = document(handlers=[handler("t", finished=15, in_flight=2, backoff_level=3), handler("u")])
+    two = document(handlers=[handler("t", finished=20, in_flight=5, backoff_level=1, starved=True)])
     first, second = together(one, two)["handlers"]
-    assert (first["rate"], first["in_flight"], first["backoff_level"], first["starved"]) == (3.5, 7, 3, True)
-    assert (second["topic"], second["rate"]) == ("u", 0)
+    assert (first["finished"], first["in_flight"], first["backoff_level"], first["starved"]) == (35, 7, 3, True)
+    assert (second["topic"], second["finished"]) == ("u", 0)
 
 
 def test_the_worst_state_is_shown_and_paused_is_what_is_paused_everywhere() -> None:
@@ -39,12 +39,6 @@ def test_the_last_errors_are_the_newest_of_all() -> None:
     assert (times[0], len(times)) == (ERRORS - 0.5, ERRORS)
 
 
-def test_lines_end_now_however_long_they_are() -> None:
-    one = document(handlers=[handler("t", history={"rate": [1.0, 2.0, 3.0]})])
-    two = document(handlers=[handler("t", history={"rate": [10.0]})])
-    assert together(one, two)["handlers"][0]["history"] == {"rate": [1.0, 2.0, 13.0]}
-
-
 def test_an_nsqd_of_several_processes_is_one_and_depths_are_of_all_nsqds() -> None:
     one = document(handlers=[handler("t")], nsqds=[nsqd("a:1", "t", 5), nsqd("b:1", "t", 7), nsqd("c:1", "t", None)])
     two = document(handlers=[handler("t")], nsqds=[nsqd("a:1", "t", None)])
@@ -57,6 +51,6 @@ def test_an_nsqd_of_several_processes_is_one_and_depths_are_of_all_nsqds() -> No
 
 
 def test_what_is_merged_can_be_merged_again() -> None:
-    one = document(handlers=[handler("t", rate=1.0)], processes=[process(0)], nsqds=[nsqd("a:1", "t", 5)])
+    one = document(handlers=[handler("t", finished=1)], processes=[process(0)], nsqds=[nsqd("a:1", "t", 5)])
     assert together(together(one)) == together(one)
     assert together() == empty("1.0", 5.0)

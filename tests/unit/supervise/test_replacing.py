@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gnsq_lite.errors import OptionError
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.children import NEVER, Child
-from gnsq_lite.supervise.folders import clean, folder_for_sockets, pidfile
+from gnsq_lite.supervise.folders import clean, folder_for_sockets
 from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.report_files import Report, Slot, read_report, remove_reports, reported_limit, reported_ready
 from gnsq_lite.supervise.restarts import LONGEST, WELL_AFTER, Restarts
 from gnsq_lite.supervise.rolling import Rolling
-from gnsq_lite.worker.reports import Wear, resident
+from gnsq_lite.worker.supervised import Wear, resident
 from tests.fakes import FakeClock
 
 
@@ -166,18 +165,3 @@ def test_only_folders_whose_supervisor_is_gone_are_removed(tmp_path: Path, monke
         assert {entry.name for entry in tmp_path.iterdir()} == {"gnsq-other", "gnsq-link", os.path.basename(mine)}
     assert not os.path.exists(mine)
     clean(str(tmp_path / "missing"))
-
-
-def test_a_pidfile_is_its_owners_alone_and_what_is_left_of_one_is_no_hindrance(tmp_path: Path) -> None:
-    path = tmp_path / "pid"
-    path.write_text("123456789 left\n")
-    with pidfile(str(path)):
-        assert path.read_text() == f"{os.getpid()}\n"
-        with pytest.raises(OptionError, match=f"process {os.getpid()} holds it"), pidfile(str(path)):
-            pass
-        assert path.exists()
-    assert not path.exists()
-    with pytest.raises(OptionError, match="cannot be written"), pidfile(str(tmp_path / "no" / "pid")):
-        pass
-    with pidfile(None):
-        pass

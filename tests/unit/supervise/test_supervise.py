@@ -12,7 +12,6 @@ import pytest
 
 from gnsq_lite.errors import HTTPConnectError
 from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
-from gnsq_lite.supervise.orphans import LastResort
 from gnsq_lite.supervise.report_files import VARIABLE, Slot, take_slot
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
@@ -55,22 +54,6 @@ def test_a_slot_is_taken_once_and_a_process_of_another_supervisor_exits() -> Non
             take_slot({VARIABLE: wrong})
     assert not mine.is_orphaned()
     assert mine.is_orphaned(lambda: 1) == (os.getppid() != 1)
-
-
-def test_a_process_that_does_not_drain_ends_some_time_after_its_supervisor() -> None:
-    clock, ended, parent = FakeClock(), [], [7]
-    last_resort = LastResort(Slot(7, 0, "/s"), 40.0, clock, ended.append, lambda: parent[0])
-    last_resort.look()
-    clock.advance(1000.0)
-    last_resort.look()
-    parent[0] = 1
-    last_resort.look()
-    clock.advance(39.9)
-    last_resort.look()
-    assert ended == []
-    clock.advance(0.1)
-    last_resort.look()
-    assert ended == [3]
 
 
 def test_a_changed_a_new_and_a_missing_source_are_noticed(tmp_path: Path) -> None:

@@ -1,0 +1,175 @@
+"""Runs a Worker from a command line: what ``gnsq-lite worker`` and ``manage.py nsq_worker`` share."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from gnsq_lite.errors import NSQConnectionError, NSQError, OptionError
+from gnsq_lite.supervise import logs
+from gnsq_lite.supervise.election import ByLock
+from gnsq_lite.supervise.exit_codes import ExitCode
+from gnsq_lite.supervise.group import GroupPages, Merge
+from gnsq_lite.supervise.notify import Notifier
+from gnsq_lite.supervise.processes import READY_TIMEOUT, Supervisor
+from gnsq_lite.supervise.report_files import Report, Slot, take_slot
+from gnsq_lite.supervise.shared_memory import Pulse, Runs
+from gnsq_lite.supervise.status import Page, StatusServer
+from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
+
+if TYPE_CHECKING:
+    from gnsq_lite.worker.app import Worker
+
+#: Seconds between two checks of the sources.
+_WATCH_EVERY = 0.5
+
+
+def _flag(kind: type, help: str, default: Any = None, **limits: Any) -> Any:
+    return field(default=default, metadata={"kind": kind, "help": help, **limits})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How to run a Worker.  Each field is a flag of both commands, with its type, limits and help."""
+
+    processes: int = _flag(int, "How many processes to run.", 1, low=1, high=1024)
+    concurrency: int | None = _flag(int, "Default concurrency of a handler.", low=1)
+    topic: Sequence[str] = _flag(list, "Run only the handlers of this topic; may be repeated.", ())
+    reload: bool = _flag(bool, "Restart when a source changes; for development.", False)
+    metrics_port: int | None = _flag(int, "Serve a live page and /metrics; 0: any port.", low=0, high=65535)
+    metrics_host: str = _flag(str, "Address to serve them at; 0.0.0.0: all.", "127.0.0.1")
+    drain_timeout: float | None = _flag(float, "Seconds that handlers have to finish; the Worker's default is 30.")
+    hang_timeout: float | None = _flag(float, "Kill a process whose I/O loop stands still so many seconds; 0: never.")
+    max_messages: int | None = _flag(int, "Replace a process that has handled so many messages.", low=1)
+    max_memory: int | None = _flag(int, "Replace a process that uses so many MiB.", low=1)
+    no_schedules: bool = _flag(bool, "Publish no scheduled messages; for all machines but one.", False)
+    log_format: Literal["text", "json"] | None = _flag(str, "Format of log lines.", choices=("text", "json"))
+    log_level: str = _flag(str, "Least level to log.", "info", choices=("debug", "info", "warning", "error"))
+    no_supervise: bool = _flag(bool, "Run in this process, for a debugger; an error ends it.", False)
+
+    def run(
+        self,
+        load: Callable[[], Worker],
+        *,
+        program: str,
+        merge: Merge,
+        metrics: Callable[[Worker], Callable[[], Page]],
+    ) -> int:
+        """Run the supervisor, or the Worker in a supervised process; return the exit code.
+
+        Args:
+            load: Returns the Worker.  What it raises is printed; with *reload* the process then waits for a change.
+            program: Name for error messages.
+            merge: Merges the metrics pages of several processes.
+            metrics: Returns the function that makes a Worker's metrics page.
+        Raises:
+            OptionError: flags contradict each other.
+            NSQConnectionError: the status port is taken.
+            NSQError: what :meth:`gnsq_lite.Worker.run` raises.
+        """
+        for name in ("reload", "max_messages", "max_memory"):
+            if getattr(self, name) and self.no_supervise:
+                raise OptionError(name, getattr(self, name), "needs the supervisor; leave --no-supervise out")
+        slot = take_slot()
+        if self.log_format is not None:
+            logs.configure(self.log_format, self.log_level, str(slot.number) if slot else "main")
+        if slot is None and not self.no_supervise:
+            return self._supervise(merge)
+        try:
+            worker = load()
+            self._configure(worker)
+        except NSQError as error:
+            print(f"{program}: {error}", file=sys.stderr)
+            if not self.reload:
+                return ExitCode.USAGE
+            _wait_for_a_change(slot, getattr(error, "files", ()))
+            return ExitCode.RELOAD
+        return self._work(worker, slot, metrics)
+
+    def _supervise(self, merge: Merge) -> int:
+        """Run this very command line in supervised processes."""
+        command = (sys.executable, *sys.orig_argv[1:])
+        # With --reload a new process may wait without limit until an error in its sources is fixed.
+        timeout = float("inf") if self.reload else READY_TIMEOUT
+        supervisor = Supervisor(command, self.processes, ready_timeout=timeout, notifier=Notifier())
+        if self.metrics_port is not None:
+            self._serve(StatusServer(GroupPages(supervisor, merge), (self.metrics_host, self.metrics_port)))
+        return supervisor.run()
+
+    def _configure(self, worker: Worker) -> None:
+        if self.topic:
+            worker.select(self.topic)
+        if self.concurrency is not None:
+            worker.configure(concurrency=self.concurrency)
+        if self.drain_timeout is not None:
+            worker.drain_timeout = self.drain_timeout
+        if self.hang_timeout is not None:
+            worker.hang_timeout = self.hang_timeout
+        if self.no_schedules:
+            worker.schedules.clear()
+        worker.check()
+
+    def _work(self, worker: Worker, slot: Slot | None, metrics: Callable[[Worker], Callable[[], Page]]) -> int:
+        """Run *worker* in this process, at its *slot* under a supervisor."""
+        from gnsq_lite.net.os_threads import start_hub_thread
+        from gnsq_lite.worker import running
+        from gnsq_lite.worker.depths import Depths
+        from gnsq_lite.worker.live import LastErrors, WorkerPages
+        from gnsq_lite.worker.specs import Supervision
+        from gnsq_lite.worker.supervised import Reports, Supervised, Wear, follow_pauses
+
+        errors = LastErrors()
+        ticks: list[Callable[[], object]] = []
+        page: Callable[[], Page] = lambda: ("text/plain; charset=utf-8", b"")  # noqa: E731
+        if self.metrics_port is not None:
+            page = metrics(worker)
+            worker.middleware.insert(0, errors)
+        pages = WorkerPages(worker, page, errors, Depths(worker).look)
+        supervision: Supervision | None = None
+        if slot is not None:
+            folder = os.path.dirname(slot.socket)
+            supervised = Supervised(worker, Pulse(slot.socket), Runs(folder))
+            worker.middleware.insert(0, supervised)
+            election = ByLock(os.path.join(folder, "schedules"))
+            supervision = Supervision(self.processes, election, supervised.known_of, slot.is_paused())
+            slot.report(Report.LIMIT, repr(float(worker.drain_timeout)))
+            StatusServer(pages, slot.socket, start_hub_thread).start()
+            reports = Reports(worker, slot, Wear(self.max_messages, self.max_memory))
+            # Pauses first: the others may wait for the I/O loop.
+            ticks = [follow_pauses(worker, slot, supervision.is_paused), slot.is_orphaned, reports.look]
+            if self.reload:
+                watch = SourceWatch()
+                ticks.append(lambda: slot.report(Report.CHANGED, "") if _has_changed(watch) else None)
+        elif self.metrics_port is not None:
+            self._serve(StatusServer(pages, (self.metrics_host, self.metrics_port), start_hub_thread))
+        return running.run(worker, worker.drain_timeout, supervision, ticks)
+
+    def _serve(self, server: StatusServer) -> None:
+        try:
+            server.start()
+        except OSError as error:
+            address = f"{self.metrics_host}:{self.metrics_port}"
+            raise NSQConnectionError(address, f"cannot serve the status pages: {error.strerror or error}") from error
+        where = f"http://{self.metrics_host}:{server.port}/"
+        print(f"status: {where}metrics /healthz /readyz; live: {where}", file=sys.stderr, flush=True)
+
+
+def _has_changed(watch: SourceWatch) -> bool:
+    """Return whether a source has changed since the last call; print which one."""
+    changed = watch.changed()
+    if changed is not None:
+        print(f"gnsq-lite: {os.path.relpath(changed)} changed", file=sys.stderr, flush=True)
+    return changed is not None
+
+
+def _wait_for_a_change(slot: Slot | None, files: Iterable[str]) -> None:
+    """Return when a source has changed, or when the supervisor is gone."""
+    more = {*files, *(os.path.abspath(entry.path) for entry in os.scandir() if entry.name.endswith(".py"))}
+    watch = SourceWatch(lambda: loaded_sources() | more)
+    print("gnsq-lite: waiting for a source to change", file=sys.stderr, flush=True)
+    while not _has_changed(watch) and not (slot is not None and slot.is_orphaned()):
+        time.sleep(_WATCH_EVERY)
