@@ -1,6 +1,6 @@
 """Numbered messages from Writers to Readers for minutes or hours, and what the process holds meanwhile.
 
-Shared by :mod:`tests.soak` and :mod:`tests.load`.
+Used by :mod:`tests.load`.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Flow:
             self._missing.update(numbers)
             return numbers
 
-    def publish(self, writer: Writer, pause: float = 0.0) -> None:
-        """Publish until told to stop, or until all were; *pause* seconds after each batch."""
+    def publish(self, writer: Writer) -> None:
+        """Publish until told to stop, or until all were published."""
         try:
             while not self._stop.is_set():
                 numbers = self._take()
@@ -145,7 +145,6 @@ class Flow:
                 began = time.monotonic()
                 writer.multipublish(self.topic, [(b"%d" % number).ljust(self._body) for number in numbers])
                 self.slowest = max(self.slowest, time.monotonic() - began)
-                time.sleep(pause)
         finally:
             self.ended.set()
 

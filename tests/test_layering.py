@@ -252,21 +252,6 @@ def test_every_import_goes_downwards() -> None:
     assert found == []
 
 
-def test_the_table_has_no_cycle_and_the_wire_and_the_policies_are_blind_to_each_other() -> None:
-    assert not any(name.startswith("wire") for name in ALLOWED["policy"])
-    assert "policy" not in ALLOWED["wire"]
-    assert {name for name in ALLOWED["broker"] if name.startswith("wire")} == {"wire.constants"}
-    done: set[str] = set()
-    left = {part: {name.split(".")[0] for name in names} - FACADE - {part} for part, names in ALLOWED.items()}
-    left.pop("__init__")
-    while left:
-        free = {part for part, names in left.items() if not names & set(left)}
-        assert free, f"a cycle among {sorted(left)}"
-        done |= free
-        for part in free:
-            del left[part]
-
-
 @pytest.mark.parametrize(
     ("name", "line"),
     [

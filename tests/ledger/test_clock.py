@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import gnsq_lite
 from tests.ledger import clock
 
 pytestmark = pytest.mark.slow
@@ -141,32 +139,3 @@ def test_a_jump_of_the_wall_clock_neither_shortens_nor_lengthens_a_wait(hours: i
     assert set(found) == set(least)
     for name, seconds in found.items():
         assert least[name] - 0.02 <= seconds < LATEST, (name, seconds, done.stderr)
-
-
-#: Modules that may read the wall clock, because people, files or message ids want it.
-PEOPLE = {
-    *(
-        "clock.py",
-        "testing.py",
-        "supervise/logs.py",
-        "youzan/dialect.py",
-        "cli/demo.py",
-    ),
-    *("broker/nsqd.py", "broker/topics.py"),
-    "supervise/group.py",  # the live page
-    "worker/live.py",
-    "worker/schedules.py",  # messages by the clock on the wall
-    "consume/subscribed.py",  # differences of the ages of messages; a jump makes one wrong, and is then the new base
-    "policy/wanted_nodes.py",  # since when an nsqlookupd answers, or does not, in the statistics
-}
-WALL = re.compile(r"\btime\.time\b|\btime_ns\(|datetime\.(now|utcnow|today)\(|\.wall\(\)|\b(localtime|gmtime|ctime)\(")
-
-
-def test_only_what_people_read_comes_from_the_wall_clock() -> None:
-    package = Path(gnsq_lite.__file__).parent
-    found = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if "spark" not in path.relative_to(package).parts and WALL.search(path.read_text(encoding="utf-8"))
-    }
-    assert found == PEOPLE

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gnsq_lite.broker import AuthRequest, Broker
-from tests.rawclient import RawClient, mpub, pub, sized, sub
+from tests.rawclient import RawClient, pub, sized, sub
 
 pytestmark = pytest.mark.rule("SEC-4")
 
@@ -77,88 +77,6 @@ def broker(auth: AuthServer) -> Iterator[Broker]:
 def authorize(client: RawClient, secret: bytes) -> dict[str, Any]:
     reply: dict[str, Any] = json.loads(client.ask(b"AUTH\n", sized(secret)))
     return reply
-
-
-def test_an_authorized_client_may_do_what_its_grant_says(broker: Broker, auth: AuthServer) -> None:
-    auth.grants["s3cret"] = allow("^t$", "publish", "subscribe")
-    with RawClient(broker.nsqd_tcp_address) as client:
-        assert client.identify()["auth_required"] is True
-        assert authorize(client, b"s3cret") == {
-            "identity": "tester",
-            "identity_url": "http://id.example",
-            "permission_count": 1,
-        }
-        assert client.ask(pub("t", b"1")) == b"OK"
-        assert client.ask(mpub("t", b"2")) == b"OK"
-        assert client.ask(b"DPUB t 0\n", sized(b"3")) == b"OK"
-        client.subscribe("t", "c", ready=5)
-        assert {client.message().body for _ in range(3)} == {b"1", b"2", b"3"}
-        (entry,) = broker.node.stats()["topics"][0]["channels"][0]["clients"]
-        assert (entry["authed"], entry["auth_identity"]) == (True, "tester")
-        assert "s3cret" not in json.dumps(broker.node.stats())
-    path, query = auth.asked[0]
-    assert path == "/auth"
-    assert query == {"remote_ip": ["127.0.0.1"], "tls": ["false"], "secret": ["s3cret"], "common_name": [""]}
-
-
-@pytest.mark.parametrize(
-    ("command", "error"),
-    [
-        (pub("u", b"x"), 'E_UNAUTHORIZED AUTH failed for PUB on "u" ""'),
-        (mpub("u", b"x"), 'E_UNAUTHORIZED AUTH failed for MPUB on "u" ""'),
-        (b"DPUB u 0\n" + sized(b"x"), 'E_UNAUTHORIZED AUTH failed for DPUB on "u" ""'),
-        (sub("t", "d"), 'E_UNAUTHORIZED AUTH failed for SUB on "t" "d"'),
-        (sub("u", "c"), 'E_UNAUTHORIZED AUTH failed for SUB on "u" "c"'),
-        (b"AUTH\n" + sized(b"ok"), "E_INVALID AUTH already set"),
-    ],
-)
-def test_what_is_not_granted_is_refused(broker: Broker, auth: AuthServer, command: bytes, error: str) -> None:
-    auth.grants["ok"] = allow("^t$", "publish", "subscribe", channels=("^c$", "^$"))
-    with RawClient(broker.nsqd_tcp_address) as client:
-        authorize(client, b"ok")
-        client.send(command)
-        assert client.error() == error
-        assert client.is_closed()
-
-
-@pytest.mark.parametrize("command", [pub("t", b"x"), mpub("t", b"x"), b"DPUB t 0\n" + sized(b"x"), sub("t", "c")])
-def test_nothing_is_allowed_before_auth(broker: Broker, command: bytes) -> None:
-    with RawClient(broker.nsqd_tcp_address) as client:
-        client.send(command)
-        assert client.error() == f"E_AUTH_FIRST AUTH required before {command.split()[0].decode()}"
-        assert client.is_closed()
-
-
-def test_a_wrong_secret_and_a_broken_auth_server_give_the_same_answer(broker: Broker, auth: AuthServer) -> None:
-    for secret, status in ((b"wrong", 200), (b"ok", 500)):
-        auth.grants["ok"] = allow(".*", "publish")
-        auth.status = status
-        with RawClient(broker.nsqd_tcp_address) as client:
-            client.send(b"AUTH\n", sized(secret))
-            assert client.error() == "E_AUTH_FAILED AUTH failed"
-            assert client.is_closed()
-
-
-def test_a_grant_of_nothing_is_no_grant(broker: Broker, auth: AuthServer) -> None:
-    auth.grants["empty"] = {"ttl": 10, "authorizations": []}
-    with RawClient(broker.nsqd_tcp_address) as client:
-        client.send(b"AUTH\n", sized(b"empty"))
-        assert client.error() == "E_UNAUTHORIZED AUTH no authorizations found"
-
-
-def test_a_grant_is_kept_for_its_ttl_and_then_asked_for_again(broker: Broker, auth: AuthServer) -> None:
-    auth.grants["s"] = allow("t", "publish", ttl=60)
-    auth.grants["short"] = allow("t", "publish", ttl=1)
-    with RawClient(broker.nsqd_tcp_address) as client, RawClient(broker.nsqd_tcp_address) as other:
-        authorize(client, b"s")
-        authorize(other, b"short")
-        del auth.grants["short"]
-        threading.Event().wait(1.2)
-        assert client.ask(pub("t", b"x")) == b"OK"
-        assert len(auth.asked) == 2
-        other.send(pub("t", b"x"))
-        assert other.error() == "E_AUTH_FAILED AUTH failed"
-        assert len(auth.asked) == 3
 
 
 def test_the_auth_server_may_be_given_as_a_url(auth: AuthServer) -> None:

@@ -11,7 +11,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from gnsq_lite.cli.worker import command
@@ -88,25 +87,3 @@ def test_the_unit_is_valid_for_systemd(tmp_path: Path) -> None:
     )
     complaints = [line for line in done.stderr.splitlines() if "shop-worker" in line]
     assert (complaints, done.returncode) == ([], 0), done.stderr
-
-
-def test_a_fault_in_a_unit_is_found_where_systemd_is(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        return
-    unit = tmp_path / "shop-worker.service"
-    unit.write_text(recipe("Service").replace("KillMode=mixed", "KillMode=gently"), encoding="utf-8")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert "gently" in done.stderr
-
-
-def test_the_page_and_the_help_tell_every_exit_code() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for code in ExitCode:
-        if code is not ExitCode.RELOAD:
-            assert re.search(rf"^{int(code)}     \w", page, re.M), code
-    help_text = " ".join(command.get_help(click.Context(command)).split())
-    assert "0 drained; 1 an error" in help_text
-    assert "2 the module" in help_text
-    assert "3 not drained" in help_text

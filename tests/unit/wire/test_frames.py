@@ -278,22 +278,6 @@ SAMPLE = (
 )
 
 
-@pytest.mark.rule("WIRE-5")
-@pytest.mark.parametrize("tail", [b"", b"\x00\x00\x00\x03", frame(7, b"x"), message(b"cut short")[:-1]])
-def test_every_pair_of_cuts_gives_the_same_frames(tail: bytes) -> None:
-    stream = SAMPLE + tail
-    whole = run([stream])
-    assert (len(whole[0]), len(whole[1])) == (3, 5)
-    for first in range(len(stream) + 1):
-        for second in range(first, min(first + 12, len(stream) + 1)):
-            assert run(cut(stream, first, second)) == whole
-
-
-@pytest.mark.rule("WIRE-5")
-def test_a_byte_at_a_time_gives_the_same_frames() -> None:
-    assert run([SAMPLE[at : at + 1] for at in range(len(SAMPLE))]) == run([SAMPLE])
-
-
 def heads() -> st.SearchStrategy[bytes]:
     """Frame heads around every bound."""
     sizes = st.one_of(st.sampled_from([-1, 0, 3, 4, 5, 29, 30, 31, LIMIT, LIMIT + 1]), st.integers(-(2**31), 2**31 - 1))
