@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -56,3 +58,18 @@ def test_the_oldest_versions_that_are_tested_are_those_that_are_asked_for() -> N
     pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "tests/oldest.txt").read_text(encoding="utf-8"), re.M))
     tested = {name.lower(): version for name, version in pinned.items() if name not in ALONG}
     assert {name: (version + ".0")[: len(asked[name])] for name, version in tested.items()} == asked
+
+
+def test_the_line_that_contributors_install_with_brings_what_tox_installs_for_the_suite() -> None:
+    page = (ROOT / "CONTRIBUTING.rst").read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^ +\.venv/bin/pip install (.*)$", page, re.M)
+    editable, checkout, *packages = shlex.split(line)
+    extras = re.fullmatch(r"\.\[([\w,-]+)\]", checkout)
+    assert editable == "-e"
+    assert extras is not None
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    assert set(tox["testenv"]["extras"].split()) <= set(extras[1].split(","))
+    wanted = re.findall(r"^([\w.-]+(?:\[\w+\])?)", tox["testenv"]["deps"].strip(), re.M)
+    assert len(wanted) > 5
+    assert set(wanted) <= set(packages)
