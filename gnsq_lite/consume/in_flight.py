@@ -86,9 +86,9 @@ class InFlight:
         """Return the messages that are neither answered nor counted out."""
         return [message for read in self._reads for message in read if is_open(message)]
 
-    def is_young(self, since: float) -> bool:
-        """Whether nothing that is unanswered, or was answered since the last read, came before *since*."""
-        return not self._reads or self._reads[0][0].received_at > since
+    def newest(self) -> Message | None:
+        """Return the last message of the last read; None where nothing is kept of it."""
+        return self._reads[-1][-1] if self._reads else None
 
     def is_here_twice(self, message: Message) -> bool:
         """Whether an earlier delivery of *message* is unanswered.  In any thread; looks at all that is in flight."""

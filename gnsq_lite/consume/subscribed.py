@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
-from gnsq_lite.consume.reading_limit import ReadingLimit
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
@@ -24,8 +23,9 @@ from gnsq_lite.net.lost import DeliveryStalled, lost
 from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.policy.delivery import TICK, Delivery
+from gnsq_lite.policy.delivery import SPAN, Delivery
 from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.identify import Negotiated
@@ -36,6 +36,11 @@ log = logging.getLogger("gnsq_lite.net")
 STALLED = 30.0
 #: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
 _GRACE = 0.5
+#: Messages nsqd may have out beyond its RDY before reading stops, at least; else a quarter of RDY.  Messages that nsqd
+#: has taken back count here for a moment more, and a server that counts RDY down renews it while some are under way.
+_SPARE = 10
+#: Seconds after which a stopped reader checks again, even if it was not woken.
+_CHECK_ROOM = 1.0
 
 
 class Flow(Protocol):
@@ -115,15 +120,20 @@ class Subscribed(Connection):
         #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
-        self._limit = ReadingLimit()
+        #: Most messages in flight with which reading goes on: what nsqd sends beyond RDY would only cost memory.
+        self._most = _SPARE
+        #: Whether nothing is read until there is room; set when there may be; whether that was logged.
+        self._is_reading_stopped = False
+        self._room = Event()
+        self._has_logged_stop = False
         #: The share of max_in_flight that the flow control gave it, and the RDY that was last queued for nsqd.
         self._share = self.ready = 0
         #: When nsqd refused a FIN or REQ on this connection; None: never.
         self._refused_at: float | None = None
         #: None: RDY is what the flow control says.
         self._delivery: Delivery | None = None
-        self._delivery_timer: Any = None
-        self._look_at = 0.0  # when that fires
+        self._tick_timer: Any = None
+        self._tick_at = 0.0  # when that fires
         #: Inline handlers run in there, and nothing is read meanwhile: that is no sign of a quiet nsqd.
         self._is_handing_on = False
         #: Called after answers went out, once CLS was sent.
@@ -141,7 +151,7 @@ class Subscribed(Connection):
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
             if self._is_prompt and negotiated.negotiated:  # else it may count RDY down
-                self._delivery = Delivery(self.clock, self.identified_in)
+                self._delivery = Delivery(self.clock)
 
     # -- messages
 
@@ -160,7 +170,7 @@ class Subscribed(Connection):
         So a handler begins without a switch to the greenlet that reads.
         """
         is_busy = self._share > 1 and self._delivery is not None and self._delivery.is_full
-        if is_busy or self.in_flight.count > self._limit.most:
+        if is_busy or self.in_flight.count > self._most:
             return False
         self.read_at = self.clock.now()
         messages = self._decoder.feed_messages(data)
@@ -184,45 +194,54 @@ class Subscribed(Connection):
         return self._finished + self.in_flight.finished_by_handlers
 
     def _on_messages(self, messages: list[Message]) -> None:
-        chooses = self._count_in(messages)
+        is_reported = self._count_in(messages)
         self._is_handing_on = True
         self._messages_to.handle(messages)
         self._is_handing_on = False
-        if chooses and not (self._due or self._fins.due):  # else that looks at the read, after the handlers
-            self._look_soon()
-
-    def _look_soon(self) -> None:
-        """Have the read looked at: where handlers answer at once their answers will, and if not, the next tick."""
-        delivery = self._delivery
-        if delivery is None or not delivery.is_quick or len(self._fins):
-            self._flush_soon()
-        else:
-            self._tick_in(TICK)
+        if is_reported and self._delivery is not None and not (self._due or self._fins.due):
+            self._follow(self._delivery)  # else the write of answers does
 
     def _count_in(self, messages: list[Message]) -> bool:
-        """Count what a read brought, before any of it is handled; return whether the delivery is to choose by it."""
+        """Count what a read brought, before any of it is handled; return whether it was reported to the delivery."""
         count = self.in_flight.add(messages, self.read_at)
-        self._must_wait = count > self._limit.most
+        self._must_wait = count > self._most
         delivery = self._delivery
-        chooses = delivery is not None and not delivery.is_full
-        if delivery is not None and chooses:
-            age = self.clock.wall() - messages[-1].timestamp_ns * 1e-9
-            delivery.received(len(messages), count - len(self._fins), age, self.read_at)
+        is_reported = delivery is not None and not delivery.is_full
+        if delivery is not None and is_reported:
+            delivery.received(len(messages), count - len(self._fins), self._age(messages[-1]))
         if self._flow.watches or count > self._share:
             self._flow.received(self.endpoint, len(messages))  # a RDY that follows goes out before the answers
-        return chooses
+        return is_reported
+
+    def _age(self, message: Message | None) -> float:
+        """Return how old *message*, the last one, was when it was read, by nsqd's clock and this one."""
+        if message is None:
+            return 0.0
+        return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.in_flight.received_at)
 
     def _wait_for_room(self) -> None:
-        if self.in_flight.count > self._limit.most:
-            self._limit.rest(self.address, self.in_flight.count, self._is_crowded)
-            self._go_on()
+        """Read nothing while far more than RDY is in flight.
 
-    def _is_crowded(self) -> bool:
-        return self.is_open() and (self.in_flight.count > self._limit.most or self.unsent() > MOST_UNSENT)
+        It does not close the connection: messages that nsqd has taken back and sent again count here for a moment more.
+        """
+        if self.in_flight.count <= self._most:
+            return
+        if not self._has_logged_stop:
+            self._has_logged_stop = True
+            why = "%s: %d messages are in flight, more than RDY allows; no more are read until some are answered"
+            log_safely(log, logging.WARNING, why, self.address, self.in_flight.count)
+        self._is_reading_stopped = True
+        try:
+            while self.is_open() and (self.in_flight.count > self._most or self.unsent() > MOST_UNSENT):
+                self._room.clear()
+                wait_or_set(self._room, _CHECK_ROOM)
+        finally:
+            self._is_reading_stopped = False
+        self._go_on()
 
     def set_ready(self, count: int) -> None:
-        """Queue RDY; from now on nsqd may have so many messages out here, also where it was told less since."""
-        self._limit.allow(count)
+        """Set the share of RDY.  nsqd does not confirm a lower one, so reading is bounded by the highest so far."""
+        self._most = max(self._most, count + max(_SPARE, count // 4))
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
@@ -233,49 +252,38 @@ class Subscribed(Connection):
             self._follow(self._delivery)
 
     def _follow(self, delivery: Delivery) -> None:
-        """Queue the RDY that was chosen, if any; have the choice looked at again where that is asked for."""
-        if delivery.has_changed():
+        """Send the RDY that was chosen, if it changed, and start the timer of the next tick."""
+        if delivery.ready != self.ready:
             self._flush_soon()
-        self._watch_delivery(delivery)
+        self._schedule_tick(delivery)
 
-    def _watch_delivery(self, delivery: Delivery) -> None:
-        """Have the next tick when it is wanted, or before; none where it would find nothing to do."""
+    def _schedule_tick(self, delivery: Delivery) -> None:
         after = delivery.tick_after
         if after is None:
-            if not delivery.is_full:
-                self._stop_delivery()
+            self._stop_ticks()
             return
-        self._tick_in(after)
-
-    def _tick_in(self, after: float) -> None:
-        """Have a tick in so many seconds, or before."""
         due = self.clock.now() + after
-        if self._delivery_timer is not None:
-            if due > self._look_at - TICK / 2 and self._delivery_timer.active:
+        if self._tick_timer is not None:
+            if due > self._tick_at - SPAN / 2:
                 return
-            self._stop_delivery()
-        self._look_at = due
-        self._delivery_timer = self.loop.timer(after, self._look_at_delivery)
+            self._stop_ticks()
+        self._tick_at = due
+        self._tick_timer = self.loop.timer(after, self._tick)
 
-    def _look_at_delivery(self) -> None:
-        self._stop_delivery()
+    def _tick(self) -> None:
+        self._stop_ticks()
         delivery = self._delivery
-        if delivery is None:
-            return
-        if self._is_handing_on:
-            self._watch_delivery(delivery)
-        else:
-            if len(self._fins):
-                self._flush_soon()
-            delivery.tick(self.in_flight.received, self.in_flight.count)
+        if delivery is not None:
+            if not self._is_handing_on:
+                delivery.tick(self.in_flight.received, self.in_flight.count, self._age(self.in_flight.newest()))
             self._follow(delivery)
 
     def _end_delivery(self) -> None:
-        self._stop_delivery()
+        self._stop_ticks()
         self._delivery = None
 
-    def _stop_delivery(self) -> None:
-        timer, self._delivery_timer = self._delivery_timer, None
+    def _stop_ticks(self) -> None:
+        timer, self._tick_timer = self._tick_timer, None
         if timer is not None:
             timer.stop()
             timer.close()
@@ -382,14 +390,6 @@ class Subscribed(Connection):
     def _write_all(self) -> None:
         # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
         self._due = self._fins.due = False
-        delivery = self._delivery
-        if delivery is not None and not delivery.is_full:
-            answers = 0 if self._out or self._reqs else len(self._fins)
-            # None may be so late that its message may be nsqd's again meanwhile.
-            young = self.clock.now() - self.msg_timeout / 2
-            if delivery.keeps(self.in_flight.count, answers) and self.in_flight.is_young(young):
-                self._watch_delivery(delivery)
-                return
         data = self._take(self._out) if self._out else b""
         requeued = len(self._reqs)
         if requeued:
@@ -405,24 +405,22 @@ class Subscribed(Connection):
             self._finished += finished
             self.requeued += requeued
             self.in_flight.answered(finished + requeued)
+        delivery = self._delivery
         if delivery is not None:
-            is_told = self._delivery_timer is None or not delivery.is_full
-            if is_told and (finished or requeued):
+            if (finished or requeued) and not delivery.is_full:
                 delivery.answered(self.in_flight.count)
-            ready = delivery.take()
-            if ready is not None:
-                self.ready = ready
-                data = commands.ready(ready) + data
-            if is_told:
-                self._watch_delivery(delivery)
+            self._schedule_tick(delivery)
+            if delivery.ready != self.ready:
+                self.ready = delivery.ready
+                data = commands.ready(self.ready) + data
         if not data:
             return
         if finished or requeued:  # the RDY that may follow goes out after these
             self._tell_flow(finished + requeued, success=finished > 0)
         self._emit(data)
         if finished or requeued:
-            if self._limit.rests:
-                self._limit.look()
+            if self._is_reading_stopped:
+                self._room.set()
             if self._on_answered is not None:
                 self._on_answered()
 
@@ -449,11 +447,10 @@ class Subscribed(Connection):
 
     def check(self, now: float) -> None:
         """Also: what waits for handlers here is no silence of nsqd's, nor must this side seem silent to it."""
-        if self._limit.rests and self.is_open():
+        if self._is_reading_stopped and self.is_open():
             self.read_at = now
             self.send(commands.NOP)
         super().check(now)
-        self._limit.look()
         if self._is_stalled(now) and self._on_answered is None:
             why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"
             self.close(DeliveryStalled(self.address, why))
@@ -469,6 +466,7 @@ class Subscribed(Connection):
             if self._delivery is not None:
                 self._delivery.expired(self.in_flight.count)
                 self._follow(self._delivery)
+            self._room.set()
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, count)
             self._tell_flow(0, count)
@@ -484,7 +482,7 @@ class Subscribed(Connection):
         if len(self._fins):  # answers that waited: they are lost now
             self._flush_soon()
         self.in_flight.clear()
-        self._limit.look()
+        self._room.set()
 
     def send_close(self, on_answered: Callable[[], None]) -> None:
         """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1).

@@ -79,7 +79,6 @@ class BlockingConnection:
                 options,
                 address[0],
                 self.address,
-                self.clock,
                 identify_extra=identify_extra,
                 check_server=self._check_server,
                 heartbeats=False,

@@ -55,8 +55,6 @@ class Connection:
         self.auth_reply: Any = None
         self.read_at = clock.now()
         self.opened_at: float | None = None
-        #: Seconds the answer to IDENTIFY took: a round trip at least.
-        self.identified_in = 0.0
         self.close_waited = False
         self._stream: Stream | None = None
         self._codec: Any = None
@@ -100,12 +98,11 @@ class Connection:
             self.options,
             host,
             self.address,
-            self.clock,
             identify_extra=target.identify_extra,
             check_server=target.check_server,
             subscribe=target.subscribe,
         )
-        self._codec, self.auth_reply, self.identified_in = opened.codec, opened.auth_reply, opened.identified_in
+        self._codec, self.auth_reply = opened.codec, opened.auth_reply
         return opened.negotiated
 
     def _adopt(self, negotiated: Negotiated | None) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gnsq_lite.clock import Clock
 from gnsq_lite.errors import DecompressionError, UnexpectedFrame
 from gnsq_lite.options import ConnectionOptions, TLSOptions
 from gnsq_lite.wire.compress import Codec, make_codec
@@ -51,8 +50,6 @@ class Opened:
     codec: Codec | None = None
     negotiated: Negotiated | None = None
     auth_reply: AuthReply | None = None
-    #: Seconds the answer to IDENTIFY took: a round trip at least.
-    identified_in: float = 0.0
 
 
 class _Reader:
@@ -89,7 +86,6 @@ def shake_hands(
     options: ConnectionOptions,
     host: str,
     address: str,
-    clock: Clock,
     *,
     identify_extra: Mapping[str, Any] | None = None,
     check_server: Callable[[str, str], None] | None = None,
@@ -112,11 +108,9 @@ def shake_hands(
     identify = build_identify(options, hostname_default=socket.gethostname(), heartbeats=heartbeats)
     handshake = Handshake(options, address, identify=identify, subscribe=subscribe, check_server=check_server)
     reader, opened = _Reader(stream, decoder), Opened()
-    began = clock.now()
     stream.write(handshake.start())
     for _ in range(_HANDSHAKE_FRAMES):
         frame = reader.next_frame()
-        opened.identified_in = opened.identified_in or clock.now() - began
         step = handshake.receive(frame)
         if isinstance(step, Send):
             stream.write(step.data if reader.codec is None else reader.codec.compress(step.data))

@@ -14,7 +14,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
 from gnsq_lite.net.target import Target
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.policy.delivery import TICK
+from gnsq_lite.policy.delivery import SPAN
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.identify import Negotiated
 from tests.fakes import FakeClock
@@ -126,17 +126,15 @@ def test_a_read_is_looked_at_with_its_answers_where_handlers_are_quick_and_else_
     bench.clock.advance(0.05)
     first = bench.message()
     assert bench.due == []
-    assert bench.running() == [TICK]
-    bench.clock.advance(TICK)
+    assert bench.running() == [SPAN]
+    bench.clock.advance(SPAN)
     bench.timers[-1].act()  # the handler is slow
     assert bench.turn() == commands.ready(2)
     bench.message()
     assert len(bench.due) == 1
     assert bench.turn() == commands.ready(3)
     first.finish()
-    assert bench.turn() == b""  # it waits for the next message
-    bench.message()
-    assert len(bench.due) == 1
+    assert bench.turn() == commands.ready(2) + commands.finish(first.id)
 
 
 @pytest.mark.rule("RDY-4")
@@ -155,59 +153,13 @@ def test_the_flow_control_is_told_while_it_watches_and_of_more_than_it_has_allow
     assert bench.told == [1, -1, 1, -1]
 
 
-def test_a_handler_begins_before_the_ready_is_chosen_and_where_it_takes_long_nsqd_is_told() -> None:
-    bench = Bench()
-    delivery = bench.connection._delivery
-    assert delivery is not None
-    chosen: list[int] = []
-    bench.handle = lambda messages: chosen.append(delivery._received)  # type: ignore[method-assign]
-    bench.clock.advance(0.05)
-    bench.message()
-    bench.turn()
-    assert chosen == [0]
-    assert bench.running() == [TICK]
-    bench.clock.advance(TICK)
-    bench.timers[-1].act()
-    assert bench.turn() == commands.ready(2)
-    bench.message()
-    assert bench.turn() == commands.ready(3)
-    assert chosen == [0, 1]
-
-
-def test_a_share_that_comes_between_a_message_and_the_choice_counts_the_message() -> None:
+def test_a_share_that_comes_between_a_message_and_its_answer_counts_the_message() -> None:
     bench = Bench()
     bench.clock.advance(0.05)
     bench.message()
     bench.connection.set_ready(1)
-    assert bench.connection._delivery is not None
-    assert bench.connection._delivery._received == 1
-    bench.turn()
-    bench.timers[-1].act()
     assert bench.turn() == b""
     assert bench.running() == []  # with one there is nothing to choose
-
-
-def test_what_is_sent_while_answers_wait_goes_out_at_once_with_them() -> None:
-    bench = Bench()
-    messages = []
-    for _ in range(40):  # each is answered 2 ms after it came
-        bench.clock.advance(0.01)
-        messages.append(bench.message())
-        bench.turn()
-        for _ in range(2):
-            bench.clock.advance(TICK)
-            for timer in [timer for timer in bench.timers if timer.runs]:
-                timer.act()
-        bench.turn()
-        messages[-1].finish()
-        if not (written := bench.turn()):
-            break
-    assert not written  # it is kept, for the next message
-    assert bench.running() != []
-    bench.connection.send(commands.NOP)
-    written = bench.turn()
-    assert commands.NOP in written
-    assert commands.finish(messages[-1].id) in written
 
 
 def frame(kind: int, body: bytes) -> bytes:
@@ -246,7 +198,7 @@ def test_in_the_hub_nothing_is_taken_at_full_speed_nor_while_too_much_is_in_flig
     delivery.is_full = True
     assert not bench.connection._take_messages(message_frame(bench))
     delivery.is_full = False
-    most = bench.connection._limit.most
+    most = bench.connection._most
     for id in range(most + 1):
         assert bench.connection._take_messages(message_frame(bench, id))
     assert not bench.connection._take_messages(message_frame(bench, most + 1))

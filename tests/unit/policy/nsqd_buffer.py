@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from gnsq_lite.policy.delivery import TICK, Delivery
+from gnsq_lite.policy.delivery import SPAN, Delivery
 from tests.fakes import FakeClock
 
 #: Messages of 100 bytes in a buffer of 16 KiB, and seconds nsqd takes for one.
@@ -40,7 +40,7 @@ class Wire:
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.clock = FakeClock()
-        self.delivery = Delivery(self.clock, 2.0 * delay)
+        self.delivery = Delivery(self.clock)
         self.prompt, self.handle, self.concurrency = prompt, handle, concurrency
         self.delay, self.ticker, self.skew, self.jitter = delay, ticker, skew, jitter
         self._arrives = {"there": 0.0, "here": 0.0}  # nothing overtakes what went before it
@@ -59,7 +59,8 @@ class Wire:
         self._writing = False
         self._tick_at = math.inf
         self._chosen: int | None = None  # what the flow control says, where nobody chooses
-        self._answered_at = self.longest_kept = 0.0
+        self._sent = 0
+        self._newest = 0.0
         #: Seconds from publish to arrival, in the order of arrival; RDY commands; the most messages that were out.
         self.latencies: list[float] = []
         self.arrived_at = 0.0
@@ -157,7 +158,7 @@ class Wire:
             self._write_soon()
 
     def _follow(self) -> None:
-        if self.delivery.has_changed():
+        if self.delivery.ready != self._sent:
             self._write_soon()
         self._watch()
 
@@ -165,11 +166,11 @@ class Wire:
         after = self.delivery.tick_after
         if after is not None:
             self._tick_in(after)
-        elif not self.delivery.is_full:
+        else:
             self._tick_at = math.inf
 
     def _tick_in(self, after: float) -> None:
-        if self._now + after < self._tick_at - 0.5 * TICK:
+        if self._now + after < self._tick_at - 0.5 * SPAN:
             self._tick_at = at = self._now + after
             self._at(at, lambda: self._tick(at))
 
@@ -177,9 +178,7 @@ class Wire:
         if at != self._tick_at:  # an earlier one took its place
             return
         self._tick_at = math.inf
-        if self._answers:
-            self._write_soon()
-        self.delivery.tick(self.received, self.in_flight)
+        self.delivery.tick(self.received, self.in_flight, self.arrived_at - self._newest - self.skew)
         self._follow()
 
     def _read(self, batch: list[float]) -> None:
@@ -190,17 +189,10 @@ class Wire:
         self.in_flight += len(batch)
         self.waiting.extend(batch)
         self._at(now, self._work)
+        self._newest = batch[-1]
         if self.prompt and not self.delivery.is_full:
-            age = now - batch[-1] - self.skew
-            self.delivery.received(len(batch), self.in_flight - self._answers, age, self.clock.now())
-            self._at(now, self._look_soon)
-
-    def _look_soon(self) -> None:
-        if not self._writing:
-            if self.delivery.is_quick and not self._answers:
-                self._tick_in(TICK)
-            else:
-                self._write_soon()
+            self.delivery.received(len(batch), self.in_flight - self._answers, now - batch[-1] - self.skew)
+            self._at(now, self._follow)
 
     def _work(self) -> None:
         while self.waiting and self.running < self.concurrency:
@@ -214,7 +206,6 @@ class Wire:
     def _done(self) -> None:
         self.running -= 1
         self._answers += 1
-        self._answered_at = self._answered_at or self._now
         self._write_soon()
         if self.handle:
             self._work()
@@ -228,21 +219,15 @@ class Wire:
         """As Subscribed does."""
         self._writing = False
         ready, self._chosen = self._chosen, None
-        if self.prompt and not self.delivery.is_full and self.delivery.keeps(self.in_flight, self._answers):
-            self._watch()
-            return
         count, self._answers = self._answers, 0
         if count:
-            self.longest_kept = max(self.longest_kept, self._now - self._answered_at)
-            self._answered_at = 0.0
             self.in_flight -= count
         if self.prompt:
-            is_told = not (self._tick_at < math.inf and self.delivery.is_full)
-            if is_told and count:
+            if count and not self.delivery.is_full:
                 self.delivery.answered(self.in_flight)
-            ready = self.delivery.take()
-            if is_told:
                 self._watch()
+            if self.delivery.ready != self._sent:
+                self._sent = ready = self.delivery.ready
         if not count and ready is None:
             return
         if ready is not None:
