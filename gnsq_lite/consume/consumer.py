@@ -255,7 +255,7 @@ class Consumer:
             if late:
                 self._on_late(connection, late)
         self._drop_cut()
-        self.pool.look(now)
+        self.pool.look()
         self.limits.look()
         return not self.queued() and self.limits.busy() < self._concurrency
 

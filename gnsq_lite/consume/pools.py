@@ -1,56 +1,407 @@
-"""The pool that runs a Reader's handlers: which there are, and how to choose one."""
+"""The pools that run a Reader's handlers: in greenlets of the loop, in the reading greenlet, or in native threads.
+
+Messages come a read at a time and wait in one deque; a worker takes the next as soon as it is free.  No worker is
+started, and none is woken, for a message that a running worker can take.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
-from gnsq_lite.consume.thread_pool import ThreadPool
-from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.os_threads import is_patched
-from gnsq_lite.speed import Runner
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.consume.run_handler import HandlerRaised
+from gnsq_lite.message import TimeLimitExceeded
+from gnsq_lite.net.forks import end_child
+from gnsq_lite.net.io_thread import enter_thread, leave_thread
+from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
+from gnsq_lite.net.os_threads import has_patched_threads, is_patched, native_held_lock, native_ident, native_rlock
+from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.speed import TURN_OVER, Runner
+
+log = logging.getLogger("gnsq_lite.reader")
 
 #: Handlers at once where the user does not say.
 DEFAULT_GREENLETS = 100
 DEFAULT_THREADS = 8
+#: Seconds for which the system, which has refused a thread, is not asked for another.
+_REFUSED = 1.0
 
 
-class Pool(Protocol):
-    """Runs jobs: messages, or lists of them."""
+class Pool:
+    """Runs jobs: messages, or lists of them.
 
-    #: Each worker, a greenlet or a thread's ident, and the job it is at, or None.
-    seats: list[list[Any]]
+    Args:
+        on_exit: Called with an exception of a handler that is not an Exception; its worker ends.
+    """
+
+    def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
+        self._runner, self._on_exit = runner, on_exit
+        self._queue: deque[Any] = deque()
+        #: Each worker, a greenlet or a thread's ident, and the job that it runs, or None.
+        self.seats: list[list[Any]] = []
+        self._closed = False
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs*; in the loop's thread; never waits."""
+        raise NotImplementedError
 
     def take_queued(self) -> list[Any]:
         """Remove and return the jobs that no handler has begun."""
+        jobs = []
+        while self._queue:
+            try:
+                jobs.append(self._queue.popleft())
+            except IndexError:  # a thread took the last one meanwhile
+                break
+        return jobs
 
     def queued(self) -> int:
-        """How many jobs no handler has begun."""
+        """Return how many jobs no handler has begun."""
+        return len(self._queue)
 
     def jobs(self) -> list[Any]:
-        """Return the jobs that no handler has begun, and those that handlers are at."""
+        """Return the jobs that no handler has begun, and those that handlers run."""
+        # In this order: a job that a thread takes meanwhile is seen twice.
+        return [*self._queue, *(seat[1] for seat in tuple(self.seats))]
 
     def busy(self) -> int:
-        """How many handlers run now."""
+        """Return how many handlers run now."""
+        raise NotImplementedError
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change how many handlers may run at once."""
+        """Change how many handlers may run at once; surplus workers end with their job."""
 
-    def look(self, now: float) -> None:
-        """Replace workers that are gone; in the loop's thread, every now and then."""
+    def look(self) -> None:
+        """Replace workers that are gone; in the loop's thread, about once a second."""
 
     def reset(self) -> None:
         """Forget what was not begun, after an exception that may have cut into this pool; running handlers go on."""
+        self._queue.clear()
 
     def close(self) -> None:
-        """Start no more handlers; workers end when theirs is done."""
+        """Start no more handlers; workers end when theirs has returned."""
+        self._closed = True
 
     def abandon(self) -> None:
         """In a forked child: the jobs are the parent's; a worker that forked ends when its handler returns."""
+        self._queue.clear()
+        self._closed = True
+
+
+class GreenletPool(Pool):
+    """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""
+
+    def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
+        super().__init__(runner, on_exit)
+        self._loop, self._concurrency = loop, concurrency
+        self._idle: list[Any] = []
+        #: Workers whose turn was over before the queue was empty.
+        self._gave_way: deque[Any] = deque()
+        self._pump_due = False
+        #: How often it was reset: workers end that were there before.
+        self._generation = 0
+        #: The turn of the loop in which handlers ran last, by the loop's own clock.
+        self._turn, self._now = 0.0, loop.now
+
+    def submit(self, jobs: list[Any]) -> None:
+        """Queue *jobs*; in the hub, have them handled now, while this turn of the loop is not over."""
+        self._queue.extend(jobs)
+        if self._pump_due:
+            return
+        if current_greenlet() is not self._loop.hub:
+            self._pump_soon()
+            return
+        turn = self._now()
+        if turn != self._turn:
+            self._turn = turn
+            self._runner.begin_turn(SLICE)
+        self._run_workers()
+
+    def _pump_soon(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.soon(self._pump)
+
+    def _pump_later(self) -> None:
+        """Pump when the loop has looked after its sockets: it runs many callbacks of ``soon()`` before it does."""
+        if not self._pump_due:
+            self._pump_due = True
+            after_io(self._loop, self._pump)
+
+    def _pump(self) -> None:
+        """In the hub: have one worker after the other work until it waits for something or the queue is empty.
+
+        So a handler that never waits costs one switch per read, and one that waits leaves the rest to the next worker.
+        """
+        self._pump_due = False
+        self._runner.begin_turn(SLICE)
+        self._run_workers()
+
+    def _run_workers(self) -> None:
+        ends = time.monotonic() + SLICE
+        while self._queue or self._gave_way:
+            if self._gave_way:
+                self._gave_way.popleft().switch()
+            elif self._idle:
+                self._idle.pop().switch()
+            elif len(self.seats) < self._concurrency and not self._closed:
+                self._loop.begin(self._work)
+            else:
+                return  # whoever is done first takes the next
+            if time.monotonic() > ends:
+                self._pump_later()
+                return
+
+    def _work(self) -> None:
+        queue, runner = self._queue, self._runner
+        me, suspend, generation = current_greenlet(), self._loop.suspend, self._generation
+        seat = [me, None]
+        try:
+            self.seats.append(seat)
+            while generation == self._generation:
+                if end_child(runner.drain, queue, seat) == TURN_OVER:
+                    self._pump_later()
+                    self._gave_way.append(me)
+                    suspend()
+                elif self._closed or len(self.seats) > self._concurrency:
+                    return
+                else:
+                    self._idle.append(me)
+                    suspend()
+        except (HandlerRaised, TimeLimitExceeded) as raised:
+            self._on_exit(raised.__cause__ or raised)
+        except BaseException as error:
+            self._loop.fail(error)
+        finally:
+            if seat in self.seats:
+                self.seats.remove(seat)
+            self._count()
+            if queue:
+                self._pump_soon()
+
+    def reset(self) -> None:
+        """Forget what was not begun, and end all workers; those that run a handler end after it."""
+        super().reset()
+        self._generation += 1
+        ended = [seat[0] for seat in self.seats if seat[1] is None]
+        self.seats = [seat for seat in self.seats if seat[1] is not None and not seat[0].dead]
+        self._idle.clear()
+        self._gave_way.clear()
+        self._pump_due = False
+        self._count()
+        for worker in ended:
+            self._loop.resume(worker)
+
+    def _count(self) -> None:
+        self._runner.surplus = len(self.seats) - self._concurrency
+
+    def busy(self) -> int:
+        """Handlers running."""
+        return len(self.seats) - len(self._idle) - len(self._gave_way)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the limit; surplus workers end with their job."""
+        self._concurrency = concurrency
+        self._count()
+        self._pump_soon()
+
+    def close(self) -> None:
+        """Wake the idle workers, who then end."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            self._loop.soon(worker.switch)
+
+
+class InlinePool(Pool):
+    """Handlers in the reading greenlet itself: nothing is read until they return.
+
+    Between two of them the loop has its turn where they take long: answers go out, and what was not answered in time
+    is found.
+    """
+
+    def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
+        super().__init__(runner, on_exit)
+        self._busy = 0
+
+    def submit(self, jobs: list[Any]) -> None:
+        """Run *jobs* now, one after the other."""
+        queue = self._queue
+        queue.extend(jobs)
+        if self._busy:
+            return  # a handler that gave way: it takes these when it is done
+        try:
+            self._busy = 1
+            self.seats = [[current_greenlet(), None]]
+            while queue:
+                try:
+                    self._runner.begin_turn(SLICE)
+                    why = end_child(self._runner.drain, queue, self.seats[0])
+                except (HandlerRaised, TimeLimitExceeded) as raised:
+                    self._on_exit(raised.__cause__ or raised)
+                    if self._closed or isinstance(raised.__cause__, (KeyboardInterrupt, SystemExit)):
+                        return  # the Reader ends, and sends back what is queued
+                else:
+                    if why == TURN_OVER:
+                        let_io()
+        finally:
+            self._busy = 0
+            self.seats = []
+
+    def busy(self) -> int:
+        """Handlers running."""
+        return self._busy
+
+
+class ThreadPool(Pool):
+    """Handlers in native threads, whatever is patched: they may block in any way.
+
+    Waking a thread costs far more than a handler that does little, so no more are woken than have work to do: a queued
+    job wakes one thread, and a thread that was woken wakes the next while more is queued than it takes itself.  While a
+    wake-up is on its way no second one is sent.  The threads that ran last are woken first, so those beyond what the
+    handlers need sleep on, or are never started.
+
+    In a monkey-patched process the threads are those of a gevent ThreadPool of the Reader's own.  gevent's resolver
+    uses the hub's ThreadPool; handlers that block there would block every name resolution.
+    """
+
+    def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
+        super().__init__(runner, on_exit)
+        self._loop, self._concurrency = loop, concurrency
+        self._lock = native_rlock()
+        #: Locks of the threads that wait; the one that ran last is the last.
+        self._idle: list[Any] = []
+        #: Threads that were asked for and have no seat yet; how many were ever started.
+        self._coming = self._started = 0
+        #: A thread was woken, or asked for, and has not looked at the queue yet.
+        self._waking = False
+        self._ask_at = 0.0
+        self._gevent_pool: Any = None
+        if has_patched_threads():
+            self._gevent_pool = loop.thread_pool(concurrency)
+
+    def submit(self, jobs: list[Any]) -> None:
+        """Queue *jobs* and wake a thread for them, unless one is waking."""
+        self._queue.extend(jobs)
+        # Not without the lock: a thread may have seen an empty queue and not be among the idle yet.
+        with self._lock:
+            if not self._waking and self._queue:
+                self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Under the lock: wake an idle thread, or have one started; nothing where all are at work."""
+        if self._idle:
+            self._waking = True
+            self._idle.pop().release()
+        elif self._workers() < self._concurrency and not self._closed and SYSTEM_CLOCK.now() >= self._ask_at:
+            self._waking = True
+            self._coming += 1
+            self._loop.call_soon(self._start)
+        else:
+            self._waking = False
+
+    def _start(self) -> None:
+        """In the loop: start a thread."""
+        if self._gevent_pool is not None:
+            self._gevent_pool.maxsize = max(self._gevent_pool.maxsize, self._concurrency)
+            self._loop.spawn("handler thread", self._start_with, self._gevent_pool.spawn, self._work)
+        else:
+            self._started += 1
+            name = f"gnsq_lite-handler-{self._started}"
+            self._start_with(threading.Thread(target=self._work, name=name, daemon=True).start)
+
+    def _start_with(self, start: Callable[..., Any], *args: Any) -> None:
+        try:
+            start(*args)
+        except RuntimeError as error:  # the system gives no more threads; those that run do the work
+            with self._lock:
+                self._coming -= 1
+                self._waking = False
+                self._ask_at = SYSTEM_CLOCK.now() + _REFUSED
+                left = self._workers()
+                self._count()
+            said = "no more than %d of %d handler threads: %s"
+            log_safely(log, logging.ERROR, said, left, self._concurrency, error)
+
+    def _work(self) -> None:
+        parked, seat = native_held_lock(), [native_ident(), None]
+        with self._lock:
+            self._coming -= 1
+            self.seats.append(seat)
+        enter_thread(self._loop)
+        while True:
+            with self._lock:
+                self._waking = False
+                if len(self._queue) > 1:
+                    self._wake_one()  # more is queued than this thread is about to take
+            try:
+                end_child(self._runner.drain, self._queue, seat)
+            except HandlerRaised as raised:
+                self._on_exit(raised.__cause__ or raised)
+            with self._lock:
+                if self._closed or self._workers() > self._concurrency:
+                    self.seats.remove(seat)
+                    self._count()
+                    break
+                if self._queue:
+                    continue
+                self._idle.append(parked)
+            parked.acquire()
+        leave_thread()
+        if self._queue and not self._closed:
+            self._loop.call_soon(lambda: self.submit([]))
+
+    def _workers(self) -> int:
+        return len(self.seats) + self._coming
+
+    def _count(self) -> None:
+        self._runner.surplus = self._workers() - self._concurrency
+
+    def look(self) -> None:
+        """Ask again for threads that the system has refused; in the loop."""
+        self.submit([])
+
+    def reset(self) -> None:
+        """Forget what was not begun."""
+        super().reset()
+        with self._lock:
+            self._waking = False
+
+    def busy(self) -> int:
+        """Handlers running."""
+        with self._lock:
+            return self._workers() - len(self._idle)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the limit; surplus workers end, with their job if they have one."""
+        with self._lock:
+            self._concurrency = concurrency
+            self._count()
+            surplus = max(0, min(self._workers() - concurrency, len(self._idle)))
+            idle, self._idle = self._idle[:surplus], self._idle[surplus:]
+        for parked in idle:
+            parked.release()
+        self.submit([])
+
+    def close(self) -> None:
+        """Wake the idle workers, who then end."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for parked in idle:
+            parked.release()
+        if self._gevent_pool is not None:
+            self._loop.spawn("handler threads", self._gevent_pool.kill)
+
+    def abandon(self) -> None:
+        """In a forked child: all jobs, and whoever held the lock, are the parent's; a thread that forked ends."""
+        self._lock = native_rlock()
+        super().abandon()
 
 
 def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:
@@ -67,12 +418,10 @@ def make_pool(
     concurrency: int,
     on_exit: Callable[[BaseException], None],
 ) -> Pool:
-    """Return a pool; *on_exit* gets what a handler raised that is no Exception."""
+    """Return a pool of *kind*."""
     if kind == "inline":
         return InlinePool(runner, on_exit)
-    if kind == "greenlet":
-        return GreenletPool(loop, runner, concurrency, on_exit)
-    return ThreadPool(loop, runner, concurrency, on_exit)
+    return (GreenletPool if kind == "greenlet" else ThreadPool)(loop, runner, concurrency, on_exit)
 
 
 def default_concurrency(kind: str, max_in_flight: int) -> int:

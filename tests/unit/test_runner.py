@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import speed
-from gnsq_lite.consume import greenlet_pool, run_handler
-from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
+from gnsq_lite.consume import pools, run_handler
+from gnsq_lite.consume.pools import GreenletPool, InlinePool
 from gnsq_lite.consume.run_handler import make_batch_runner, make_runner
 from gnsq_lite.message import EXPIRED, Message, Requeue
 from gnsq_lite.net.loop import loop_here
@@ -461,7 +461,7 @@ def test_an_inline_handler_that_is_killed_at_the_end_is_the_last(runner: Any, fi
 def test_between_two_slow_inline_handlers_the_loop_has_its_turn(
     runner: Any, fins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(greenlet_pool, "SLICE", -1.0)  # each takes longer
+    monkeypatch.setattr(pools, "SLICE", -1.0)  # each takes longer
     seen: list[Any] = []
     pool = InlinePool(a_runner(runner, lambda message: seen.append(message.id)), seen.append)
     gevent.sleep(0)  # what tests before it left to the loop
@@ -477,7 +477,7 @@ def test_after_each_slow_handler_the_loop_looks_after_its_sockets(
     runner: Any, fins: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It calls fifty callbacks in a row before it does: fifty computing handlers may last longer than nsqd waits."""
-    monkeypatch.setattr(greenlet_pool, "SLICE", -1.0)  # each takes longer
+    monkeypatch.setattr(pools, "SLICE", -1.0)  # each takes longer
     seen: list[Any] = []
     here, there = os.pipe()
     with os.fdopen(here), os.fdopen(there, "wb", 0) as pipe, gevent.get_hub().loop.io(here, 1) as watcher:

@@ -11,9 +11,9 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite.consume import thread_pool
+from gnsq_lite.consume import pools
+from gnsq_lite.consume.pools import ThreadPool
 from gnsq_lite.consume.run_handler import HandlerRaised
-from gnsq_lite.consume.thread_pool import ThreadPool
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.speed import Runner
 from tests.fakes import FakeClock
@@ -299,7 +299,7 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is
     make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, done, gate = FakeClock(), Tally(), native_held_lock()
-    monkeypatch.setattr(thread_pool, "SYSTEM_CLOCK", clock)
+    monkeypatch.setattr(pools, "SYSTEM_CLOCK", clock)
 
     def run(job: Any) -> None:
         if job == "blocks":
@@ -323,12 +323,12 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is
         pool.submit(["job"])
     until(lambda: asked.count == 1)
     clock.advance(0.9)
-    pool.look(clock.now())
+    pool.look()
     gevent.sleep(0)
     assert (asked.count, done.count) == (1, 0)
     clock.advance(0.1)
     monkeypatch.undo()
-    pool.look(clock.now())
+    pool.look()
     done.wait_for(50)
     gate.release()
     done.wait_for(51)

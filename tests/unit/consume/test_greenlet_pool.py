@@ -10,8 +10,8 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite.consume import greenlet_pool
-from gnsq_lite.consume.greenlet_pool import GreenletPool, InlinePool
+from gnsq_lite.consume import pools
+from gnsq_lite.consume.pools import GreenletPool, InlinePool
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.speed import QUEUE_EMPTY, PureRunner
 
@@ -126,7 +126,7 @@ def test_inline_handlers_run_again_after_a_signal_handler_has_raised_before_the_
     def strike() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(greenlet_pool, "current_greenlet", strike)
+    monkeypatch.setattr(pools, "current_greenlet", strike)
     with pytest.raises(KeyboardInterrupt):
         pool.submit(["first"])
     monkeypatch.undo()
