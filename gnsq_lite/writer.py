@@ -39,9 +39,9 @@ from gnsq_lite.options import (
     WriterReconnectOptions,
 )
 from gnsq_lite.publish.batches import Batch, batch_of
+from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.pool import Left, Pool
-from gnsq_lite.publish.producer import Producer
-from gnsq_lite.publish.publication import GRACE, Publication, wait_for_all
+from gnsq_lite.publish.publication import GRACE, Publication, Publish, wait_for_all
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
@@ -123,8 +123,8 @@ class Writer:
             allowed_addresses=allowed_addresses,
         )
         #: The loop's part, once something needs it.
-        self._core: Producer | None = None
-        self._made: list[Producer] = []
+        self._core: WriterCore | None = None
+        self._made: list[WriterCore] = []
         self._pool = self._make_pool()
         self._closed = False
         self._pid = getpid()
@@ -172,8 +172,8 @@ class Writer:
                 receipt = self._pool.publish(topic, command, self._own.publish_timeout)
                 if type(receipt) is not Left:
                     return receipt  # type: ignore[no-any-return]
-                publication = self._checked_publication(topic, body, None, 0.0, None, None, None, None)
-                return self._leave_to_loop(publication, receipt)  # type: ignore[no-any-return]
+                publish = self._checked_publish(topic, body, None, 0.0, None, None, None, None)
+                return self._leave_to_loop(publish, receipt)  # type: ignore[no-any-return]
             if core is not None and not (core.closing or is_plain_thread()):
                 if core.routed:
                     key = key_bytes(key)
@@ -182,8 +182,8 @@ class Writer:
                     return core.publish_alone(topic, body, self._own.publish_timeout, key, partition)  # type: ignore[no-any-return]
                 if key is None and partition is None:
                     return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
-        publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
-        return self._carry_and_wait(publication)  # type: ignore[no-any-return]
+        publish = self._checked_publish(topic, body, timeout, defer, key, partition, trace_id, headers)
+        return self._carry_and_wait(publish)  # type: ignore[no-any-return]
 
     def publish_nowait(
         self,
@@ -204,18 +204,10 @@ class Writer:
         """
         if getpid() != self._pid:
             look_for_fork()
-        publication = self._checked_publication(topic, body, timeout, defer, key, partition, trace_id, headers)
-        core = self._running_core(publication.timeout, wait=False)
-        publication.hand_to(core.loop, publication.retries)
-        backlog = core.outcomes.backlog
-        try:
-            with core.loop.guard:
-                backlog.reserve(publication, len(publication.bodies[0]))
-                core.carry(publication)
-        except BaseException:
-            core.loop.call_soon(lambda: backlog.release(publication))
-            raise
-        return publication
+        publish = self._checked_publish(topic, body, timeout, defer, key, partition, trace_id, headers)
+        core = self._running_core(publish.timeout, wait=False)
+        publish.hand_to(core.loop, publish.retries)
+        return core.carry_nowait(publish)
 
     def multipublish(
         self,
@@ -257,29 +249,30 @@ class Writer:
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._own.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._dialect.batch_extra <= most
-        publications: list[Publication] = []
+        publishes: list[Publish] = []
         for part in (parts := [batch] if fits else list(batch.parts(most))):
             loop = None if core is None else core.loop
-            publication = Publication(loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
+            publish = Publish(loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
             if asks:
-                self._ask(publication, part.request(topic, key_bytes(key), partition))
+                self._ask(publish, part.request(topic, key_bytes(key), partition))
             elif fits:
-                publication.data = whole
+                publish.data = whole
             if len(parts) == 1:
-                return self._carry_and_wait(publication)  # type: ignore[no-any-return]
+                return self._carry_and_wait(publish)  # type: ignore[no-any-return]
             if core is not None and not self._uses_pool(core):
-                core.carry(publication)
+                core.carry(publish)
             else:
-                self._settle(publication)
-            publications.append(publication)
-        return wait_for_all(publications)
+                self._settle(publish)
+            publishes.append(publish)
+        wait_for_all(publishes)
+        return None
 
-    def _settle(self, publication: Publication) -> None:
+    def _settle(self, publish: Publish) -> None:
         """Carry out a part of a batch, and wait; whatever its outcome is, the other parts follow."""
         try:
-            publication.settle(self._carry_and_wait(publication))
+            publish.settle(self._carry_and_wait(publish))
         except NSQError as error:
-            publication.settle(error=error)
+            publish.settle(error=error)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
@@ -289,7 +282,7 @@ class Writer:
         drained = self._pool.drain(seconds)
         if drained and (core := self._core) is not None:
             left = max(0.0, ends - SYSTEM_CLOCK.now())
-            drained = run_in_loop(core.loop, core.outcomes.drain, left, timeout=left + GRACE)
+            drained = run_in_loop(core.loop, core.drain, left, timeout=left + GRACE)
         if not drained:
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
@@ -342,7 +335,7 @@ class Writer:
             pool.add(settings.endpoints)
         return pool
 
-    def _uses_pool(self, core: Producer | None) -> bool:
+    def _uses_pool(self, core: WriterCore | None) -> bool:
         """Return whether the caller borrows a connection to any node; if not, the loop publishes, or a leader takes it.
 
         While a ``publish_nowait`` is unanswered, all publishes go behind it through the loop.
@@ -351,49 +344,49 @@ class Writer:
             return False
         if core is None:
             return not self._needs_loop
-        return not (self._settings.coalesce or core.routed or core.outcomes.backlog.size)
+        return not (self._settings.coalesce or core.routed or core.has_backlog())
 
-    def _core_if_needed(self, seconds: float) -> Producer | None:
+    def _core_if_needed(self, seconds: float) -> WriterCore | None:
         """Return the loop's part, which is started unless the caller can do without.  Raises NotSent, ClosedError."""
         if self._core is None and self._uses_pool(None) and not self._closed:
             return None
         return self._running_core(seconds)
 
-    def _carry_and_wait(self, publication: Publication) -> Any:
+    def _carry_and_wait(self, publish: Publish) -> Any:
         """Carry out a checked publish and return its receipt.  Raises its error."""
-        core, left = self._core_if_needed(publication.timeout), Left(publication.retries)
-        topic, timeout, count = publication.topic, publication.timeout, publication.count
+        core, left = self._core_if_needed(publish.timeout), Left(publish.retries)
+        topic, timeout, count = publish.topic, publish.timeout, publish.count
         if self._uses_pool(core):
             outcome = self._pool.publish(
-                topic, publication.command(), timeout, count, publication.request, deadline=publication.deadline
+                topic, publish.command(), timeout, count, publish.request, deadline=publish.deadline
             )
             if type(outcome) is not Left:
                 return outcome
             left = outcome
-        elif core is not None and core.routed and is_plain_thread() and not core.outcomes.backlog.size:
-            leader = core.leaders.in_thread(publication)
+        elif core is not None and core.routed and is_plain_thread() and not core.has_backlog():
+            leader = core.leaders.in_thread(publish)
             if leader is not None:
-                outcome = core.publish_to_leader(leader, publication)
+                outcome = core.publish_to_leader(leader, publish)
                 if type(outcome) is not Left:
                     return outcome
                 left = outcome
-            publication.data = b""
-        return self._leave_to_loop(publication, left)
+            publish.data = b""
+        return self._leave_to_loop(publish, left)
 
-    def _leave_to_loop(self, publication: Publication, left: Left) -> Any:
-        core = self._running_core(publication.timeout)
-        publication.hand_to(core.loop, left.retries, in_doubt=left.in_doubt)
-        return core.carry_and_wait(publication)
+    def _leave_to_loop(self, publish: Publish, left: Left) -> Any:
+        core = self._running_core(publish.timeout)
+        publish.hand_to(core.loop, left.retries, in_doubt=left.in_doubt)
+        return core.carry_and_wait(publish)
 
-    def _running_core(self, seconds: float, *, wait: bool = True) -> Producer:
+    def _running_core(self, seconds: float, *, wait: bool = True) -> WriterCore:
         core = self._core
         return self._start(seconds, wait=wait) if core is None or core.closing else core
 
-    def _start(self, seconds: float, *, wait: bool = True) -> Producer:
+    def _start(self, seconds: float, *, wait: bool = True) -> WriterCore:
         try:
             if not (self._closed or self._made):
                 self._made.append(
-                    Producer(io_loop(), self._settings, SYSTEM_CLOCK, self._pool)
+                    WriterCore(io_loop(), self._settings, SYSTEM_CLOCK, self._pool)
                 )  # it opens nothing; the first counts
             core = self._core = self._made[0] if self._made else None
             if core is not None and not self._closed:
@@ -410,7 +403,7 @@ class Writer:
             core.closing = True
         raise ClosedError("the Writer was closed")
 
-    def _checked_publication(
+    def _checked_publish(
         self,
         topic: str,
         body: bytes,
@@ -420,7 +413,7 @@ class Writer:
         partition: int | None,
         trace_id: int | None,
         headers: Mapping[str, object] | None,
-    ) -> Publication:
+    ) -> Publish:
         """Return the publish of one message, checked.  Raises what :meth:`publish` does."""
         if type(topic) is not str:
             check_topic(topic)
@@ -432,19 +425,19 @@ class Writer:
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         core = self._core_if_needed(seconds)
         loop = None if core is None else core.loop
-        publication = Publication(loop, topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._own.retries)
+        publish = Publish(loop, topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._own.retries)
         if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
             request.defer = check_number("defer", defer, *DEFER) if defer else 0.0
-            self._ask(publication, self._dialect.check(request, self._nsqd_max_msg_size))
-        return publication
+            self._ask(publish, self._dialect.check(request, self._nsqd_max_msg_size))
+        return publish
 
-    def _ask(self, publication: Publication, request: PublishRequest) -> None:
+    def _ask(self, publish: Publish, request: PublishRequest) -> None:
         """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
-        publication.request = request
+        publish.request = request
         if not self._dialect.needs_route(""):
-            publication.data = self._dialect.encode(request, NOWHERE, None)
+            publish.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:
         """Return the bytes of a subclass of bytes, numpy's for one; raise for all else that came here."""

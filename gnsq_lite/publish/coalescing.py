@@ -1,8 +1,7 @@
-"""Publishes of one turn of the loop to one topic, gathered into one MPUB; each keeps its own outcome.
+"""Publishes of one turn of the loop to one topic, joined into one MPUB; each keeps its own outcome.
 
-It is a queue in front of the path that every publish takes.  A greenlet of the loop's own thread that waits for its
-publish costs a body in a list and a switch: no object of its own, no callback, no timer.  All that wait for one MPUB
-are resumed in one callback of the loop.
+A greenlet of the loop's own thread that waits for its publish costs a body in a list and a switch: no object of its
+own, no callback, no timer.  All that wait for one MPUB are resumed in one callback of the loop.
 """
 
 from __future__ import annotations
@@ -12,17 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import BadBodyError, BadMessageError
+from gnsq_lite.errors import BadBodyError, BadMessageError, NotSent
 from gnsq_lite.net.loop import Loop, current_greenlet
-from gnsq_lite.publish.deadline_timer import DeadlineTimer
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.outcomes import Outcomes
+from gnsq_lite.publish.publication import Publish
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
-#: What nsqd says to an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
+#: nsqd's errors for an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
 ONE_OF_MANY = (BadMessageError, BadBodyError)
 
 
-class Gathering(Publication):
+class Gathering(Publish):
     """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
 
     __slots__ = ("_apart", "_mixed", "failed", "joined", "members", "room", "waiters")
@@ -30,40 +30,40 @@ class Gathering(Publication):
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
-        commands.PUBLISH_HEADS[topic]  # a bad name shows before anything is taken in
+        commands.PUBLISH_HEADS[topic]  # raises for a bad name before anything is taken in
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Until this is sent: the greenlet of the loop that waits, None where it gave up, or the publish that somebody
-        #: holds, of publish_nowait or of another thread; and its body.  Adding both is one step, which needs no guard.
+        #: Until this is sent: the greenlet of the loop that waits, None where it gave up, or the publish of a handle or
+        #: of another thread; and its body.  Adding both is one step, which needs no guard.
         self.joined: list[tuple[Any, bytes]] = []
         #: Then, the greenlet that waits for each body.
         self.waiters: list[Any] = []
-        #: Whether others than greenlets that wait have joined.
+        #: Whether publishes have joined, and not only greenlets that wait.
         self._mixed = False
-        #: And the publishes that somebody holds, with the places of their bodies.
-        self.members: list[tuple[int, Publication]] = []
-        self._apart: dict[Any, Publication] = {}
+        #: The publishes that have joined, with the places of their bodies.
+        self.members: list[tuple[int, Publish]] = []
+        self._apart: dict[Any, Publish] = {}
         self.failed = False
         #: Bytes that one more body may have.
         self.room = most - 8
 
-    def add(self, publication: Publication) -> None:
-        """Add a publish that somebody holds."""
-        body = publication.bodies[0]
+    def add(self, publish: Publish) -> None:
+        """Add the publish of a handle or of another thread."""
+        body = publish.bodies[0]
         self._mixed = True
         self.room -= len(body) + 4
-        self.joined.append((publication, body))
+        self.joined.append((publish, body))
 
-    def give_up(self, greenlet: Any) -> None:
-        """Do not resume *greenlet*, which was killed or timed out; its publish is sent all the same."""
+    def drop_waiter(self, greenlet: Any) -> None:
+        """Do not resume *greenlet*, which was killed or timed out; its message is sent all the same."""
         self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
         self.waiters = [None if each is greenlet else each for each in self.waiters]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the error in *greenlet*; or wait for the outcome of its own publish, where all came apart."""
+        """Raise the error in *greenlet*; or wait for the outcome of its own publish, if all were sent alone again."""
         if greenlet in self._apart:
             return self._apart[greenlet].wait_in(greenlet)
         error: Any = self._error
-        raise error.with_traceback(None)  # the same for all: none is to see how it came to the others
+        raise error.with_traceback(None)  # all callers share it: none is to see the traceback of another
 
     def finish(self) -> None:
         """Accept no more publishes, and drop those that were given up."""
@@ -77,87 +77,80 @@ class Gathering(Publication):
         self.batch = self.count > 1
 
     def _sort(self) -> None:
-        """Tell the publishes that somebody holds from the greenlets that wait."""
+        """Separate the publishes that have joined from the greenlets that wait."""
         joined = zip(self.waiters, self.bodies, strict=True)
-        sent = [(whose, body) for whose, body in joined if type(whose) is not Publication or whose.mark_sent()]
-        waiters = [None if type(whose) is Publication else whose for whose, _ in sent]
-        self.members = [(place, whose) for place, (whose, _) in enumerate(sent) if type(whose) is Publication]
+        sent = [(who, body) for who, body in joined if type(who) is not Publish or who.mark_sent()]
+        waiters = [None if type(who) is Publish else who for who, _ in sent]
+        self.members = [(place, who) for place, (who, _) in enumerate(sent) if type(who) is Publish]
         for _, member in self.members:
             self.cost += member.cost
             member.cost = 0
         self.bodies, self.waiters, self._mixed = [body for _, body in sent], waiters, False
 
-    def _conclude(self) -> None:
-        """Settle each member too."""
+    def announce(self) -> None:
+        """Settle each member too, and resume the greenlets that wait."""
         if self.joined or self._mixed:
             self.finish()
-        super()._conclude()
+        super().announce()
         self.failed = self._error is not None
         self.bodies = []
         for _, member in self.members:
             member.settle(self._value, self._error)
         if self.waiters:
-            self._loop.resume_soon(greenlet for greenlet in self.waiters if greenlet is not None)
+            self.loop.resume_soon(greenlet for greenlet in self.waiters if greenlet is not None)
             self.waiters = []
 
-    def conclude_again(self) -> None:
-        """Do it once more."""
-        super().conclude_again()
+    def announce_again(self) -> None:
+        """Do the same in the loop: an exception may have ended :meth:`announce`."""
+        super().announce_again()
         self.failed = self._error is not None
         for _, member in self.members:
             member.settle(self._value, self._error)
-            member.conclude_again()
+            member.announce_again()
         for greenlet in self.waiters:
             if greenlet is not None:
-                self._loop.resume_once(greenlet)
+                self.loop.resume_once(greenlet)
 
-    def come_apart(self, error: BaseException) -> list[Publication]:
-        """Return what has no outcome, each to be sent alone: nsqd refused all because of one, and took none."""
+    def come_apart(self, error: BaseException) -> list[Publish]:
+        """Return the publishes without an outcome, each to be sent alone: nsqd took none because of one of them."""
         members, apart = dict(self.members), []
         for place, body in enumerate(self.bodies):
-            publication = members.get(place)
-            if publication is None:
-                publication = Publication(self._loop, self.topic, (body,), self.timeout, self.deadline)
-                self._apart[self.waiters[place]] = publication
-            publication.retries = self.retries
-            publication.data = publication.command()  # which is joined to no other again
-            publication.sent = publication.in_doubt = self.in_doubt
-            apart.append(publication)
+            publish = members.get(place)
+            if publish is None:
+                publish = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
+                self._apart[self.waiters[place]] = publish
+            publish.retries = self.retries
+            publish.data = publish.command()  # which is joined to no other again
+            publish.sent = publish.in_doubt = self.in_doubt
+            apart.append(publish)
         self.members = []
         self.settle(error=error)
-        return [publication for publication in apart if not publication.done()]
+        return [publish for publish in apart if not publish.done()]
 
 
-class Gathered:
-    """What this turn's publishes are gathered in.  In the loop's thread.
+class Coalescing:
+    """The MPUBs that this turn's publishes are joined into.  In the loop's thread.
 
     Args:
-        most: Bytes of an MPUB.
-        deadline_timer: Set to the deadline of each.
-        publish_alone: Publishes for whoever is not of the loop's thread, and waits.
-        opened: Called with each MPUB that is being gathered from now on.
+        send: Sends each MPUB at the end of the turn.
+        publish_alone: Publishes for a caller outside the loop's thread, and waits.
     """
 
     def __init__(
         self,
         loop: Loop,
+        settings: ProducerSettings,
         clock: Clock,
-        *,
-        most: int,
-        retries: int,
-        deadline_timer: DeadlineTimer,
+        outcomes: Outcomes,
+        send: Callable[[Publish], None],
         publish_alone: Callable[[str, bytes, float], Any],
-        opened: Callable[[Publication], None],
     ) -> None:
-        self._opened = opened
-        self._loop, self._clock, self._most, self._retries = loop, clock, most, retries
-        self._deadline_timer, self._publish_alone = deadline_timer, publish_alone
-        #: Gets each at the turn's end; the Writer's to say.
-        self.carry: Callable[[Publication], None]
+        self._loop, self._settings, self._clock, self._outcomes = loop, settings, clock, outcomes
+        self._send, self._publish_alone = send, publish_alone
         self._hub = loop.hub
-        #: Whether send() is about to be called, and whether it is being carried out.
+        #: Whether send() is about to be called, and whether it runs.
         self._due = self._sends = False
-        #: All of them, in order, always the same queue; and the last one of each topic.
+        #: All MPUBs that are not sent, in order, and the last one of each topic.
         self.batches: deque[Gathering] = deque()
         self._open: dict[str, Gathering] = {}
 
@@ -168,7 +161,7 @@ class Gathered:
             return self._publish_alone(topic, body, timeout)
         gathering, size = self._open.get(topic), len(body)
         try:
-            # What _gathering() asks first, without the call: most publishes join one that others opened.
+            # The condition of _gathering(), without the call: most publishes join an MPUB that another one opened.
             if gathering is None or gathering.room < size or gathering.timeout != timeout:
                 with self._loop.guard:
                     gathering = self._gathering(topic, timeout, size)
@@ -178,33 +171,32 @@ class Gathered:
                 self._loop.park(greenlet)
         except BaseException:
             if gathering is not None:
-                gathering.give_up(greenlet)
+                gathering.drop_waiter(greenlet)
             self._loop.forget(greenlet)
             raise
         return gathering.raise_in(greenlet) if gathering.failed else None
 
-    def add(self, publication: Publication) -> None:
-        """Add a plain publish of one message that somebody holds."""
-        self._gathering(publication.topic, publication.timeout, len(publication.bodies[0])).add(publication)
+    def add(self, publish: Publish) -> None:
+        """Add a plain publish of one message."""
+        self._gathering(publish.topic, publish.timeout, len(publish.bodies[0])).add(publish)
 
     def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
         """Return the MPUB being gathered that a body of *size* bytes goes into."""
         gathering = self._open.get(topic)
         if gathering is None or gathering.room < size or gathering.timeout != timeout:
+            settings = self._settings
             deadline = self._clock.now() + timeout
-            gathering = Gathering(self._loop, topic, timeout, deadline, self._retries, self._most)
-            if deadline < self._deadline_timer.at:
-                self._deadline_timer.set(deadline)
+            gathering = Gathering(self._loop, topic, timeout, deadline, settings.retries, settings.max_body_size)
             if not self._due:
                 self._due = True
                 self._loop.soon(self.send)
             self._open[topic] = gathering
             self.batches.append(gathering)
-            self._opened(gathering)
+            self._outcomes.add(gathering)
         return gathering
 
     def send(self) -> None:
-        """Send what has been gathered; in the middle of another such call that goes on with the rest."""
+        """Send what has been gathered; inside another such call, which goes on with the rest, do nothing."""
         self._due = False
         if self._sends:
             return
@@ -212,9 +204,11 @@ class Gathered:
         self._sends = True
         while self.batches:
             gathering = self.batches[0]
-            if not gathering.decided:  # as it is when the Writer was closed meanwhile
+            if not gathering._done:  # as it is when the Writer was closed meanwhile
                 gathering.finish()
                 if gathering.bodies:
-                    self.carry(gathering)
-            self.batches.popleft()  # once it has its place: until then no thread may overtake it
+                    self._send(gathering)
+                else:
+                    self._outcomes.failed_with(gathering, NotSent("every publish of it was given up"))
+            self.batches.popleft()  # once it has its place: until then no publish may overtake it
         self._sends = False

@@ -23,8 +23,8 @@ from gnsq_lite.net.loop import Loop
 from gnsq_lite.policy.leaders import Leader, Leaders
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
-from gnsq_lite.publish.destination import Destination
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.publish.topic_route import Topic, insert
 
@@ -42,7 +42,7 @@ class PartitionLeaders:
 
     Args:
         shunned: Endpoints that are left out where another will do.
-        destinations: Returns all destinations.
+        nodes: Returns all nodes.
         load: Returns how many publishes an endpoint has not answered; from any thread.
         avoids: Returns whether the pool has found an endpoint silent, or cannot reach it; from any thread.
         send_to: Sends a publish to an endpoint, and to no other.
@@ -58,15 +58,15 @@ class PartitionLeaders:
         rng: Rng,
         *,
         shunned: Shunned[Endpoint],
-        destinations: Callable[[], Iterable[Destination]],
+        nodes: Callable[[], list[Node]],
         load: Callable[[Endpoint], int],
         avoids: Callable[[Endpoint], bool],
-        send_to: Callable[[Endpoint, Publication], None],
-        fail: Callable[[Publication, NSQError], None],
+        send_to: Callable[[Endpoint, Publish], None],
+        fail: Callable[[Publish, NSQError], None],
         keep: Callable[[Any], None],
     ) -> None:
         self._loop, self._settings, self._clock, self._rng = loop, settings, clock, rng
-        self._shunned, self._destinations = shunned, destinations
+        self._shunned, self._nodes = shunned, nodes
         self._load, self._avoids = load, avoids
         self._send_to, self._fail, self._keep = send_to, fail, keep
         self._dialect = settings.dialect
@@ -75,69 +75,69 @@ class PartitionLeaders:
         self._numbers = itertools.count(1)
         self._ended = False
 
-    def in_thread(self, publication: Publication) -> Endpoint | None:
+    def in_thread(self, publish: Publish) -> Endpoint | None:
         """Make its command and return its leader; in the caller's thread.
 
         None: the loop has to send it, because something waits that was published before, for example.
         """
-        topic = self._topics.get(publication.topic)
+        topic = self._topics.get(publish.topic)
         if topic is None:
             return None
         leaders = topic.leaders
-        leader = self._leader(leaders, publication)
+        leader = self._leader(leaders, publish)
         if leader is None:
-            return self._ask_in_thread(topic, publication)
+            return self._ask_in_thread(topic, publish)
         # As below: these leaders are taken away before something is put back.
         return leader.endpoint if topic.leaders is leaders else None
 
-    def _leader(self, leaders: Leaders | None, publication: Publication) -> Leader | None:
+    def _leader(self, leaders: Leaders | None, publish: Publish) -> Leader | None:
         """Make its command and return its leader; None where that takes the dialect."""
-        if leaders is None or publication.request is not None or publication.batch or publication.leader is not None:
+        if leaders is None or publish.request is not None or publish.batch or publish.leader is not None:
             return None  # who has a leader already has had its turn
-        key, partition = publication.key, publication.partition
+        key, partition = publish.key, publish.partition
         is_free = key is None and partition is None
         if is_free and self._shunned:
             return None
         leader = leaders.of(key, partition)
         if leader is None or (is_free and self._avoids(leader.endpoint)):
             return None
-        publication.number = next(self._numbers)
-        publication.leader = leader.endpoint
-        publication.data = publication.command_behind(leader.head)
+        publish.number = next(self._numbers)
+        publish.leader = leader.endpoint
+        publish.data = publish.command_behind(leader.head)
         return leader
 
-    def _ask_in_thread(self, topic: Topic, publication: Publication) -> Endpoint | None:
+    def _ask_in_thread(self, topic: Topic, publish: Publish) -> Endpoint | None:
         if topic.waiting or not topic.fresh:
             return None
         returns, lookup = topic.returns, topic.lookup
-        publication.request = request = self._dialect.prepare(publication.asked())
-        publication.number = next(self._numbers)
+        publish.request = request = self._dialect.prepare(publish.asked())
+        publish.number = next(self._numbers)
         try:
-            publication.leader = endpoint = self._choose(lookup, request, publication.leader)
-            publication.data = self._dialect.encode(request, endpoint, lookup)
+            publish.leader = endpoint = self._choose(lookup, request, publish.leader)
+            publish.data = self._dialect.encode(request, endpoint, lookup)
         except NSQError:
             return None
         return None if topic.waiting or not topic.fresh or topic.returns != returns else endpoint
 
-    def send(self, publication: Publication) -> None:
+    def send(self, publish: Publish) -> None:
         """Send it to its leader; wait for the route where it is not known or is looked up again."""
-        topic = self._topic(publication.topic)
-        leader = self._leader(topic.leaders, publication)
+        topic = self._topic(publish.topic)
+        leader = self._leader(topic.leaders, publish)
         if leader is not None:
-            self._send_to(leader.endpoint, publication)
+            self._send_to(leader.endpoint, publish)
             return
-        publication.number = next(self._numbers)
-        publication.request = self._dialect.prepare(publication.asked())
+        publish.number = next(self._numbers)
+        publish.request = self._dialect.prepare(publish.asked())
         if topic.waiting or not topic.fresh:
-            topic.waiting.append(publication)
+            topic.waiting.append(publish)
         else:
-            self._place(topic, publication)
+            self._place(topic, publish)
 
-    def _request(self, publication: Publication) -> PublishRequest:
+    def _request(self, publish: Publish) -> PublishRequest:
         """Return how it was asked for, also where it was sent without asking the dialect."""
-        if publication.request is None:
-            publication.request = self._dialect.prepare(publication.asked())
-        return publication.request
+        if publish.request is None:
+            publish.request = self._dialect.prepare(publish.asked())
+        return publish.request
 
     def _topic(self, name: str) -> Topic:
         topic = self._topics.get(name)
@@ -169,9 +169,9 @@ class PartitionLeaders:
             return
         lookup = agreed
         if not lookup.endpoints:
-            for publication in (*topic.waiting, *topic.held):
-                publication.last_error = publication.last_error or NotSent(
-                    f"{publication.topic}: no nsqlookupd lists a partition of it that takes writes and may be connected"
+            for publish in (*topic.waiting, *topic.held):
+                publish.last_error = publish.last_error or NotSent(
+                    f"{publish.topic}: no nsqlookupd lists a partition of it that takes writes and may be connected"
                     " to; does it exist?"
                 )
             if topic.has_leaders():  # who lists nothing may know nothing; a leader tells at once
@@ -193,11 +193,11 @@ class PartitionLeaders:
         """
         led, owed = topic.lookup.endpoints if topic.lookup else (), set()
         takers = {each.partition for each in lookup.endpoints if each.partition is not None and each not in led}
-        for destination in self._destinations() if takers else ():
-            partition = destination.endpoint.partition
-            if partition in takers and any(each.topic == topic.name and not each.done() for each in destination.owes()):
+        for node in self._nodes() if takers else ():
+            partition = node.endpoint.partition
+            if partition in takers and any(each.topic == topic.name and not each.done() for each in node.owes()):
                 owed.add(partition)
-                destination.disconnect_if_silent()
+                node.disconnect_if_silent()
         if not owed:
             return lookup
         self._look_again(topic, _FIRST_PAUSE)
@@ -228,7 +228,7 @@ class PartitionLeaders:
 
     def _place_waiting(self, topic: Topic) -> None:
         # From here on a partition's publishes are all sent, or all held again: which, the lookup alone decides.
-        waiting = deque(sorted((*topic.held, *topic.waiting), key=lambda publication: publication.number))
+        waiting = deque(sorted((*topic.held, *topic.waiting), key=lambda publish: publish.number))
         topic.held, topic.waiting, topic.fresh = deque(), waiting, True
         while waiting and topic.fresh:
             if not waiting[0].done():
@@ -237,81 +237,81 @@ class PartitionLeaders:
         if topic.fresh:
             topic.leaders = self._dialect.leaders(topic.name, topic.lookup)
 
-    def _place(self, topic: Topic, publication: Publication) -> None:
+    def _place(self, topic: Topic, publish: Publish) -> None:
         """Choose the leader and queue the command there."""
-        request = self._request(publication)
+        request = self._request(publish)
         try:
-            endpoint = self._choose(topic.lookup, request, publication.leader)
-            publication.leader = None
-            publication.data = self._dialect.encode(request, endpoint, topic.lookup)
+            endpoint = self._choose(topic.lookup, request, publish.leader)
+            publish.leader = None
+            publish.data = self._dialect.encode(request, endpoint, topic.lookup)
         except NotSent as error:  # no leader now: look again, within the publish's own limits
-            if self._may_retry(topic, publication, error):
-                insert(topic.held, publication)
-                self._look_again(topic, publication.again_at - self._clock.now())
+            if self._may_retry(topic, publish, error):
+                insert(topic.held, publish)
+                self._look_again(topic, publish.again_at - self._clock.now())
         except NSQError as error:
-            self._fail(publication, error)
+            self._fail(publish, error)
         else:
-            self._send_to(endpoint, publication)
+            self._send_to(endpoint, publish)
 
     # -- leaders that moved
 
-    def retry(self, publication: Publication, error: NSQError, leader: Endpoint) -> None:
+    def retry(self, publish: Publish, error: NSQError, leader: Endpoint) -> None:
         """*leader* refused it: look the topic up again at once and send it to the new one, until its deadline."""
-        topic = self._topic(publication.topic)
-        publication.leader = None
-        if self._may_retry(topic, publication, error):
-            publication.sent = publication.in_doubt
-            self._set_aside(topic, publication, leader)
-            self._look_again(topic, publication.again_at - self._clock.now())
+        topic = self._topic(publish.topic)
+        publish.leader = None
+        if self._may_retry(topic, publish, error):
+            publish.sent = publish.in_doubt
+            self._set_aside(topic, publish, leader)
+            self._look_again(topic, publish.again_at - self._clock.now())
 
-    def _may_retry(self, topic: Topic, publication: Publication, error: NSQError) -> bool:
+    def _may_retry(self, topic: Topic, publish: Publish, error: NSQError) -> bool:
         """Whether to follow the leader once more; if not, the publish is settled."""
         now = self._clock.now()
-        if now >= publication.again_at:
-            moves = publication.moves = publication.moves + 1
+        if now >= publish.again_at:
+            moves = publish.moves = publish.moves + 1
             pause = min(_FIRST_PAUSE * 2.0 ** min(moves - 1, 16), _LONGEST_PAUSE)
-            publication.again_at = now + (pause if moves > 1 else 0.0)
+            publish.again_at = now + (pause if moves > 1 else 0.0)
         if topic.discovery is None:
-            self._fail(publication, error)
+            self._fail(publish, error)
             return False
-        publication.last_error = error
+        publish.last_error = error
         return True
 
-    def put_back(self, publications: Iterable[Publication], leader: Endpoint | None) -> None:
+    def put_back(self, publishes: Iterable[Publish], leader: Endpoint | None) -> None:
         """Hold what was not sent to *leader*, in order, and look the topics up again; None: what a silent one had.
 
         What another leader can take goes there at once, without waiting for a lookup that may bring nothing new.
         """
-        for publication in publications:
-            topic = self._topic(publication.topic)
-            publication.leader = None
+        for publish in publishes:
+            topic = self._topic(publish.topic)
+            publish.leader = None
             if topic.discovery is None:
-                self._place(topic, publication)
+                self._place(topic, publish)
             else:
-                self._set_aside(topic, publication, leader)
+                self._set_aside(topic, publish, leader)
             self._look_again(topic, _FIRST_PAUSE)
 
-    def _set_aside(self, topic: Topic, publication: Publication, leader: Endpoint | None) -> None:
+    def _set_aside(self, topic: Topic, publish: Publish, leader: Endpoint | None) -> None:
         """Hold it, as all of its partition, until nsqlookupds were asked; or send it to who else may take it."""
         if topic.fresh and leader is not None and topic.doubt(leader):
             topic.leaders = self._dialect.leaders(topic.name, topic.lookup)
-        is_bound = _is_bound(self._request(publication))
-        if not is_bound and self.goes_elsewhere(publication, None):
-            self._place(topic, publication)
+        is_bound = _is_bound(self._request(publish))
+        if not is_bound and self.goes_elsewhere(publish, None):
+            self._place(topic, publish)
         elif leader is None or not topic.fresh:
-            topic.put_back(publication)
+            topic.put_back(publish)
         elif is_bound and topic.is_led(leader.partition):  # it has moved, and those that came later go there
-            self._place(topic, publication)
+            self._place(topic, publish)
         else:
-            insert(topic.held, publication)
+            insert(topic.held, publish)
 
-    def goes_elsewhere(self, publication: Publication, endpoint: Endpoint | None) -> bool:
+    def goes_elsewhere(self, publish: Publish, endpoint: Endpoint | None) -> bool:
         """Whether it now has a leader that is not silent and not at *endpoint*."""
-        topic = self._topic(publication.topic)
+        topic = self._topic(publish.topic)
         if not (topic.lookup or topic.discovery is None):
             return False
         try:
-            chosen = self._choose(topic.lookup, self._request(publication))
+            chosen = self._choose(topic.lookup, self._request(publish))
         except NSQError:
             return False
         return chosen != endpoint and not self._shunned.has(chosen)
@@ -354,15 +354,15 @@ class PartitionLeaders:
 
     # -- what waits, and the end
 
-    def waiting(self) -> Iterable[Publication]:
+    def waiting(self) -> Iterable[Publish]:
         """Every publish that waits for a route."""
-        return [publication for topic in self._topics.values() for publication in (*topic.held, *topic.waiting)]
+        return [publish for topic in self._topics.values() for publish in (*topic.held, *topic.waiting)]
 
     def discoveries(self) -> list[Discovery | None]:
         """Return what looks the topics up; from any thread."""
         return [topic.discovery for topic in list(self._topics.values())]
 
-    def forget(self, is_done: Callable[[Publication], bool]) -> None:
+    def forget(self, is_done: Callable[[Publish], bool]) -> None:
         """Drop what has an outcome."""
         for topic in self._topics.values():
             if topic.waiting:

@@ -1,4 +1,4 @@
-"""One publish on its way: settled exactly once, whatever happens (PUB-2)."""
+"""One publish in the loop, settled exactly once, and the handle that ``publish_nowait`` returns for it (PUB-2)."""
 
 from __future__ import annotations
 
@@ -21,31 +21,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds beyond the deadline that the loop has to say what became of it: it knows more than who waits.
+#: Seconds after the deadline that a waiting thread leaves to the loop, which can give a better reason.
 GRACE = 0.1
 
 
 class Carrier(Protocol):
-    """What carries out, in the loop, a publish that another thread waits for."""
+    """The core that carries out a publish for another thread."""
 
     clock: Clock
-    #: Held by who marks it as sent, or gives it up.
+    #: Held while a publish is marked as sent, and while its thread gives it up.
     lock: Any
 
-    def give_up(self, publication: Publication) -> None:
-        """Settle it, whose deadline has passed, unless it just was; in its own thread."""
+    def give_up(self, publish: Publish) -> None:
+        """Settle *publish*, whose deadline has passed, in the thread that waits for it."""
 
 
-class Publication(Completion):
-    """The outcome of ``publish_nowait``.
-
-    ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
-    within the publish timeout, so waiting without a timeout ends too.  :meth:`add_done_callback` is told of it.
-    """
+class Publish(Completion):
+    """One publish on its way: one message, or a batch, and its outcome."""
 
     __slots__ = (
-        "_greenlet",
-        "_loop",
         "again_at",
         "batch",
         "bodies",
@@ -54,14 +48,16 @@ class Publication(Completion):
         "count",
         "data",
         "deadline",
-        "decided",
+        "greenlet",
         "in_doubt",
         "key",
         "last_error",
         "leader",
+        "loop",
         "moves",
         "number",
         "partition",
+        "peers",
         "request",
         "retries",
         "sent",
@@ -80,54 +76,49 @@ class Publication(Completion):
         batch: bool = False,
     ) -> None:
         self._done = False
-        #: The outcomes it was given, in whatever threads: the first counts.  Empty while it has none.
-        self.decided: list[tuple[Any, BaseException | None]] = []
-        #: Of a publish that another thread may give up.
-        self.carrier: Carrier | None = None
         self._value = self._error = None
         self._wakers = []
-        self._loop: Any = loop
-        self._greenlet: Any = None
+        self.loop: Any = loop
         self.topic, self.bodies, self.batch = topic, bodies, batch
-        #: How it was asked for, where that was more than a plain message or batch, or where a leader takes it.
-        self.request: PublishRequest | None = None
-        #: All that was asked beside the message where there is no request yet.
-        self.key: bytes | None = None
-        self.partition: int | None = None
-        #: The command's bytes where they had to be made before it is written: to check it, or for the leader chosen.
-        self.data = b""
-        #: How many messages it is.
+        #: Number of messages.
         self.count = len(bodies)
         self.timeout, self.deadline = timeout, deadline
+        #: How often it may still be sent again although its outcome is unknown.
         self.retries = retries
-        #: Bytes counted against max_pending; 0 where somebody waits.
+        #: Set where another thread waits: it may give the publish up.
+        self.carrier: Carrier | None = None
+        #: The greenlet of the loop's thread that waits for the outcome.
+        self.greenlet: Any = None
+        #: The publishes without an outcome that have nearly the same deadline, of :class:`Outcomes`.
+        self.peers: set[Publish] | None = None
+        #: What a dialect is asked for, where that is more than a plain message or batch.
+        self.request: PublishRequest | None = None
+        self.key: bytes | None = None
+        self.partition: int | None = None
+        #: The command's bytes, where they were made before it is written.
+        self.data = b""
+        #: Bytes that count against max_pending.
         self.cost = 0
         #: Order among routed publishes, how many pauses its leader was looked for, when the last one ends, and what it
         #: met last.
         self.number = 0
         self.moves = 0
-        #: Whom its thread has chosen.
         self.leader: Endpoint | None = None
         self.again_at = 0.0
         self.last_error: NSQError | None = None
-        #: Whether an nsqd may have it; and whether an earlier try, whose answer did not come, is why.
+        #: Whether an nsqd may have it; and whether an earlier attempt, which got no answer, is why.
         self.sent = self.in_doubt = False
 
     def hand_to(self, loop: Loop, retries: int, *, in_doubt: bool = False) -> None:
-        """Let *loop* carry out what the pool could not, or tried; *in_doubt*: an nsqd may have it."""
-        self._loop, self.retries = loop, retries
+        """Let *loop* carry out what the pool could not send, or not get an answer to: *in_doubt*."""
+        self.loop, self.retries = loop, retries
         self.sent = self.in_doubt = in_doubt
 
     def asked(self) -> PublishRequest:
-        """Return what a dialect is to read."""
+        """Return the request for a dialect."""
         return self.request or PublishRequest(
             topic=self.topic, bodies=self.bodies, batch=self.batch, key=self.key, partition=self.partition
         )
-
-    def ask(self) -> None:
-        """Have its key or partition in a request: when it is looked at there may be no leaders to choose from."""
-        if self.request is None and (self.key is not None or self.partition is not None):
-            self.request = self.asked()
 
     def command(self) -> bytes:
         """Return the bytes to write."""
@@ -142,113 +133,54 @@ class Publication(Completion):
         body = self.bodies[0]
         return b"".join((head, len(body).to_bytes(4, "big"), body))
 
-    def result(self, timeout: float | None = None) -> PublishReceipt | None:
-        """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
-
-        Raises:
-            NsqdError: nsqd refused it.
-            NotSent: nothing was sent; publishing again doubles nothing.
-            OutcomeUnknown, PublishTimeout: it was sent and no answer came; publishing again may double it.
-            TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
-        """
-        if not self._done:
-            self._wait_for_result(timeout)
-        if self._error is not None:
-            raise self._error
-        value: PublishReceipt | None = self._value
-        return value
-
-    def _wait_for_result(self, timeout: float | None) -> None:
-        loop = self._loop
-        look_for_fork()
-        if loop.gone and not self._done:
-            raise of_the_parent()
-        if timeout is None and loop.is_here() and (greenlet := current_greenlet()) is not loop.hub:
-            self.wait_in(greenlet)
-        else:
-            super().result(timeout)
-
-    def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
-        """Call *callback* with this publication when it has its outcome, or at once if it already has one.
-
-        It is called once, in the I/O thread, or at once in the caller's.  It must not block or wait for anything, but
-        may call ``publish_nowait``.  What it raises is logged.
-        """
-        left = [callback]
-
-        def tell() -> None:
-            try:
-                told = left.pop()
-            except IndexError:
-                return  # another thread was first
-            try:
-                told(self)
-            except Exception as error:
-                log_safely(log, logging.ERROR, "a callback of a publish to %s failed", self.topic, exc_info=error)
-
-        # A thread that reads the answers of all holds a lock, which another publish wants too.
-        self._wakers.append((lambda: self._loop.call_among_many(tell)) if self._loop.is_shared else tell)
-        if self._done:
-            tell()
-
-    def wait_in(self, greenlet: Any) -> Any:
-        """Wait in *greenlet*, the caller's own and of the loop's thread, for the outcome; return it or raise.
-
-        The short way: no timer; the deadline is the producer's to keep.
-        """
-        if not self._done:
-            self._greenlet = greenlet
-            try:
-                while not self._done:  # another thread may settle it
-                    self._loop.park(greenlet)
-            finally:
-                self._greenlet = None
-        if self._error is not None:
-            raise self._error
-        return self._value
+    # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome; in any thread.  False when it was settled before."""
-        outcome = (value, error)
-        self.decided.append(outcome)  # one step, between which no other thread comes
-        if self.decided[0] is not outcome:
+        """Set the outcome and wake those that wait; from any thread.  Return False if it was set before."""
+        if self.carrier is None:
+            is_first = self._set(value, error)
+        else:
+            with self.carrier.lock:
+                is_first = self._set(value, error)
+        if is_first:
+            self.announce()
+        return is_first
+
+    def _set(self, value: Any, error: BaseException | None) -> bool:
+        if self._done:
             return False
-        self._conclude()
+        self._value, self._error = value, error
+        self._done = True  # last: an exception before it leaves the publish without an outcome, and a reset sets one
         return True
 
-    def conclude_again(self) -> None:
-        """Resume and wake, in the loop, those that wait: an exception may have ended that."""
-        self._value, self._error = self.decided[0]
-        self._done = True
-        if self._greenlet is not None:
-            self._loop.resume_once(self._greenlet)
-        self.wake()
+    def give_up(self, error: NSQError) -> bool:
+        """Set the outcome under the carrier's lock, which the caller holds; return False if it was set before."""
+        return self._set(None, error)
 
-    def is_ok(self) -> bool:
-        """Whether nsqd has taken it."""
-        return self._done and self._error is None
-
-    def _conclude(self) -> None:
-        self._value, self._error = self.decided[0]
-        self._done = True
-        greenlet = self._greenlet
-        if greenlet is not None:
-            if self._loop.is_shared:
-                self._resume()
+    def announce(self) -> None:
+        """Wake those that wait for the outcome."""
+        if self.greenlet is not None:
+            if self.carrier is None:
+                self.loop.resume_soon((self.greenlet,))
             else:
-                self._loop.resume_soon((greenlet,))
+                self._resume()
         if self._wakers:
             self.wake()
 
+    def announce_again(self) -> None:
+        """Do the same in the loop: an exception may have ended :meth:`announce`."""
+        if self.greenlet is not None:
+            self.loop.resume_once(self.greenlet)
+        self.wake()
+
     def _resume(self) -> None:
-        """Resume the greenlet of the loop that waits for it, if it still does."""
-        if not self._loop.is_here():
-            self._loop.call_soon(self._resume)
-        elif self._greenlet is not None:
-            self._loop.resume_once(self._greenlet)
+        if not self.loop.is_here():
+            self.loop.call_soon(self._resume)
+        elif self.greenlet is not None:
+            self.loop.resume_once(self.greenlet)
 
     def mark_sent(self) -> bool:
-        """Note that it is about to be sent; False: it was given up, and is not to be sent."""
+        """Note that it is about to be sent; return False if its thread has given it up, so that it must not be."""
         if self.carrier is None:
             self.sent = True
             return True
@@ -257,9 +189,9 @@ class Publication(Completion):
                 self.sent = True
             return not self._done
 
-    def stand_in(self) -> Publication:
-        """Return what is left where it was sent, to take the answer that may still come, when it is sent elsewhere."""
-        other = Publication(self._loop, self.topic, (), self.timeout, self.deadline)
+    def stand_in(self) -> Publish:
+        """Return a settled publish that takes the answer to this one, which is sent elsewhere."""
+        other = Publish(self.loop, self.topic, (), self.timeout, self.deadline)
         other.request = self.request
         other.settle()
         return other
@@ -272,18 +204,103 @@ class Publication(Completion):
             return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
         return not_reached(self.topic, self.timeout, reasons)
 
-    # -- of other threads, which keep the deadline themselves, whatever the loop does
+    # -- waiting
+
+    def wait_in(self, greenlet: Any) -> Any:
+        """Wait in *greenlet*, the caller's own and of the loop's thread; return the value or raise the error.
+
+        The core keeps the deadline.
+        """
+        if not self._done:
+            self.greenlet = greenlet
+            try:
+                while not self._done:
+                    self.loop.park(greenlet)
+            finally:
+                self.greenlet = None
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait and return the value, or raise the error.  Raises TimeoutError when none came in *timeout* seconds."""
+        if not self._done:
+            look_for_fork()
+            if self.loop.gone and not self._done:
+                raise of_the_parent()
+            if timeout is None and self.loop.is_here() and (greenlet := current_greenlet()) is not self.loop.hub:
+                return self.wait_in(greenlet)
+        return super().result(timeout)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the outcome, at most *timeout* seconds; return whether it came."""
-        if self._done or self.carrier is None or self._loop.gone:
+        """Wait for the outcome, at most *timeout* seconds; return whether it came.
+
+        A thread keeps the deadline itself, whatever the loop does.
+        """
+        if self._done or self.carrier is None or self.loop.gone:
             return super().wait(timeout)
         left = max(0.0, self.deadline - self.carrier.clock.now()) + GRACE
         if timeout is not None and timeout < left:
             return super().wait(timeout)
         if not super().wait(left):
             self.carrier.give_up(self)
-        return super().wait()  # where the loop is settling it just now
+        return True
+
+
+class Publication:
+    """The outcome of ``publish_nowait``.
+
+    ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
+    within the publish timeout, so waiting without a timeout ends too.  :meth:`add_done_callback` reports it.
+    """
+
+    __slots__ = ("_publish",)
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+
+    def done(self) -> bool:
+        """Return whether the outcome is there."""
+        return self._publish._done
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the outcome, at most *timeout* seconds; return whether it came."""
+        return self._publish.wait(timeout)
+
+    def result(self, timeout: float | None = None) -> PublishReceipt | None:
+        """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
+
+        Raises:
+            NsqdError: nsqd refused it.
+            NotSent: nothing was sent; publishing again doubles nothing.
+            OutcomeUnknown, PublishTimeout: it was sent and no answer came; publishing again may double it.
+            TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
+        """
+        value: PublishReceipt | None = self._publish.result(timeout)
+        return value
+
+    def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
+        """Call *callback* with this publication when it has its outcome, or at once if it already has one.
+
+        It is called once, in the I/O thread, or at once in the caller's.  It must not block or wait for anything, but
+        may call ``publish_nowait``.  What it raises is logged.
+        """
+        publish, left = self._publish, [callback]
+
+        def call() -> None:
+            try:
+                taken = left.pop()
+            except IndexError:
+                return  # another thread was first
+            try:
+                taken(self)
+            except Exception as error:
+                log_safely(log, logging.ERROR, "a callback of a publish to %s failed", publish.topic, exc_info=error)
+
+        loop = publish.loop
+        publish._wakers.append((lambda: loop.call_among_many(call)) if loop.is_shared else call)
+        if publish._done:
+            call()
 
 
 def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -> NotSent:
@@ -295,23 +312,22 @@ def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -
 
 
 def of_the_parent() -> OutcomeUnknown:
-    """Return the error, in a forked child, of what was on its way."""
+    """Return the error, in a forked child, of a publish of the parent."""
     return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
 
 
-def wait_for_all(publications: list[Publication]) -> PublishReceipt | None:
+def wait_for_all(publishes: list[Publish]) -> None:
     """Wait for all parts of a batch that was split; raise the error of the first that failed, with what nsqd took."""
     failed: NSQError | None = None
     taken = 0
-    for publication in publications:
+    for publish in publishes:
         try:
-            publication.result()
+            publish.result()
         except NSQError as error:
             failed = failed or error
         else:
-            taken += publication.count
+            taken += publish.count
     if failed is not None:
-        told = copy(failed)  # which others may be raising too
-        told.taken, told.total = taken, sum(publication.count for publication in publications)
+        told = copy(failed)  # other publishes may be raising the same error
+        told.taken, told.total = taken, sum(publish.count for publish in publishes)
         raise told from failed.__cause__
-    return None

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQConnectionError, NSQError
 from gnsq_lite.policy.shunned import Shunned
-from gnsq_lite.publish.destination import Destination
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.settings import hopeless
 
 
@@ -32,62 +32,62 @@ class Rotation:
         self,
         shunned: Shunned[Endpoint],
         *,
-        goes_elsewhere: Callable[[Publication, Endpoint], bool],
+        goes_elsewhere: Callable[[Publish, Endpoint], bool],
         on_silent: Callable[[Endpoint], None],
-        send_again: Callable[[Iterable[Publication]], None],
+        send_again: Callable[[Iterable[Publish]], None],
     ) -> None:
         self._goes_elsewhere, self._on_silent, self._send_again = goes_elsewhere, on_silent, send_again
         self.shunned = shunned
-        self.destinations: dict[Endpoint, Destination] = {}
+        self.nodes: dict[Endpoint, Node] = {}
         #: Those whose handshake is done, in a list for round robin.
-        self.connected: list[Destination] = []
+        self.connected: list[Node] = []
         #: Whether any handshake was ever done: these settings work.
         self.proven = False
         #: Publishes that any may take, in their order, until one can; always the same queue.
-        self.waiting: deque[Publication] = deque()
-        self._held: Publication | None = None
+        self.waiting: deque[Publish] = deque()
+        self._held: Publish | None = None
         self._turn = 0
 
     # -- publishes
 
-    def at_turn(self, turn: int) -> Destination | None:
+    def at_turn(self, turn: int) -> Node | None:
         """Return the next one that is not silent, in turn."""
         connected = self.connected
         if not connected:
             return None
-        destination = connected[turn % len(connected)]
-        if destination.silent:
+        node = connected[turn % len(connected)]
+        if node.silent:
             answering = [each for each in connected if not each.silent]
             return answering[turn % len(answering)] if answering else None
-        return destination
+        return node
 
-    def send(self, publication: Publication) -> None:
+    def send(self, publish: Publish) -> None:
         """Send it to the one whose turn it is; or let it wait."""
-        if not self._send_now(publication):
-            self.waiting.append(publication)
+        if not self._send_now(publish):
+            self.waiting.append(publish)
 
-    def _send_now(self, publication: Publication) -> bool:
+    def _send_now(self, publish: Publish) -> bool:
         while True:
             self._turn = turn = self._turn + 1
-            destination = self.at_turn(turn)
-            if destination is None:
-                return self._send_anyhow(publication)
-            if destination.connection.send_publish(publication):
+            node = self.at_turn(turn)
+            if node is None:
+                return self._send_anyhow(publish)
+            if node.connection.send_publish(publish):
                 return True
-            if destination.full and all(each.full or each.silent for each in self.connected):
+            if node.full and all(each.full or each.silent for each in self.connected):
                 return False
 
-    def _send_anyhow(self, publication: Publication) -> bool:
+    def _send_anyhow(self, publish: Publish) -> bool:
         """Send it to a silent one, which is better than nothing if no other may come."""
-        if len([each for each in self.connected if each.silent]) < len(self.destinations):
+        if len([each for each in self.connected if each.silent]) < len(self.nodes):
             return False
         silent = self._least_bad()
-        return silent is not None and silent.send(publication)
+        return silent is not None and silent.send(publish)
 
-    def _least_bad(self) -> Destination | None:
+    def _least_bad(self) -> Node | None:
         """Return the silent one that owes the least, of those that take something; None where there is none."""
         silent = [each for each in self.connected if each.silent and not each.full]
-        return min(silent, key=lambda destination: len(destination.pending), default=None)
+        return min(silent, key=lambda node: len(node.unanswered), default=None)
 
     def send_waiting(self) -> None:
         """Send what waits."""
@@ -97,52 +97,52 @@ class Rotation:
 
     def forget_done(self) -> None:
         """Drop what has an outcome."""
-        waiting = [publication for publication in self.waiting if not publication.done()]
+        waiting = [publish for publish in self.waiting if not publish.done()]
         self.waiting.clear()
         self.waiting.extend(waiting)
-        for destination in self.destinations.values():
-            destination.forget_done()
+        for node in self.nodes.values():
+            node.forget_done()
 
     # -- who comes and goes
 
-    def join(self, destination: Destination) -> None:
+    def join(self, node: Node) -> None:
         """Its handshake is done."""
-        self.proven, destination.silent = True, False
-        self.connected.append(destination)
-        self.shunned.discard(destination.endpoint)
+        self.proven, node.silent = True, False
+        self.connected.append(node)
+        self.shunned.discard(node.endpoint)
 
-    def part(self, destination: Destination) -> bool:
+    def part(self, node: Node) -> bool:
         """Its connection is gone; return whether it had one."""
-        if destination not in self.connected:
+        if node not in self.connected:
             return False
-        self.connected.remove(destination)
+        self.connected.remove(node)
         return True
 
-    def failed(self, destination: Destination, error: NSQError) -> None:
+    def failed(self, node: Node, error: NSQError) -> None:
         """It cannot be reached for now."""
-        self.shunned.add(destination.endpoint, whole_node=isinstance(error, NSQConnectionError))
+        self.shunned.add(node.endpoint, whole_node=isinstance(error, NSQConnectionError))
 
     def hopeless(self) -> NSQError | None:
         """Return the error if no nsqd can be reached for reasons that waiting does not mend.
 
         Settings that worked once are right: later faults may pass, and the deadlines limit the wait.
         """
-        errors = [destination.error for destination in self.destinations.values()]
+        errors = [node.error for node in self.nodes.values()]
         return None if self.proven else hopeless(errors)
 
     # -- who is silent
 
     def any_answers(self) -> bool:
         """Whether one is connected and not known to be silent."""
-        return any(not destination.silent for destination in self.connected)
+        return any(not node.silent for node in self.connected)
 
     def look_again(self) -> None:
         """Mark as silent each that has the same oldest unanswered publish as last time; called about once a second."""
-        for destination in list(self.destinations.values()):
-            owed = destination.oldest()
-            if owed is not None and owed is destination.seen:
-                self._leave_out(destination)
-            destination.seen = owed
+        for node in list(self.nodes.values()):
+            owed = node.oldest()
+            if owed is not None and owed is node.seen:
+                self._leave_out(node)
+            node.seen = owed
         held = self.waiting[0] if self.waiting else None
         if held is not None and held is self._held and not self.any_answers():
             self._release()
@@ -157,31 +157,31 @@ class Rotation:
 
     def overdue(self) -> None:
         """Mark as silent each that missed its oldest publish's deadline; called when deadlines have passed."""
-        for destination in list(self.connected):
-            owed = destination.oldest()
-            if owed is not None and owed.done() and not destination.silent:
-                self._leave_out(destination)
+        for node in list(self.connected):
+            owed = node.oldest()
+            if owed is not None and owed.done() and not node.silent:
+                self._leave_out(node)
 
-    def _leave_out(self, destination: Destination) -> None:
+    def _leave_out(self, node: Node) -> None:
         """It is silent until it answers; what may go elsewhere does."""
-        destination.silent = True
-        self.shunned.add(destination.endpoint, whole_node=True)
-        self._on_silent(destination.endpoint)
-        self._relieve(destination)
+        node.silent = True
+        self.shunned.add(node.endpoint, whole_node=True)
+        self._on_silent(node.endpoint)
+        self._relieve(node)
 
-    def answered(self, destination: Destination, in_time: bool) -> bool:
+    def answered(self, node: Node, in_time: bool) -> bool:
         """A silent one has answered; return whether it is back: it answered in time, or owes nothing more."""
-        back = destination in self.connected and (in_time or not destination.pending)
+        back = node in self.connected and (in_time or not node.unanswered)
         if back:
-            destination.silent = False
-            self.shunned.discard(destination.endpoint)
+            node.silent = False
+            self.shunned.discard(node.endpoint)
         return back
 
     def relieve(self) -> None:
         """Move what waits for shunned ones to one that has connected."""
-        for destination in list(self.destinations.values()):
-            if destination.waiting and self.shunned.has(destination.endpoint):
-                self._relieve(destination)
+        for node in list(self.nodes.values()):
+            if node.waiting and self.shunned.has(node.endpoint):
+                self._relieve(node)
 
-    def _relieve(self, destination: Destination) -> None:
-        self._send_again(destination.take_movable(lambda each: self._goes_elsewhere(each, destination.endpoint)))
+    def _relieve(self, node: Node) -> None:
+        self._send_again(node.take_movable(lambda each: self._goes_elsewhere(each, node.endpoint)))

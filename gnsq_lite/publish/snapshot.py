@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.snapshot import connection_stats
+from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.pool import Pool
-from gnsq_lite.publish.producer import Producer
 from gnsq_lite.stats import WriterStats
 
 
-def loop_stats(core: Producer) -> WriterStats:
+def loop_stats(core: WriterCore) -> WriterStats:
     """Return the state of the loop's part of a Writer."""
     now = core.clock.now()
     connections = [each.connection for each in core.rotation.connected if each.connection is not None]
     return WriterStats(
         connections=tuple(connection_stats(c, now) for c in connections),
-        pending=core.outcomes.unsettled(),
+        pending=len(core.unsettled()),
         published=core.outcomes.published,
         failed=core.outcomes.failed,
         unknown=core.outcomes.unknown,

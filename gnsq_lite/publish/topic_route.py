@@ -9,7 +9,7 @@ from typing import Any
 from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.policy.leaders import Leaders
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.publication import Publish
 
 
 class Topic:
@@ -23,8 +23,8 @@ class Topic:
         #: Those of the lookup, while it is fresh and nothing waits for another one; each time others.
         self.leaders: Leaders | None = None
         #: Those that wait for a fresh lookup, and those whose partition has no leader in the last one; in their order.
-        self.waiting: deque[Publication] = deque()
-        self.held: deque[Publication] = deque()
+        self.waiting: deque[Publish] = deque()
+        self.held: deque[Publish] = deque()
         self.discovery: Discovery | None = None
         #: Whether publishes may be placed; else a fresh lookup is under way.
         self.fresh = False
@@ -32,11 +32,11 @@ class Topic:
         self.returns = 0
         self.timer: Any = None
 
-    def put_back(self, publication: Publication) -> None:
+    def put_back(self, publish: Publish) -> None:
         """Have all wait for a fresh lookup, it at its place."""
         self.returns += 1
         self.leaders, self.fresh = None, self.discovery is None
-        insert(self.waiting, publication)
+        insert(self.waiting, publish)
 
     def doubt(self, leader: Endpoint) -> bool:
         """Send nothing to *leader* until nsqlookupds were asked; return whether something might have been."""
@@ -71,9 +71,9 @@ class Topic:
         return self.lookup is not None and any(each.partition == partition for each in self.lookup.endpoints)
 
 
-def insert(queue: deque[Publication], publication: Publication) -> None:
+def insert(queue: deque[Publish], publish: Publish) -> None:
     """Insert it after everything published before it and before everything published after it."""
     at = len(queue)
-    while at and queue[at - 1].number > publication.number:
+    while at and queue[at - 1].number > publish.number:
         at -= 1
-    queue.insert(at, publication)
+    queue.insert(at, publish)

@@ -23,7 +23,7 @@ from gnsq_lite.errors import (
     OutcomeUnknown,
     PubFailedError,
 )
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.publication import Publish
 from gnsq_lite.spark.mpub import Bodies, Payload, checked_bodies, checksum, payloads
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.spark.progress import NOTHING, Done
@@ -45,17 +45,17 @@ class OtherRows(NSQError):
 class PayloadWriter(Writer):
     """A Writer that takes MPUB payloads as they are, without looking at each message again."""
 
-    def send(self, payload: Payload, timeout: float) -> Publication:
+    def send(self, payload: Payload, timeout: float) -> Publish:
         """Queue a payload and return its outcome to come.  Raises ClosedError."""
         core = self._core
         if core is None or core.closing:
             core = self._start(timeout)
         deadline = core.clock.now() + timeout
-        publication = Publication(core.loop, payload.topic, Bodies(payload), timeout, deadline, batch=True)
+        publish = Publish(core.loop, payload.topic, Bodies(payload), timeout, deadline, batch=True)
         if not core.routed:
-            publication.data = commands.multipublish_head(payload.topic) + payload.data
-        core.carry(publication)
-        return publication
+            publish.data = commands.multipublish_head(payload.topic) + payload.data
+        core.carry(publish)
+        return publish
 
 
 _writers: dict[tuple[int, str, int, int], PayloadWriter] = {}
@@ -96,7 +96,7 @@ class Sink:
     ) -> None:
         self._writer, self._options, self._skip, self._sleep = writer, options, skip, sleep
         self._on_progress = on_progress
-        self._window: deque[tuple[Payload, Publication, Done | None]] = deque()
+        self._window: deque[tuple[Payload, Publish, Done | None]] = deque()
         self._seen = self._settled = self._crc = 0
         self._due = time.monotonic()
         #: Rows nsqd has taken, those that were skipped included; and what was sent anew.

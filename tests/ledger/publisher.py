@@ -72,7 +72,7 @@ class Publisher:
                 publication.result()
             except errors.NSQError as caught:
                 error = caught
-            self.sent[number].resent += retries - publication.retries
+            self.sent[number].resent += retries - publication._publish.retries
             if not self._note(number, error, began):
                 failed.append(number)
         return failed

@@ -24,7 +24,7 @@ quick, slow = Writer(address), Writer(silent)
 quick.publish(topic, b"x")
 sent = slow.publish_nowait("t", b"sent", timeout=1.0)
 limit = time.monotonic() + 20
-while not sent.sent:
+while not sent._publish.sent:
     assert time.monotonic() < limit
     time.sleep(0.01)
 reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, handler_pool="inline")
@@ -58,7 +58,7 @@ for writer, counts in ((quick, (1, 3 + 1, 0)), (first, (1, 0, 0)), (slow, (0, 0,
     while (stats := writer.stats()) and (stats.published, stats.failed, stats.unknown) != counts:
         assert time.monotonic() < limit, (stats, counts)
         time.sleep(0.01)
-    assert writer is first or writer._core.outcomes.backlog.size == 0
+    assert writer is first or writer._core.outcomes.backlog == 0
 reader.close()
 quick.publish(topic, b"after")
 quick.close()

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.publish.pipelined import MANY
+from gnsq_lite.publish.node import MANY
 from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.system.http_stub import scripted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.publish.producer import Producer
+from gnsq_lite.publish.core import WriterCore
 from tests.programs import wait_for
 from tests.servers import ServerHandle, refusing_port
 from tests.system.test_writer import QUICK, depth
@@ -57,20 +57,20 @@ def test_close_without_wait_returns_while_a_publish_has_no_outcome() -> None:
 @pytest.mark.parametrize("moment", ["__init__", "start"])
 def test_a_close_in_the_middle_of_the_first_publish_wins(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     writer, cores = Writer("127.0.0.1:1", lookupd_http_addresses="127.0.0.1:1", **QUICK), []
-    begin = getattr(Producer, moment)
+    begin = getattr(WriterCore, moment)
 
-    def closed_meanwhile(core: Producer, *args: Any) -> None:
+    def closed_meanwhile(core: WriterCore, *args: Any) -> None:
         cores.append(core)
         if moment == "start":
             writer.close(0)
         begin(core, *args)
         writer.close(0)
 
-    monkeypatch.setattr(Producer, moment, closed_meanwhile)
+    monkeypatch.setattr(WriterCore, moment, closed_meanwhile)
     for _ in range(2):
         with pytest.raises(errors.ClosedError):
             writer.publish("t", b"x")
-    assert [(core.destinations, core._greenlets) for core in cores] == [({}, [])]
+    assert [(core.nodes, core._greenlets) for core in cores] == [({}, [])]
 
 
 @pytest.mark.rule("PUB-1")

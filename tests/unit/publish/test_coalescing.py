@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -18,42 +19,43 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.producer import Producer
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.core import WriterCore
+from gnsq_lite.publish.publication import Publication, Publish
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 
 
 class Wire:
-    """Stands in for a destination: takes publishes and answers none."""
+    """Stands in for a node: takes publishes and answers none."""
 
     endpoint = Endpoint("nsqd", 4150)
-    shared = silent = full = False
+    silent = full = False
+    link = SimpleNamespace(close=lambda reason: None)
 
     def __init__(self) -> None:
         self.connection = self
-        self.pending: list[Publication] = []
-        self.waiting: deque[Publication] = deque()
+        self.unanswered: list[Publish] = []
+        self.waiting: deque[Publish] = deque()
 
-    def send_publish(self, publication: Publication) -> bool:
+    def send_publish(self, publication: Publish) -> bool:
         publication.sent = True
-        self.pending.append(publication)
+        self.unanswered.append(publication)
         return True
 
-    def owes(self) -> list[Publication]:
-        return [*self.pending, *self.waiting]
+    def owes(self) -> list[Publish]:
+        return [*self.unanswered, *self.waiting]
 
     def why_not(self) -> None: ...
 
-    def fall_silent(self, owed: Publication) -> bool:
+    def fall_silent(self, owed: Publish) -> bool:
         self.silent = True
         return True
 
-    def oldest(self) -> Publication | None:
-        return self.pending[0] if self.pending else None
+    def oldest(self) -> Publish | None:
+        return self.unanswered[0] if self.unanswered else None
 
-    def take_movable(self, may_move: Any) -> list[Publication]:
+    def take_movable(self, may_move: Any) -> list[Publish]:
         return []
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ class Wire:
 
     @property
     def sent(self) -> list[bytes]:
-        return [publication.command() for publication in self.pending]
+        return [publication.command() for publication in self.unanswered]
 
 
 class Bench:
@@ -83,18 +85,18 @@ class Bench:
             max_pending=1_000_000,
             coalesce=coalesce,
         )
-        self.producer: Any = Producer(loop_here(), settings, self.clock)
-        self.producer.destinations[self.wire.endpoint] = self.wire
+        self.producer: Any = WriterCore(loop_here(), settings, self.clock)
+        self.producer.nodes[self.wire.endpoint] = self.wire
         self.producer.rotation.connected.append(self.wire)
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
         return self.producer.publish(topic, body, timeout)
 
-    def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publication:
+    def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publish:
         """What a Writer does for ``publish_nowait`` and for other threads."""
         deadline = self.clock.now() + timeout
-        publication = Publication(loop_here(), topic, (body,), timeout, deadline)
+        publication = Publish(loop_here(), topic, (body,), timeout, deadline)
         self.producer.submit(publication)
         return publication
 
@@ -106,11 +108,11 @@ class Bench:
 
     def answer(self, error: BaseException | None = None) -> None:
         """Settle all that was sent."""
-        for publication in [self.wire.pending.pop(0) for _ in range(len(self.wire.pending))]:
+        for publication in [self.wire.unanswered.pop(0) for _ in range(len(self.wire.unanswered))]:
             if error is None:
-                self.producer.outcomes.succeed(publication, None)
+                self.producer.outcomes.succeeded(publication, None)
             else:
-                self.producer.outcomes.settle(publication, error=error)
+                self.producer.outcomes.failed_with(publication, error)
 
 
 def end_turn() -> None:
@@ -166,11 +168,11 @@ def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
     end_turn()
     greenlets[2].kill()
     error = refusal("E_BAD too big", "nsqd:4150")
-    bench.producer.on_refused(bench.wire.pending.pop(), error, NOWHERE)
+    bench.producer.on_refused(bench.wire.unanswered.pop(), error, NOWHERE)
     assert bench.wire.sent == [commands.publish("t", body) for body in (b"1", b"2", b"3", b"4")]
     end_turn()
     assert not greenlets[0].ready()
-    bench.producer.outcomes.settle(bench.wire.pending.pop(0), error=error)
+    bench.producer.outcomes.failed_with(bench.wire.unanswered.pop(0), error=error)
     bench.answer()
     held = greenlets.pop(1).value
     assert outcomes(greenlets) == [error, greenlets[1].value, None]
@@ -184,7 +186,7 @@ def test_a_bad_name_is_refused_before_anything_is_taken_in(topic: Any) -> None:
     with pytest.raises(errors.InvalidName):
         bench.publish(b"1", topic=topic)
     end_turn()
-    assert (bench.wire.sent, bench.producer.outcomes.unsettled()) == ([], 0)
+    assert (bench.wire.sent, bench.producer.unsettled()) == ([], [])
 
 
 @pytest.mark.rule("PUB-2")
@@ -192,12 +194,12 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     bench = Bench()
     greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(bench.submit, b"2")]
     end_turn()
-    batch = bench.wire.pending.pop()
+    batch = bench.wire.unanswered.pop()
     batch.in_doubt = True  # an earlier connection was lost before the answer came
     bench.producer.rotation.connected.clear()
     bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"), NOWHERE)
     bench.clock.advance(5.0)
-    bench.producer._deadline_timer.act()
+    bench.producer.outcomes.expire()
     end_turn()
     assert [type(each) for each in outcomes(greenlets[:1])] == [errors.PublishTimeout]
     with pytest.raises(errors.PublishTimeout):
@@ -208,7 +210,7 @@ def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
     bench = Bench()
     greenlets = bench.spawn(b"1", b"2")
     refusal = errors.MpubFailedError("E_MPUB_FAILED disk", "nsqd:4150")
-    bench.producer.on_refused(bench.wire.pending.pop(), refusal, NOWHERE)
+    bench.producer.on_refused(bench.wire.unanswered.pop(), refusal, NOWHERE)
     assert (bench.wire.sent, outcomes(greenlets)) == ([], [refusal, refusal])
 
 
@@ -225,7 +227,7 @@ def test_a_batch_ends_where_the_next_body_would_make_it_too_large() -> None:
     for _ in range(4):
         bench.submit(b"z")
     end_turn()
-    assert [publication.count for publication in bench.wire.pending[5:]] == [3, 1]
+    assert [publication.count for publication in bench.wire.unanswered[5:]] == [3, 1]
     bench.answer()
     assert outcomes(greenlets) == [None] * 9
 
@@ -238,7 +240,7 @@ def test_each_timeout_has_a_batch_of_its_own() -> None:
     held = bench.submit(b"4", timeout=2.0)
     end_turn()
     bench.clock.advance(3.0)
-    bench.producer._deadline_timer.act()
+    bench.producer.outcomes.expire()
     assert [type(each) for each in outcomes(hasty)] == [errors.PublishTimeout]
     with pytest.raises(errors.PublishTimeout, match="within 2 s"):
         held.result(1)
@@ -301,7 +303,7 @@ def test_more_callers_than_are_resumed_at_once_are_all_resumed(coalesce: bool) -
 def test_what_is_not_coalesced_does_not_overtake_what_is() -> None:
     bench = Bench()
     first = bench.submit(b"1")
-    batch = Publication(loop_here(), "t", [b"2", b"3"], 5.0, bench.clock.now() + 5, batch=True)
+    batch = Publish(loop_here(), "t", [b"2", b"3"], 5.0, bench.clock.now() + 5, batch=True)
     bench.producer.submit(batch)
     last = bench.submit(b"4")
     end_turn()
@@ -314,14 +316,14 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
     bench = Bench()
     publications = []
     for _ in range(3):
-        publication = Publication(loop_here(), "t", (b"x" * 10,), 5.0, bench.clock.now() + 5)
-        bench.producer.outcomes.backlog.reserve(publication, 10)
+        publication = Publish(loop_here(), "t", (b"x" * 10,), 5.0, bench.clock.now() + 5)
+        bench.producer.outcomes.reserve(publication, 10)
         bench.producer.submit(publication)
         publications.append(publication)
     end_turn()
-    assert bench.producer.outcomes.backlog.size == 30
+    assert bench.producer.outcomes.backlog == 30
     bench.answer()
-    assert bench.producer.outcomes.backlog.size == 0
+    assert bench.producer.outcomes.backlog == 0
 
 
 @pytest.mark.rule("PUB-2")
@@ -338,7 +340,7 @@ def test_a_close_in_the_same_turn_settles_each_and_sends_nothing() -> None:
 
 def test_other_requests_are_never_gathered() -> None:
     bench = Bench()
-    deferred = Publication(loop_here(), "t", (b"1",), 5.0, bench.clock.now() + 5)
+    deferred = Publish(loop_here(), "t", (b"1",), 5.0, bench.clock.now() + 5)
     deferred.data = commands.defer_publish("t", b"1", 1.0)
     deferred.request = PublishRequest(topic="t", bodies=(b"1",), defer=1.0)
     bench.producer.submit(deferred)
@@ -407,21 +409,15 @@ def test_the_threads_first_greenlet_publishes_in_this_turn_too(coalesce: bool) -
 
 def test_a_deadline_set_while_others_expire_is_kept() -> None:
     bench = Bench(coalesce=False)
-    first = Publication(loop_here(), "t", (b"x",), 5.0, bench.clock.now() + 5)
-    last = Publication(loop_here(), "t", (b"x",), 60.0, bench.clock.now() + 60)
-    again = Publication(loop_here(), "t", (b"x",), 8.0, bench.clock.now() + 8)
+    first = Publish(loop_here(), "t", (b"x",), 5.0, bench.clock.now() + 5)
+    last = Publish(loop_here(), "t", (b"x",), 60.0, bench.clock.now() + 60)
+    again = Publish(loop_here(), "t", (b"x",), 8.0, bench.clock.now() + 8)
     for publication in (first, last):
         bench.producer.submit(publication)
-    settle = bench.producer.outcomes.settle
-
-    def settle_and_submit(publication: Publication, *, error: BaseException) -> None:
-        settle(publication, error=error)
-        bench.producer.submit(again)
-
-    bench.producer.outcomes.settle = settle_and_submit
+    Publication(first).add_done_callback(lambda done: bench.producer.submit(again))
     bench.clock.advance(6)
-    bench.producer._deadline_timer.act()
+    bench.producer.outcomes.expire()
     with pytest.raises(errors.PublishTimeout):
         first.result(0)
     assert not last.done()
-    assert bench.producer._deadline_timer.at == again.deadline
+    assert bench.producer.outcomes._look_at == again.deadline

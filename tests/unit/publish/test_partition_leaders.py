@@ -13,9 +13,9 @@ from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.policy.wanted_nodes import Health
+from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.partition_leaders import Topic, lightest
-from gnsq_lite.publish.producer import Producer
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
@@ -48,7 +48,7 @@ def routed_core(clock: FakeClock) -> tuple[Any, Topic]:
         max_pending=1_000_000,
         coalesce=False,
     )
-    core: Any = Producer(loop_here(), settings, clock)
+    core: Any = WriterCore(loop_here(), settings, clock)
     topic = core.leaders._topics["t"] = Topic("t")
     topic.discovery = NoDiscovery()
     return core, topic
@@ -58,7 +58,7 @@ def routed_core(clock: FakeClock) -> tuple[Any, Topic]:
 def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
     clock = FakeClock()
     core, topic = routed_core(clock)
-    publication = Publication(core.loop, "t", (b"x",), 86_400.0, clock.now() + 86_400.0)
+    publication = Publish(core.loop, "t", (b"x",), 86_400.0, clock.now() + 86_400.0)
     publication.request = PublishRequest(topic="t", bodies=(b"x",), key=b"k")
     core.submit(publication)
     try:
@@ -69,28 +69,28 @@ def test_the_deadline_alone_limits_how_long_a_leader_is_followed() -> None:
             clock.advance(2.0)
         assert not publication.done()
         clock.advance(86_400.0)
-        core._deadline_timer.act()
+        core.outcomes.expire()
         with pytest.raises(errors.NotLeaderError):
             publication.result(0)
     finally:
         core.leaders.close()
-        core._deadline_timer.stop()
+        core.outcomes.stop()
 
 
 @pytest.mark.rule("PUB-1")
 def test_a_publish_whose_topic_nobody_knows_says_why_nobody_could_be_asked() -> None:
     clock = FakeClock()
     core, _ = routed_core(clock)
-    publication = Publication(core.loop, "t", (b"x",), 5.0, clock.now() + 5.0)
+    publication = Publish(core.loop, "t", (b"x",), 5.0, clock.now() + 5.0)
     core.submit(publication)
     try:
         clock.advance(5.0)
-        core._deadline_timer.act()
+        core.outcomes.expire()
         with pytest.raises(errors.NotSent, match=r"within 5 s: refused"):
             publication.result(0)
     finally:
         core.leaders.close()
-        core._deadline_timer.stop()
+        core.outcomes.stop()
 
 
 @pytest.mark.rule("YZ-4")
@@ -109,7 +109,7 @@ class Line:
     def __init__(self, endpoint: Endpoint) -> None:
         self.connection = self.endpoint = endpoint
 
-    def owes(self) -> list[Publication]:
+    def owes(self) -> list[Publish]:
         return []
 
 
@@ -123,8 +123,8 @@ class Known:
         self._asks = asks
         self.core, self.topic = routed_core(FakeClock())
         self.leaders = self.core.leaders
-        self.core.destinations.update({endpoint: Line(endpoint) for endpoint in LEADERS})
-        self.sent: list[tuple[Endpoint, Publication]] = []
+        self.core.nodes.update({endpoint: Line(endpoint) for endpoint in LEADERS})
+        self.sent: list[tuple[Endpoint, Publish]] = []
         self.leaders._send_to = lambda endpoint, publication: self.sent.append((endpoint, publication))
         self.learn(*LEADERS)
 
@@ -134,13 +134,13 @@ class Known:
         self.leaders._agreed = lambda topic, lookup: lookup
         self.leaders._learned(self.topic, Lookup(leaders, layout))
 
-    def refuses(self, publication: Publication) -> None:
+    def refuses(self, publication: Publish) -> None:
         """The leader of its partition says that it is none."""
         error = errors.NotLeaderError("E_FAILED_ON_NOT_LEADER")
         self.leaders.retry(publication, error, LEADERS[publication.partition or 0])
 
-    def publication(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publication:
-        publication = Publication(self.core.loop, "t", (body,), 5.0, self.core.clock.now() + 5.0)
+    def publication(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
+        publication = Publish(self.core.loop, "t", (body,), 5.0, self.core.clock.now() + 5.0)
         publication.key, publication.partition = key, partition
         if self._asks:
             publication.request = publication.asked()
@@ -196,13 +196,13 @@ def test_a_thread_overtakes_nothing_that_was_held_and_gets_its_place_now(known: 
     assert not known.sent
     overtaking: list[Any] = []
 
-    def place(endpoint: Endpoint, publication: Publication) -> None:
+    def place(endpoint: Endpoint, publication: Publish) -> None:
         known.sent.append((endpoint, publication))
         overtaking.append(known.leaders.in_thread(known.publication(2)))
 
     known.leaders._send_to = place
     last = Endpoint("b", 1, 2)
-    known.core.destinations[last] = Line(last)
+    known.core.nodes[last] = Line(last)
     known.learn(*LEADERS, last)
     assert known.sent == [(last, publication) for publication in held]
     assert overtaking == [None] * 3
@@ -321,7 +321,7 @@ def test_where_nsqlookupds_differ_the_leaders_go_on_that_have_not_refused() -> N
 @pytest.mark.rule("YZ-5")
 def test_what_a_leader_refuses_late_goes_to_the_new_one_before_what_comes_next(known: Known) -> None:
     moved = Endpoint("c", 1, 1)
-    known.core.destinations[moved] = Line(moved)
+    known.core.nodes[moved] = Line(moved)
     known.learn(LEADERS[0], moved)
     late = known.publication(1)
     known.refuses(late)

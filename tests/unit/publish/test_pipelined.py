@@ -2,66 +2,41 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import MOST_UNSENT
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.net.target import Target
-from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.publish.answer_queue import AnswerQueue, Taken, count_oks
-from gnsq_lite.publish.destination import Destination
-from gnsq_lite.publish.pipelined import MANY, Pipelined
-from gnsq_lite.publish.publication import Publication
-from tests.fakes import FakeClock
+from gnsq_lite.publish.node import MANY, Node, count_oks
+from gnsq_lite.publish.publication import Publish
 from tests.unit.publish.test_coalescing import end_turn
-from tests.unit.publish.test_rotation import Bench as Core
+from tests.unit.publish.test_nodes import Bench as Core
 
 OK = b"\0\0\0\6\0\0\0\0OK"
-
-
-class Owner:
-    """An nsqd, silent or not."""
-
-    silent = False
-
-    def on_response(self, connection: Any, body: bytes) -> None:
-        pass
-
-    def on_error_frame(self, connection: Any, error: Any) -> None:
-        pass
 
 
 class Bench:
     """A connection on which so many publishes were sent."""
 
     def __init__(self, count: int) -> None:
-        self.owner, self.taken = Owner(), Taken()
-        self.pending: AnswerQueue[Publication] = AnswerQueue(read=PlainDialect().receipt)
+        core = Core(nodes=0).core
+        self.node = Node(core, Endpoint("nsqd", 4150))
+        self.outcomes = core.outcomes
         for _ in range(count):
-            self.pending.append(Publication(loop_here(), "t", (b"x",), 5.0, 5.0))
-        self.all = list(self.pending)
-        self.connection = Pipelined(
-            loop_here(),
-            Target(endpoint=Endpoint("nsqd", 4150)),
-            ConnectionOptions(),
-            self.owner,
-            FakeClock(),
-            self.pending,
-            self.taken,
-        )
-        self.closed: list[Any] = []
+            self.node.unanswered.append(Publish(loop_here(), "t", (b"x",), 5.0, 5.0))
+        self.all = list(self.node.unanswered)
+        self.connection: Any = self.node.make_connection()
         self.least: list[int] = []
-        self.connection.close = self.closed.append  # type: ignore[method-assign]
-        self.connection.read_at_least = self.least.append  # type: ignore[method-assign]
+        self.connection.read_at_least = self.least.append
         self.connection._deliver(b"")  # the handshake left nothing
 
     def takes(self, data: bytes) -> bool:
-        return self.connection._take_oks(data)
+        return bool(self.connection._take_oks(data))
 
     def done(self) -> int:
         return sum(publication.done() for publication in self.all)
@@ -80,7 +55,7 @@ def test_a_read_of_oks_settles_the_oldest_in_one_go() -> None:
     bench = Bench(5)
     assert bench.takes(OK * 3)
     assert [publication.done() for publication in bench.all] == [True] * 3 + [False] * 2
-    assert bench.taken.messages == 3
+    assert bench.outcomes.published == 3
 
 
 @pytest.mark.rule("PUB-2")
@@ -88,12 +63,12 @@ def test_what_is_more_than_oks_or_not_certain_is_for_the_reader() -> None:
     bench = Bench(2)
     assert not bench.takes(OK * 3)  # answers to no publish
     assert not bench.takes(b"\0\0\0\x0f\0\0\0\0_heartbeat_")
-    bench.owner.silent = True  # which is to be told to the rotation
+    bench.node.silent = True  # which is to be told to the rotation
     assert not bench.takes(OK)
-    bench.owner.silent = False
+    bench.node.silent = False
     bench.connection._deliver(b"\0\0\0")  # the beginning of another answer
     assert not bench.takes(OK)
-    assert (bench.done(), bench.taken.messages) == (0, 0)
+    assert (bench.done(), bench.outcomes.published) == (0, 0)
     bench.connection._deliver(b"\6\0\0\0\0OK")
     assert bench.takes(OK)
 
@@ -138,20 +113,21 @@ class Socket:
 class Stopped(Core):
     """A Writer and its nsqds, each of which takes *room* bytes and then no more."""
 
-    def __init__(self, destinations: int = 1, room: int = 0) -> None:
-        super().__init__(destinations)
-        self.sockets = [Socket(room) for _ in self.destinations]
-        for destination, sock in zip(self.destinations, self.sockets, strict=True):
-            self.core.rotation.part(destination)
-            self.connect(destination, sock)
+    def __init__(self, nodes: int = 1, room: int = 0) -> None:
+        super().__init__(nodes)
+        self.made: list[Publish] = []
+        self.sockets = [Socket(room) for _ in self.nodes]
+        for node, sock in zip(self.nodes, self.sockets, strict=True):
+            self.core.rotation.part(node)
+            self.connect(node, sock)
 
-    def connect(self, destination: Destination, sock: Socket) -> None:
-        connection: Any = destination.make_connection()
+    def connect(self, node: Node, sock: Socket) -> None:
+        connection: Any = node.make_connection()
         connection._stream = sock
         sock.on_drained = connection._regain_room
-        destination.on_connected(connection)
+        node.on_connected(connection)
 
-    def publish_many(self, count: int) -> list[Publication]:
+    def publish_many(self, count: int) -> list[Publish]:
         """Publish, each in a turn of the loop."""
         made = []
         for _ in range(count):
@@ -159,14 +135,12 @@ class Stopped(Core):
             end_turn()
         return made
 
-    def publish_body(self) -> Publication:
+    def publish_body(self) -> Publish:
         deadline = self.clock.now() + 5.0
-        publication = Publication(self.core.loop, "t", (BODY + b"%09d" % len(self.everything()),), 5.0, deadline)
+        publication = Publish(self.core.loop, "t", (BODY + b"%09d" % len(self.made),), 5.0, deadline)
+        self.made.append(publication)
         self.core.submit(publication)
         return publication
-
-    def everything(self) -> list[Publication]:
-        return list(self.core._everything())
 
 
 #: How many of these bodies are more than may be unsent.
@@ -180,11 +154,11 @@ def test_what_an_nsqd_that_takes_nothing_is_not_sent_leaves_with_its_deadline() 
     assert bench.sockets[0].unsent <= MOST_UNSENT + 2 * len(BODY)
     bench.later(5.0)
     outcomes = [type(each._error) for each in made]
-    assert outcomes.count(errors.PublishTimeout) == len(bench.destinations[0].pending) <= FULL + 1
+    assert outcomes.count(errors.PublishTimeout) == len(bench.nodes[0].unanswered) <= FULL + 1
     assert outcomes == sorted(outcomes, key=[errors.PublishTimeout, errors.NotSent].index)
     with pytest.raises(errors.NotSent, match="within 5 s: nsqd0:4150: connected, and takes no more bytes"):
         made[-1].result(0)
-    assert len(bench.everything()) == outcomes.count(errors.PublishTimeout)
+    assert bench.core.rotation.waiting == deque()
 
 
 @pytest.mark.rule("PUB-2")
@@ -202,21 +176,21 @@ def test_what_waited_for_room_goes_before_what_comes_later(room: int) -> None:
         assert sock.unsent <= MOST_UNSENT + 2 * len(BODY)
     written += sock.written
     assert written == b"".join(each.command() for each in made)
-    assert list(bench.destinations[0].pending) == made
+    assert list(bench.nodes[0].unanswered) == made
 
 
 @pytest.mark.rule("PUB-4")
 def test_another_nsqd_gets_what_one_has_no_room_for() -> None:
-    bench = Stopped(destinations=2)
+    bench = Stopped(nodes=2)
     bench.sockets[1].room = 10**9
     made = bench.publish_many(4 * FULL)
     assert all(each.sent for each in made)
     assert bench.sockets[0].unsent <= MOST_UNSENT + 2 * len(BODY)
     assert sum(bench.owed()) == 4 * FULL
     bench.later(5.0)
-    assert bench.destinations[0].silent
-    bench.lose(bench.destinations[1], errors.ConnectionLost("nsqd1", "gone"))
-    del bench.core.destinations[bench.destinations[1].endpoint]
+    assert bench.nodes[0].silent
+    bench.lose(bench.nodes[1], errors.ConnectionLost("nsqd1", "gone"))
+    del bench.core.nodes[bench.nodes[1].endpoint]
     waits = bench.publish_body()
     for _ in range(3):
         bench.core.rotation.look_again()  # where all are silent, one is better than nothing
@@ -228,23 +202,23 @@ def test_another_nsqd_gets_what_one_has_no_room_for() -> None:
 def test_a_new_connection_has_room() -> None:
     bench = Stopped()
     bench.publish_many(2 * FULL)
-    bench.lose(bench.destinations[0], errors.ConnectionLost("nsqd0", "gone"))
-    unsent = [each for each in bench.everything() if not each.done()]
+    bench.lose(bench.nodes[0], errors.ConnectionLost("nsqd0", "gone"))
+    unsent = [each for each in bench.made if not each.done()]
     sock = Socket(10**9)
-    bench.connect(bench.destinations[0], sock)
+    bench.connect(bench.nodes[0], sock)
     end_turn()
     assert sock.written == b"".join(each.command() for each in unsent)
-    while bench.destinations[0].pending:
-        bench.answer(bench.destinations[0])
+    while bench.nodes[0].unanswered:
+        bench.answer(bench.nodes[0])
     for _ in range(2 * FULL):  # one by one, which takes the other way to the socket
         assert bench.publish_many(1)[0].sent
-        bench.answer(bench.destinations[0])
+        bench.answer(bench.nodes[0])
 
 
 def test_many_publishes_of_one_turn_wait_for_its_end_where_they_are_large() -> None:
     bench = Stopped(room=10**9)
     made = [bench.publish_body() for _ in range(3 * FULL)]
-    assert 0 < len(bench.destinations[0].pending) <= FULL + 1
+    assert 0 < len(bench.nodes[0].unanswered) <= FULL + 1
     for _ in range(3):
         end_turn()
     assert bench.sockets[0].written == b"".join(each.command() for each in made)

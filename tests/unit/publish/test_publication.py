@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import gevent
 import pytest
@@ -12,12 +13,12 @@ import pytest
 from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import after_io, let_io, loop_here
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.publication import Publication, Publish
 from gnsq_lite.wire import commands
 
 
-def publication(bodies: Sequence[bytes], batch: bool = False) -> Publication:
-    return Publication(loop_here(), "t", bodies, 5.0, 5.0, batch=batch)
+def publication(bodies: Sequence[bytes], batch: bool = False) -> Publish:
+    return Publish(loop_here(), "t", bodies, 5.0, 5.0, batch=batch)
 
 
 @pytest.mark.rule("PUB-1")
@@ -58,12 +59,13 @@ def test_what_is_public_takes_nothing_private(of: type) -> None:
 
 def test_a_callback_is_called_once_with_the_outcome_whenever_it_is_added() -> None:
     publish, told = publication((b"x",)), []
-    publish.add_done_callback(told.append)
+    handle: Any = Publication(publish)
+    handle.add_done_callback(told.append)
     assert told == []
     publish.settle(5)
     publish.settle(6)
-    publish.add_done_callback(lambda done: told.append(done.result()))
-    assert told == [publish, 5]
+    handle.add_done_callback(lambda done: told.append(done.result()))
+    assert told == [handle, 5]
 
 
 def test_callbacks_are_called_in_one_turn_of_the_loop_however_long_it_waits_for_the_interpreter(
@@ -71,27 +73,29 @@ def test_callbacks_are_called_in_one_turn_of_the_loop_however_long_it_waits_for_
 ) -> None:
     loop, told = loop_here(), []
     monkeypatch.setattr(loop, "is_shared", True)
-    made = [publication((b"x",)) for _ in range(1000)]
+    publishes = [publication((b"x",)) for _ in range(1000)]
+    made = [Publication(each) for each in publishes]
     for each in made:
         each.add_done_callback(told.append)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # which each call exceeds, as where other threads run in between
     try:
-        loop.soon(lambda: [each.settle() for each in made])  # as a read does, or a deadline, in the hub
+        loop.soon(lambda: [each.settle() for each in publishes])  # as a read does, or a deadline, in the hub
         after_io(loop, lambda: told.append(None))
         while None not in told:
             let_io()
     finally:
         sys.setswitchinterval(interval)
     let_io()
-    assert [each for each in told if each is not None] == made
+    assert [done for done in told if done is not None] == made
     assert told.index(None) in (0, 1000)
 
 
 def test_what_a_callback_raises_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
     publish, told = publication((b"x",)), []
-    publish.add_done_callback(lambda done: 1 / 0)
-    publish.add_done_callback(told.append)
+    handle = Publication(publish)
+    handle.add_done_callback(lambda done: 1 / 0)
+    handle.add_done_callback(told.append)
     publish.settle()
-    assert told == [publish]
+    assert told == [handle]
     assert "a callback of a publish to t failed" in caplog.text

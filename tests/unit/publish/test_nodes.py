@@ -12,9 +12,9 @@ from gnsq_lite.dialect import Endpoint, PlainDialect
 from gnsq_lite.net.link import Again
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.destination import Destination
-from gnsq_lite.publish.producer import Producer
-from gnsq_lite.publish.publication import Publication
+from gnsq_lite.publish.core import WriterCore
+from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from tests.fakes import FakeClock
 
@@ -26,11 +26,11 @@ class Line:
 
     def __init__(self, pending: Any) -> None:
         self.sent: list[bytes] = []
-        self.pending = pending
+        self.unanswered = pending
 
-    def send_publish(self, publication: Publication) -> bool:
+    def send_publish(self, publication: Publish) -> bool:
         if publication.mark_sent():
-            self.pending.append(publication)
+            self.unanswered.append(publication)
             self.sent.append(publication.command())
         return True
 
@@ -38,15 +38,15 @@ class Line:
         pass
 
 
-def publish_of(core: Any, body: bytes, timeout: float) -> Publication:
+def publish_of(core: Any, body: bytes, timeout: float) -> Publish:
     deadline = core.clock.now() + timeout
-    return Publication(core.loop, "t", (body,), timeout, deadline, retries=core.settings.retries)
+    return Publish(core.loop, "t", (body,), timeout, deadline, retries=core.settings.retries)
 
 
 class Bench:
-    """A Writer's core with so many destinations, and its clock."""
+    """A Writer's core with so many nodes, and its clock."""
 
-    def __init__(self, destinations: int = 2, retries: int = 0) -> None:
+    def __init__(self, nodes: int = 2, retries: int = 0) -> None:
         self.clock = FakeClock()
         settings = ProducerSettings(
             dialect=PlainDialect(),
@@ -60,39 +60,39 @@ class Bench:
             coalesce=False,
             retries=retries,
         )
-        self.core: Any = Producer(loop_here(), settings, self.clock)
-        self.destinations = [Destination(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(destinations)]
-        for destination in self.destinations:
-            self.core.destinations[destination.endpoint] = destination
-            self.open(destination)
+        self.core: Any = WriterCore(loop_here(), settings, self.clock)
+        self.nodes = [Node(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(nodes)]
+        for node in self.nodes:
+            self.core.nodes[node.endpoint] = node
+            self.open(node)
 
-    def open(self, destination: Destination) -> None:
-        line: Any = Line(destination.pending)
-        destination.on_connected(line)
+    def open(self, node: Node) -> None:
+        line: Any = Line(node.unanswered)
+        node.on_connected(line)
 
-    def lose(self, destination: Destination, error: errors.NSQError) -> Again:
-        if destination.connection is not None:
-            destination.on_disconnected(destination.connection)
-        return destination.on_lost(error)
+    def lose(self, node: Node, error: errors.NSQError) -> Again:
+        if node.connection is not None:
+            node.on_disconnected(node.connection)
+        return node.on_lost(error)
 
-    def publish(self, timeout: float = 5.0) -> Publication:
-        publication: Publication = publish_of(self.core, b"x", timeout)
+    def publish(self, timeout: float = 5.0) -> Publish:
+        publication: Publish = publish_of(self.core, b"x", timeout)
         self.core.submit(publication)
         return publication
 
     def later(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.core._deadline_timer.act()
+        self.core.outcomes.expire()
 
-    def answer(self, destination: Destination) -> None:
-        destination.on_response(destination.connection, b"OK")
+    def answer(self, node: Node) -> None:
+        node.on_response(node.connection, b"OK")
 
     def owed(self) -> list[int]:
-        return [len(destination.pending) for destination in self.destinations]
+        return [len(node.unanswered) for node in self.nodes]
 
     def leave_the_silent_one_alone(self) -> None:
         """Have the first of two answer, the second fall silent, and then the first be lost."""
-        good, silent = self.destinations
+        good, silent = self.nodes
         self.publish(1.0), self.publish(1.0)
         self.answer(good)
         self.later(1.0)
@@ -104,17 +104,17 @@ class Bench:
 @pytest.mark.parametrize("timeout", [0.05, 5.0, 600.0])
 def test_after_one_time_out_a_silent_nsqd_gets_nothing_until_it_answers(timeout: float) -> None:
     bench = Bench()
-    silent, good = bench.destinations
+    silent, good = bench.nodes
     failed = 0
     for _ in range(20):
         publication = bench.publish(timeout)
-        if good.pending:
+        if good.unanswered:
             bench.answer(good)
         else:
             bench.later(timeout)
         with pytest.raises(errors.PublishTimeout) if silent.silent and not failed else _nothing():
             publication.result(0)
-        failed = len(silent.pending)
+        failed = len(silent.unanswered)
     assert failed == 1
     bench.answer(silent)
     for _ in range(4):
@@ -131,8 +131,8 @@ def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> N
     bench = Bench()
     first, second = bench.publish(60.0), bench.publish(60.0)
     bench.core.rotation.look_again()
-    assert not any(destination.silent for destination in bench.destinations)
-    good, silent = bench.destinations
+    assert not any(node.silent for node in bench.nodes)
+    good, silent = bench.nodes
     bench.answer(good)
     bench.core.rotation.look_again()
     assert silent.silent
@@ -149,7 +149,7 @@ def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> N
 def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> None:
     bench = Bench(retries=1)
     publications = [bench.publish(60.0) for _ in range(6)]
-    good, silent = bench.destinations
+    good, silent = bench.nodes
     for _ in range(3):
         bench.answer(good)
     for _ in range(2):
@@ -166,13 +166,13 @@ def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> N
 @pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_outcome() -> None:
     bench = Bench(retries=1)
-    good, silent = bench.destinations
+    good, silent = bench.nodes
     publications = [bench.publish(3.0), bench.publish(3.0)]
-    doubtful = next(each for each in publications if silent.pending[0] is each)
+    doubtful = next(each for each in publications if silent.unanswered[0] is each)
     bench.answer(good)
     for _ in range(2):
         bench.core.rotation.look_again()
-    good.pending.appendleft(publish_of(bench.core, b"bad", 3.0))
+    good.unanswered.appendleft(publish_of(bench.core, b"bad", 3.0))
     bench.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
     bench.later(3.0)
     with pytest.raises(errors.PublishTimeout):  # the silent one may have it
@@ -185,10 +185,10 @@ def test_where_all_are_silent_the_one_that_owes_least_is_used() -> None:
     for _ in range(5):
         bench.publish(1.0)
     bench.later(1.0)
-    assert all(destination.silent for destination in bench.destinations)
+    assert all(node.silent for node in bench.nodes)
     publication = bench.publish(1.0)
     assert bench.owed() == [3, 3]
-    least = next(destination for destination in bench.destinations if destination.pending[-1] is publication)
+    least = next(node for node in bench.nodes if node.unanswered[-1] is publication)
     for _ in range(3):
         bench.answer(least)
     assert publication.result(0) is None
@@ -198,7 +198,7 @@ def test_where_all_are_silent_the_one_that_owes_least_is_used() -> None:
 @pytest.mark.rule("PUB-4")
 def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_silent_one() -> None:
     bench = Bench()
-    back, _ = bench.destinations
+    back, _ = bench.nodes
     bench.leave_the_silent_one_alone()
     waits = bench.publish(9.0)
     assert bench.owed() == [0, 1]
@@ -211,7 +211,7 @@ def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_silen
 @pytest.mark.rule("PUB-4")
 def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
     bench = Bench()
-    _, silent = bench.destinations
+    _, silent = bench.nodes
     bench.leave_the_silent_one_alone()
     bench.publish(9.0)
     for _ in range(2):
@@ -222,8 +222,8 @@ def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
 
 @pytest.mark.rule("PUB-4")
 def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
-    bench = Bench(destinations=3)
-    bench.destinations[0].silent = True
+    bench = Bench(nodes=3)
+    bench.nodes[0].silent = True
     for _ in range(30):
         bench.publish(60.0)
     assert bench.owed() == [0, 15, 15]
@@ -246,12 +246,12 @@ def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
 def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_first(
     error: errors.NSQError, mends: bool, proven: bool
 ) -> None:
-    bench = Bench(destinations=1)
+    bench = Bench(nodes=1)
     bench.core.rotation.proven = proven
-    destination = bench.destinations[0]
-    destination.on_disconnected(destination.connection)
+    node = bench.nodes[0]
+    node.on_disconnected(node.connection)
     publication = bench.publish(15.0)
-    bench.lose(destination, error)
+    bench.lose(node, error)
     if not (mends or proven):
         assert publication._error is error
         return
@@ -268,7 +268,7 @@ FULL = errors.PubFailedError("E_PUB_FAILED", "no space left on device", "nsqd0")
 
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize(
-    ("destinations", "unanswered", "error", "again"),
+    ("nodes", "unanswered", "error", "again"),
     [
         (1, 1, FULL, Again.SOON),
         (1, 3, FULL, Again.SOON),
@@ -278,18 +278,18 @@ FULL = errors.PubFailedError("E_PUB_FAILED", "no space left on device", "nsqd0")
     ],
 )
 def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_no_other_is_there(
-    destinations: int, unanswered: int, error: errors.NSQError, again: Again
+    nodes: int, unanswered: int, error: errors.NSQError, again: Again
 ) -> None:
-    bench = Bench(destinations)
+    bench = Bench(nodes)
     for _ in range(unanswered):
         bench.publish()
-    assert bench.lose(bench.destinations[0], error) is again
+    assert bench.lose(bench.nodes[0], error) is again
 
 
 def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_the_other_is_silent() -> None:
     bench = Bench()
     bench.leave_the_silent_one_alone()
-    good, _ = bench.destinations
+    good, _ = bench.nodes
     bench.open(good)
     bench.publish()
     assert bench.lose(good, FULL) is Again.SOON
@@ -298,7 +298,7 @@ def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_the_other_is_s
 @pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> None:
     bench = Bench(retries=1)
-    good, silent = bench.destinations
+    good, silent = bench.nodes
     publications = [bench.publish(60.0), bench.publish(60.0)]
     bench.answer(good)
     for _ in range(2):
@@ -315,51 +315,53 @@ def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another()
 
     class Lost:
         def why_not(self) -> errors.NSQError:
-            bench.core.destinations[Endpoint(f"nsqd{len(bench.core.destinations)}", 4150)] = bench.destinations[0]
+            bench.core.nodes[Endpoint(f"nsqd{len(bench.core.nodes)}", 4150)] = bench.nodes[0]
             return errors.ConnectionLost("nsqd", "gone")
 
-    bench.core.destinations[Endpoint("lost", 4150)] = Lost()
+    bench.core.nodes[Endpoint("lost", 4150)] = Lost()
     publication = publish_of(bench.core, b"x", 0.0)
-    bench.core.threads.give_up(publication)
+    bench.core.give_up(publication)
     with pytest.raises(errors.NotSent, match="gone"):
         publication.result(0)
 
 
 @pytest.mark.rule("PUB-2")
 def test_what_has_passed_its_deadline_is_kept_in_no_queue() -> None:
-    bench = Bench(destinations=1)
+    bench = Bench(nodes=1)
     entering, waiting = (publish_of(bench.core, b"x", 5.0) for _ in range(2))
-    bench.core.threads._entering.append(entering)
-    bench.destinations[0].waiting.append(waiting)
+    bench.core._entering.append(entering)
+    bench.core._begin()
+    bench.core.outcomes.add(waiting)
+    bench.nodes[0].waiting.append(waiting)
     bench.later(5.0)
-    assert [type(each._error) for each in (entering, waiting)] == [errors.NotSent] * 2
-    assert [*bench.core.threads.entering(), *bench.destinations[0].waiting] == []
+    assert [type(each._error) for each in (entering, waiting)] == [errors.PublishTimeout, errors.NotSent]
+    assert [*bench.core._entering, *bench.nodes[0].waiting] == []
 
 
 def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(destinations=1)
+    bench = Bench(nodes=1)
     full, lost = errors.PubFailedError("E_PUB_FAILED disk full", "nsqd"), errors.ConnectionLost("nsqd", "closed")
     told = []
     for error, later in ((full, 0.1), (full, 59.8), (full, 0.2), (full, 0.0), (lost, 0.0), (full, 0.0)):
         caplog.clear()
-        bench.lose(bench.destinations[0], error)
+        bench.lose(bench.nodes[0], error)
         told.append(len(caplog.records))
-        bench.open(bench.destinations[0])
+        bench.open(bench.nodes[0])
         bench.clock.advance(later)
     assert told == [1, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.rule("PUB-2")
 def test_an_nsqd_that_says_nothing_from_the_start_is_named_by_what_could_not_be_sent() -> None:
-    bench = Bench(destinations=2)
-    bench.destinations[1].error = errors.ConnectError("nsqd1:4150", "refused")
-    for destination in bench.destinations:
-        bench.core.on_disconnected(destination)
-        destination.connection = None
+    bench = Bench(nodes=2)
+    bench.nodes[1].error = errors.ConnectError("nsqd1:4150", "refused")
+    for node in bench.nodes:
+        bench.core.on_disconnected(node)
+        node.connection = None
     publication = bench.publish(timeout=1.0)
     bench.later(1.0)
     with pytest.raises(
         errors.NotSent, match="within 1 s: nsqd0:4150: no connection yet; nsqd1:4150: refused"
     ) as caught:
         publication.result(0)
-    assert caught.value.__cause__ is bench.destinations[1].error
+    assert caught.value.__cause__ is bench.nodes[1].error

@@ -1,0 +1,461 @@
+"""A Writer's core in its loop: a node for each nsqd, publishes pipelined and answered in order.
+
+A publish is settled exactly once.  An error frame settles the publish it answers.  If it also ends the connection, nsqd
+has not read the publishes after it, so they are sent again elsewhere.  If a connection is lost without an error frame,
+what was sent has an unknown outcome and is sent again only if the caller asked for retries (PUB-2).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import ClosedError, ConnectionLost, NotSent, NsqdError, NSQError, OutcomeUnknown
+from gnsq_lite.net.at_exit import close_at_exit
+from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.net.loop import PAUSE, Loop, after_io, current_greenlet, sleep
+from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.user_hooks import LossLog
+from gnsq_lite.net.waiting import in_hub
+from gnsq_lite.policy.rng import Rng
+from gnsq_lite.policy.shunned import Shunned
+from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
+from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.outcomes import Outcomes
+from gnsq_lite.publish.partition_leaders import PartitionLeaders
+from gnsq_lite.publish.pool import Left, Pool
+from gnsq_lite.publish.publication import Publication, Publish, of_the_parent
+from gnsq_lite.publish.rotation import Rotation
+from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.wire import commands
+
+_CHECK_EVERY = 1.0
+#: Most publishes of other threads that are carried out in one turn of the loop.
+_AT_ONCE = 1000
+#: Why connections ended, and publishes have no other outcome.
+_RESET = "an unexpected exception has ended all connections"
+
+
+class WriterCore:
+    """Carries out the publishes that the pool does not.  Made in the loop's thread, where everything runs but for
+
+    * ``publish``, ``publish_alone``, ``carry_and_wait``, ``carry``, ``carry_nowait``: a Writer's ways to publish;
+    * ``publish_to_leader``: a plain thread's way to a partition's leader;
+    * ``give_up``: the end of a publish whose thread does not wait any longer;
+    * ``has_backlog``: whether a ``publish_nowait`` has no outcome yet.
+    """
+
+    def __init__(
+        self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK, pool: Pool | None = None
+    ) -> None:
+        self.loop, self.settings, self.clock = loop, settings, clock
+        #: The blocking connections of plain threads; the core adds and removes their nodes.
+        self.pool = pool or Pool(settings, clock)
+        self.rng: Rng = random.Random()
+        self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
+        #: Nothing more is taken; what was taken may still have its outcome to come.
+        self.closing = False
+        #: Disconnected for good.
+        self.ended = False
+        self.reconnects = 0
+        self._hub = loop.hub
+        self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired)
+        #: Held while a publish of another thread is marked as sent, and while that thread gives it up.
+        self.lock = native_lock()
+        #: Publishes of other threads that the loop has not begun, and whether it begins more after its I/O.
+        self._entering: deque[Publish] = deque()
+        self._rests = False
+        self._greenlets: list[Any] = []
+        self._started = False
+        self._set_up()
+        loop.cores.add(self)
+        close_at_exit(self)
+
+    def _set_up(self) -> None:
+        """Make what a reset makes again: the nodes, their connections, and what waits for them."""
+        settings, clock = self.settings, self.clock
+        shunned: Shunned[Endpoint] = Shunned()
+        self.leaders = PartitionLeaders(
+            self.loop,
+            settings,
+            clock,
+            self.rng,
+            shunned=shunned,
+            nodes=lambda: list(self.nodes.values()),
+            load=self._load,
+            avoids=self.pool.avoids,
+            send_to=self._send_to,
+            fail=self.outcomes.failed_with,
+            keep=self.keep,
+        )
+        self.rotation = Rotation(
+            shunned,
+            goes_elsewhere=self.goes_elsewhere,
+            on_silent=self.leaders.refresh,
+            send_again=self._send_again,
+        )
+        self.nodes = self.rotation.nodes
+        #: Whether every publish goes to an endpoint that the dialect chooses.
+        self.routed = settings.dialect.needs_route("")
+        self._send = self.leaders.send if self.routed else self.rotation.send
+        self._coalescing: Coalescing | None = None
+        #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout).  From any thread.
+        #: Raises InvalidName before anything is sent, and the publish's own error.
+        self.publish: Callable[[str, bytes, float], Any] = self.publish_alone
+        if settings.coalesce and not self.routed:
+            self._coalescing = Coalescing(self.loop, settings, clock, self.outcomes, self._send, self.publish_alone)
+            self.publish = self._coalescing.publish
+        self._discovery: Discovery | None = None
+
+    def reset(self) -> None:
+        """Close all connections, give each publish an outcome, and begin again with fresh state (see Loop)."""
+        if self.ended:
+            return
+        for node in list(self.nodes.values()):
+            node.link.close(ConnectionLost(str(node.endpoint), _RESET))
+        self._stop()
+        self._greenlets = []
+        self._set_up()
+        self.outcomes.reset(_RESET)
+        self._rests = False
+        self.loop.soon(self._begin_some)
+        if self._started:
+            self.keep(self.loop.spawn("begin again", self._begin_again))
+
+    def _begin_again(self) -> None:
+        sleep(PAUSE)
+        self._greenlets.clear()
+        self._started = False
+        self.start()
+
+    def start(self) -> None:
+        """Begin to connect."""
+        if self._started or self.closing:
+            return
+        self._started = True
+        if not self.routed:
+            self._connect(self.settings.endpoints)
+            if self.settings.lookupds:
+                called: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget}
+                called["publish_waits"] = lambda: bool(self.rotation.waiting)
+                self._discovery = Discovery.of(self.settings, "", "write", self.rng, self.clock, **called)
+                self.keep(self.loop.spawn("discovery", self._discovery.run))
+        self.keep(self.loop.spawn("writer-ticker", self._tick))
+
+    def _tick(self) -> None:
+        while True:
+            sleep(_CHECK_EVERY)
+            for node in list(self.nodes.values()):
+                node.check(self.clock.now())
+            self.rotation.look_again()
+
+    def keep(self, greenlet: Any) -> None:
+        """Have *greenlet* killed at close."""
+        self._greenlets.append(greenlet)
+
+    # -- publishing, from any thread
+
+    def publish_alone(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
+        """Publish one message without coalescing it, and wait; from any thread."""
+        greenlet = current_greenlet()
+        # A greenlet below the hub, or the thread's first one above it; else it is another thread's.
+        here = greenlet.parent is self._hub or greenlet is self._hub.parent
+        commands.PUBLISH_HEADS[topic]  # a bad name is refused here
+        deadline = self.clock.now() + timeout
+        publish = Publish(self.loop, topic, (body,), timeout, deadline, self.settings.retries)
+        publish.key, publish.partition = key, partition
+        if here:
+            with self.loop.guard:
+                self.submit(publish)
+            return publish.wait_in(greenlet)
+        return self.carry_and_wait(publish)
+
+    def carry_and_wait(self, publish: Publish) -> Any:
+        """Carry out a publish, wait, and return its receipt.  Raises its error; NotSent in gevent's hub."""
+        if in_hub():
+            raise NotSent("a publish would wait in gevent's hub: use publish_nowait()")
+        self.carry(publish)
+        return publish.result()
+
+    def carry_nowait(self, publish: Publish) -> Publication:
+        """Carry out a publish that nobody waits for; return its handle.  Raises BacklogFull, ClosedError."""
+        try:
+            with self.loop.guard:
+                self.outcomes.reserve(publish, len(publish.bodies[0]))
+                self.carry(publish)
+        except BaseException:
+            self.loop.call_soon(lambda: self.outcomes.release(publish))
+            raise
+        return Publication(publish)
+
+    def has_backlog(self) -> bool:
+        """Return whether a ``publish_nowait`` has no outcome yet: then all publishes go behind it through the loop."""
+        return self.outcomes.backlog > 0
+
+    def carry(self, publish: Publish) -> None:
+        """Carry out a publish, now or as soon as a node can be reached.  Raises ClosedError at the exit of Python."""
+        if self.loop.is_here():
+            with self.loop.guard:
+                self.submit(publish)
+            return
+        self.loop.check()
+        if publish.request is None and (publish.key is not None or publish.partition is not None):
+            publish.request = publish.asked()
+        publish.carrier = self
+        self._entering.append(publish)
+        self.loop.call_soon(self._begin_some)
+
+    def give_up(self, publish: Publish) -> None:
+        """Settle a publish whose deadline has passed, unless the loop just has; in the thread that waits for it."""
+        reasons = [] if publish.sent else self._reasons()
+        with self.lock:
+            error = publish.expired(reasons)
+            is_first = publish.give_up(error)
+        if is_first:
+            publish.announce()
+            self.loop.call_soon(lambda: self._given_up(publish, error))
+
+    def publish_to_leader(self, leader: Endpoint, publish: Publish) -> Any:
+        """Publish, in a plain thread, to *leader*; return the receipt, or a Left: the loop has to do it.
+
+        A leader that cannot be reached, or does not answer, is looked up again (YZ-18).
+        """
+        outcome: Any = None
+        try:
+            outcome = self.pool.publish(
+                publish.topic,
+                publish.data,
+                publish.timeout,
+                publish.count,
+                publish.request,
+                leader=leader,
+                deadline=publish.deadline,
+            )
+        except OutcomeUnknown:
+            self.loop.call_soon(lambda: self.leaders.refresh(leader))
+            raise
+        if type(outcome) is Left:
+            publish.data = b""
+            self.loop.call_soon(lambda: self.leaders.refresh(leader))
+        return outcome
+
+    # -- publishing, in the loop
+
+    def _begin_some(self) -> None:
+        """Begin some publishes of other threads, and the rest after the loop's I/O: threads may be quicker than it."""
+        if not self._rests:
+            self._begin(_AT_ONCE)
+            if self._entering:
+                self._rests = True
+                after_io(self.loop, self._go_on)
+
+    def _go_on(self) -> None:
+        self._rests = False
+        self._begin_some()
+
+    def _begin(self, most: int | None = None) -> None:
+        for _ in range(len(self._entering))[:most]:
+            publish = self._entering[0]
+            if not publish._done:
+                self.submit(publish)
+            if self._entering and self._entering[0] is publish:  # it may have been begun meanwhile
+                self._entering.popleft()
+
+    def submit(self, publish: Publish) -> None:
+        """Carry it out."""
+        if self.closing:
+            self.outcomes.failed_with(publish, ClosedError("the Writer was closed"))
+            return
+        coalescing = self._coalescing
+        if coalescing is not None:
+            if not publish.batch and publish.request is None:
+                coalescing.add(publish)
+                return
+            coalescing.send()  # publishes keep the order they were made in
+        self.outcomes.add(publish)
+        self._send(publish)
+
+    def _send_to(self, endpoint: Endpoint, publish: Publish) -> None:
+        """Send it to that endpoint, and to no other, once it is connected."""
+        node = self._node(endpoint)
+        if node.waiting or not node.send(publish):
+            node.waiting.append(publish)
+
+    def _send_again(self, publishes: Iterable[Publish], lost: Endpoint | None = None) -> None:
+        """Send, in order, what a lost connection did not take."""
+        if self.routed:
+            self.leaders.put_back(publishes, lost)
+        else:
+            for publish in publishes:
+                self._send(publish)
+
+    def goes_elsewhere(self, publish: Publish, endpoint: Endpoint) -> bool:
+        """Return whether another node that is not silent may take a publish instead of *endpoint*."""
+        return self.leaders.goes_elsewhere(publish, endpoint) if self.routed else self.rotation.any_answers()
+
+    # -- nodes
+
+    def _load(self, endpoint: Endpoint) -> int:
+        node = self.nodes.get(endpoint)
+        return self.pool.busy_at(endpoint) + (0 if node is None else len(node.owes()))
+
+    def _connect(self, endpoints: Sequence[Endpoint]) -> None:
+        """Connect to nsqds that any publish may go to."""
+        self.pool.add(endpoints)
+        for endpoint in endpoints:
+            self._node(endpoint)
+
+    def _forget(self, endpoints: Sequence[Endpoint]) -> None:
+        self.pool.remove(endpoints)
+        for endpoint in endpoints:
+            node = self.nodes.pop(endpoint, None)
+            if node is not None:
+                self.rotation.shunned.discard(endpoint)
+                node.close()
+
+    def _node(self, endpoint: Endpoint) -> Node:
+        """Return the node at an endpoint, which is connected from now on."""
+        node = self.nodes.get(endpoint)
+        if node is None:
+            node = self.nodes[endpoint] = Node(self, endpoint)
+            node.start()
+        return node
+
+    def is_over(self, node: Node) -> bool:
+        """Return whether the node is to connect no more."""
+        return self.ended or self.nodes.get(node.endpoint) is not node
+
+    def on_connected(self, node: Node) -> None:
+        """Send what waited for this node, or for any."""
+        self.rotation.join(node)
+        if self._discovery is not None:
+            self._discovery.connected(node.endpoint)
+        self.on_room(node)
+
+    def on_room(self, node: Node) -> None:
+        """Send what waited for this node, or for any."""
+        waiting = node.waiting
+        while waiting and (waiting[0].done() or node.send(waiting[0])):
+            waiting.popleft()  # once it has its place
+        if self.routed:
+            self.rotation.relieve()
+        else:
+            self.rotation.send_waiting()
+
+    def on_disconnected(self, node: Node) -> None:
+        """Its connection is gone."""
+        if self.rotation.part(node) and self._discovery is not None:
+            self._discovery.disconnected(node.endpoint)
+
+    def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
+        """Send *unsent* again, in order; or fail what waits, if no nsqd was ever reached and waiting cannot help."""
+        self.rotation.failed(node, error)
+        self._send_again(unsent, node.endpoint)
+        hopeless = self.rotation.hopeless()
+        if hopeless is not None:
+            for publish in (*self.rotation.waiting, *self.leaders.waiting()):
+                self.outcomes.failed_with(publish, hopeless)
+            self.rotation.forget_done()
+
+    def on_retry(self) -> None:
+        """Count it."""
+        self.reconnects += 1
+
+    def on_silent_answered(self, node: Node, in_time: bool) -> None:
+        """Give the node its turn again if it is no longer silent."""
+        if self.rotation.answered(node, in_time):
+            self.on_room(node)
+
+    def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
+        """nsqd refused it; where its leader has moved, it follows."""
+        if self.routed and not publish.done() and self.settings.dialect.should_reroute(error):
+            self.leaders.retry(publish, error, endpoint)
+        elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
+            for each in publish.come_apart(error):  # one bad publish harms no other
+                self.outcomes.add(each)
+                self._send(each)
+            self.outcomes.forget(publish)
+        else:
+            self.outcomes.failed_with(publish, error)
+
+    # -- deadlines
+
+    def _given_up(self, publish: Publish, error: NSQError) -> None:
+        self.outcomes.count_failure(publish, error)
+        self._on_expired()
+
+    def _expired(self, publish: Publish) -> NSQError:
+        return publish.expired([] if publish.sent else self._reasons())
+
+    def _on_expired(self) -> None:
+        """Drop what has an outcome, and leave silent nodes alone."""
+        while self._entering and self._entering[0]._done:
+            self._entering.popleft()
+        self.rotation.forget_done()
+        self.leaders.forget(Publish.done)
+        self.rotation.overdue()
+
+    def _reasons(self) -> list[NSQError | str]:
+        """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
+        known = [why for each in list(self.nodes.values()) if (why := each.why_not()) is not None]
+        for discovery in () if known else (self._discovery, *self.leaders.discoveries()):
+            known += [each.error for each in discovery.health().values() if each.error] if discovery else []
+        return known
+
+    # -- the end
+
+    def unsettled(self) -> list[Publish]:
+        """Return the publishes without an outcome."""
+        return [*self.outcomes.open(), *(each for each in list(self._entering) if not each._done)]
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until every publish has its outcome; return whether it has."""
+        return self.outcomes.drain(timeout, lambda: not self._entering)
+
+    def close(self, timeout: float) -> int:
+        """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect.
+
+        Return how many messages had no outcome by then.
+        """
+        self._begin()  # what was published before
+        self.closing = True  # before the wait: callers that go on publishing would make it last
+        self.drain(timeout)
+        left = sum(each.count for each in self.unsettled())
+        if not self.ended:  # closed by another caller meanwhile
+            self.ended = True
+            for node in self.nodes.values():
+                node.close()
+            for publish in self.unsettled():
+                self.outcomes.failed_with(publish, NotSent("the Writer was closed before an nsqd could be reached"))
+            self._stop()
+        return left
+
+    def _stop(self) -> None:
+        """End the timers, lookups and greenlets."""
+        self.outcomes.stop()
+        self.leaders.close()
+        if self._discovery is not None:
+            self._discovery.stop()
+        self.loop.kill(self._greenlets)
+
+    def close_for_exit(self, timeout: float) -> int:
+        """Do the same."""
+        return self.close(timeout)
+
+    def abandon(self) -> None:
+        """In a forked child: connections and outcomes are the parent's."""
+        self.closing = self.ended = True
+        for node in self.nodes.values():
+            node.abandon()
+        if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
+            for publish in self.unsettled():
+                publish.settle(error=of_the_parent())
+            self.leaders.abandon()
+            if self._discovery is not None:
+                self._discovery.abandon()
+            self.loop.kill((*(node.task for node in self.nodes.values()), *self._greenlets))
