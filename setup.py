@@ -47,7 +47,6 @@ setup(
         "plot": ["matplotlib>=3.7"],
         "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
         "spark-storage": ["obstore>=0.8"],  # spools on object stores
-        "spark-hdfs": ["hdfs-native>=0.14.7"],  # and on HDFS
         "spark-platform": ["pyarrow>=15.0"],  # where Spark brings its own pyspark: Databricks, EMR, Dataproc
     },
     entry_points={

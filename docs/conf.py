@@ -41,7 +41,7 @@ pygments_style = "tango"
 pygments_dark_style = "github-dark"
 
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["pyspark", "pyarrow", "obstore", "hdfs_native"]
+autodoc_mock_imports = ["pyspark", "pyarrow", "obstore"]
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 78

@@ -20,7 +20,7 @@ MODULES = {
 #: Brought by a dependency that is declared: gevent cannot be without greenlet, nor the pytest plugin without pytest.
 BROUGHT = {"greenlet", "pytest"}
 #: What only the benchmarks' plots and tests of Spark need, which run by themselves.
-UNTESTED = {"matplotlib", "pyspark", "pyarrow", "obstore", "hdfs-native"}
+UNTESTED = {"matplotlib", "pyspark", "pyarrow", "obstore"}
 #: Pinned along with gevent and opentelemetry-api: newer ones want newer versions of these.
 ALONG = {"greenlet", "gunicorn", "opentelemetry-sdk"}
 #: For type checkers alone.

@@ -68,7 +68,6 @@ OWNERS: dict[str, set[str]] = {
     "pyspark": {"spark"},
     "pyarrow": {"spark"},
     "obstore": {"spark"},
-    "hdfs_native": {"spark"},
     "click": {"cli"},
     "rich": {"cli"},
     "django": {"contrib"},

@@ -47,9 +47,7 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
         return lambda: cases.read_segments(fresh()[1], rows, 100, per_flush)
 
     def cut(tasks: int) -> Case:
-        part = str(rows // 4 // tasks)
-        limits = {"maxOffsetsPerTrigger": str(rows // 4), "minPartitions": str(tasks), "segmentMaxRecords": part}
-        return in_spark(**limits, segmentMaxBytes="256m")
+        return in_spark(maxOffsetsPerTrigger=str(rows // 4), minPartitions=str(tasks))
 
     many = f"{rows // 4:,}"
     return {
@@ -63,8 +61,6 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
         "topic -> noop, half the rows": in_spark(count=rows // 2),
         "topic -> noop, a quarter of the rows": in_spark(count=rows // 4),
         "topic -> noop, 1 kB": in_spark(1000),
-        "topic -> noop, spoolTransfer=inline": in_spark(spoolTransfer="inline"),
-        "topic -> noop, receiver=executors": in_spark(receiver="executors"),
         f"topic -> noop, batches up to {many}, 1 task": cut(1),
         f"topic -> noop, batches up to {many}, 2 tasks": cut(2),
         f"topic -> noop, batches up to {many}, 4 tasks": cut(4),

@@ -28,7 +28,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tail": ("gnsq_lite.cli.tail", "Print the messages of a topic as they arrive."),
     "topics": ("gnsq_lite.cli.lists:topics", "List the topics that the nsqlookupds know."),
     "worker": ("gnsq_lite.cli.worker", "Run the handlers of a Worker in supervised processes."),
-    "spark": ("gnsq_lite.cli.spark", "Archive, replay, summarize and relay topics with Spark."),
 }
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

@@ -1,4 +1,4 @@
-"""NSQ for Spark: ``format("nsq")``, batch and streaming, source and sink.
+"""NSQ for Spark: ``format("nsq")``, a streaming source and a sink.
 
 The promise: a message is finished (FIN) only after it is durable in a file that a restarted query finds (PIPE-2).  A
 batch that runs again has the same rows (PIPE-3), so a sink that is idempotent by batch id sees each message once; any
@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gnsq_lite.spark.batch import drop_snapshot, snapshots
     from gnsq_lite.spark.launch import session
     from gnsq_lite.spark.logsource import NsqLogDataSource
     from gnsq_lite.spark.parsing import parse_json, with_dead_letters
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "NsqDataSource",
     "NsqLogDataSource",
-    "drop_snapshot",
     "parse_json",
     "session",
-    "snapshots",
     "with_dead_letters",
 ]
 
@@ -34,8 +31,6 @@ _HOMES = {
     "NsqLogDataSource": "gnsq_lite.spark.logsource",
     "parse_json": "gnsq_lite.spark.parsing",
     "session": "gnsq_lite.spark.launch",
-    "snapshots": "gnsq_lite.spark.batch",
-    "drop_snapshot": "gnsq_lite.spark.batch",
     "with_dead_letters": "gnsq_lite.spark.parsing",
 }
 

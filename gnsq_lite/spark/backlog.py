@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError
-from gnsq_lite.spark.epochlog import End
 from gnsq_lite.spark.options import SourceOptions
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -64,7 +62,7 @@ class Collecting(Protocol):
 
 
 class Backlog:
-    """Watches a collector read one: for AvailableNow, and for a snapshot."""
+    """Watches a collector read the backlog of AvailableNow."""
 
     def __init__(self, collector: Collecting, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self._collector, self._clock = collector, clock
@@ -99,37 +97,3 @@ class Backlog:
     def is_whole(self) -> bool:
         """Whether every nsqd is there that the backlog is to be had of."""
         return self._collector.is_connected() and self._without.issuperset(self._collector.missing())
-
-
-class EpochBacklog:
-    """Watches receivers in tasks read one: adds up the silence at the ends of their epochs (receiver=executors)."""
-
-    def __init__(self, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._options, self._clock = options, clock
-        self._quiet = 0.0
-        self._lacking_since: float | None = None
-        self._without: set[str] = set()
-
-    def is_read(self, ends: Sequence[End]) -> bool:
-        """Whether all of it was read when an epoch ended so, in each slot; asked once for an epoch.
-
-        Raises ConnectError: no nsqd, or with onMissingNsqd=error not each, was there within connectTimeoutMs.
-        """
-        options, now = self._options, self._clock.now()
-        missing = {nsqd for end in ends for nsqd in end.missing}
-        connected = all(end.connected for end in ends)
-        if connected and self._without >= missing:
-            self._lacking_since = None
-            self._quiet = 0.0 if any(end.backlog for end in ends) else self._quiet + min(end.silent for end in ends)
-            return self._quiet >= options.idle_timeout_ms / 1000
-        self._quiet = 0.0
-        self._lacking_since = now if self._lacking_since is None else self._lacking_since
-        patience = options.connect_timeout_ms / 1000
-        if now - self._lacking_since >= patience:
-            where = ", ".join(sorted(missing) or options.nsqd_tcp_addresses or options.lookupd_http_addresses)
-            error = ConnectError(where, f"no nsqd with topic {options.topic} for {patience:g} s, in some receiver")
-            if not (connected and options.on_missing_nsqd == "warn"):
-                raise error
-            log.warning("%s; onMissingNsqd=warn: going on without it", error)
-            self._without |= missing
-        return False

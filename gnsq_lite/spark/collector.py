@@ -21,7 +21,7 @@ from gnsq_lite.spark import schema
 from gnsq_lite.spark.backlog import Horizon
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectspool import ObjectSpool
-from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.options import SEGMENT_BYTES, SourceOptions
 from gnsq_lite.spark.receiver import Receiver, take_some
 from gnsq_lite.spark.spool import Spool
 from gnsq_lite.spark.spoolmeta import SpoolError
@@ -70,18 +70,16 @@ class Collector:
         self._horizon = Horizon()
         self.backlog_seen = clock.now()
         self._has_backlog = False
-        self._most: int | None = None
 
-    def start(self, most: int | None = None) -> None:
-        """Begin; *most*: take only so many messages."""
-        self._most = most
+    def start(self) -> None:
+        """Load the index of known messages and begin to receive."""
         self._load_known()
         self._thread = threading.Thread(target=self._run, name="gnsq_lite-spool", daemon=True)
         self._thread.start()
         self._receiver.start(self._take)
 
     def expect(self, until_ns: int) -> None:
-        """Take what is published up to this time for the backlog, of AvailableNow or of a snapshot; 0: nothing."""
+        """Treat messages published up to this time as AvailableNow's backlog; 0: none."""
         self._horizon, self.backlog_seen = Horizon(until_ns), self._clock.now()
 
     def _load_known(self) -> None:
@@ -143,7 +141,7 @@ class Collector:
             self._gather()
             while self._queue:
                 self._has_backlog = True  # until it is known
-                messages = take_some(self._queue, MOST_AT_ONCE, self._options.segment_max_bytes)
+                messages = take_some(self._queue, MOST_AT_ONCE, SEGMENT_BYTES)
                 try:
                     self._store(messages)
                 except Exception:
@@ -164,12 +162,6 @@ class Collector:
                 return
 
     def _store(self, messages: list[Message]) -> None:
-        if self._most is not None and self.stored + len(messages) > self._most:
-            room = self._most - self.stored
-            send_back(messages[room:])
-            messages = messages[:room]
-            if not messages:
-                return
         self._note_backlog(messages)
         lanes = self._lanes(messages)
         with self.lock:

@@ -40,10 +40,6 @@ class Files:
         """Give *source* the name *target*, at once and whole."""
         os.rename(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        """Give *source* the further name *target*; raises FileExistsError where somebody was first."""
-        os.link(source, target)
-
     def unlink(self, path: Path) -> None:
         """Remove *path*; one that is gone already is no error."""
         path.unlink(missing_ok=True)
@@ -95,7 +91,7 @@ class Blobs(Protocol):
 
 
 class Store(Blobs, Protocol):
-    """What a spool stands on where it is not on a disk: an object store, or HDFS."""
+    """The calls a spool on an object store makes."""
 
     url: str
 

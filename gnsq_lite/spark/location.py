@@ -30,29 +30,18 @@ def without_password(text: str) -> str:
 
 
 def is_remote(text: str) -> bool:
-    """Whether *text* is the URL of an object store, or of HDFS."""
-    return is_url(text) and urlsplit(text).scheme.lower() in {"hdfs", *OBJECT_STORES}
-
-
-def is_hdfs(text: str) -> bool:
-    """Whether *text*, which is remote, is on HDFS."""
-    return urlsplit(text).scheme.lower() == "hdfs"
+    """Whether *text* is the URL of an object store."""
+    return is_url(text) and urlsplit(text).scheme.lower() in OBJECT_STORES
 
 
 def remote_url(text: str, option: str) -> str:
-    """Return the URL of an object store, or of HDFS, as it is used.  Raises OptionError."""
+    """Return the URL of an object store as it is used.  Raises OptionError."""
     parts = urlsplit(text)
-    there, form = (parts.path.strip("/"), "HOST:PORT") if is_hdfs(text) else (parts.netloc, "BUCKET")
-    if not there or parts.query or parts.fragment:
-        raise OptionError(option, "<hidden>", f"must be {parts.scheme}://{form}/PATH, without ? or #")
+    if not parts.netloc or parts.query or parts.fragment:
+        raise OptionError(option, "<hidden>", f"must be {parts.scheme}://BUCKET/PATH, without ? or #")
     if parts.password is not None:  # every error and every log names the URL
         raise OptionError(option, "<hidden>", "must name no password: a store's credentials are nsq.storage.NAME")
     return text.rstrip("/")
-
-
-def place(text: str, option: str) -> str:
-    """Return a path, absolute, or a URL that is remote.  Raises OptionError, of *option*, for any other URL."""
-    return remote_url(text, option) if is_remote(text) else str(local_directory(text, option))
 
 
 def local_directory(text: str, option: str) -> Path:
@@ -65,8 +54,8 @@ def local_directory(text: str, option: str) -> Path:
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
         why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
-        if option in ("spoolDir", "--work-dir", "path"):
-            why += "; or hdfs:, or an object store: " + ", ".join(sorted(OBJECT_STORES))
+        if option == "spoolDir":
+            why += "; or an object store: " + ", ".join(sorted(OBJECT_STORES))
         raise OptionError(option, text, why)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise OptionError(option, text, "must be file:///PATH: a file of this machine, without a host, ? or #")

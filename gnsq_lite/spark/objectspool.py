@@ -20,7 +20,7 @@ from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.files import Blobs, Store
 from gnsq_lite.spark.objectlog import ObjectLog, Patience
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
-from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible, refuse_other
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -70,12 +70,6 @@ class ObjectSpool:
             )
         self.segments, self._past = self._log.take_over(lock_wait)
         self.meta = replace(meta, committed=self._log.committed())
-        epochs = map(segments.epoch_of, self._log.store.below("epochs/").names())
-        try:
-            refuse_other(self.directory, "executors", filter(None, epochs), self.meta.committed)
-        except SpoolError:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Let another writer in."""
@@ -168,10 +162,6 @@ class ObjectSpool:
             log.error("spool %s lacks %d objects of (%d, %d]; going on", self.directory, len(missing), begin, end)
         found.update((number, entry.segment) for number, entry in heads.items() if entry.rows)
         return [found[number] for number in sorted(found)]
-
-    def raw(self, segment: Segment) -> bytes:
-        """Return a segment's bytes.  Raises FileNotFoundError, SegmentDamaged, OSError."""
-        return self._log.payload(segment)
 
     def stored(self, after: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (topic partition, batch) of all segments above the number *after*, oldest first."""

@@ -1,7 +1,7 @@
 """Offsets of the streaming source.
 
 An offset is a JSON object with its keys in a fixed order: Spark compares the text.  ``seg`` is the number of the last
-segment (or, with receiver=executors, ``epoch`` that of the last epoch) a batch has; ``spool`` tells a spool from one
+segment of a batch; ``spool`` tells a spool from one
 that took its place.
 """
 
@@ -23,25 +23,23 @@ OLDER = (
 
 @dataclass(frozen=True)
 class Offset:
-    """A position: *number* segments, or epochs, of the spool *spool* are done."""
+    """A position: *number* segments of the spool *spool* are done."""
 
     spool: str
     number: int
-    unit: str = "seg"
 
     def as_dict(self) -> dict[str, Any]:
         """Return what Spark stores."""
-        return {"v": 1, "spool": self.spool, self.unit: self.number}
+        return {"v": 1, "spool": self.spool, "seg": self.number}
 
 
-def parse_offset(raw: Mapping[str, Any], unit: str = "seg") -> Offset:
+def parse_offset(raw: Mapping[str, Any]) -> Offset:
     """Return the offset Spark gives back.  Raises SpoolError for one that is not this source's."""
-    if raw.get("v") != 1 or not isinstance(raw.get(unit), int) or not isinstance(raw.get("spool"), str):
+    if raw.get("v") != 1 or not isinstance(raw.get("seg"), int) or not isinstance(raw.get("spool"), str):
         raise SpoolError(
-            f"the checkpoint's offset {dict(raw)!r} is not one of this source with receiver="
-            f"{'driver' if unit == 'seg' else 'executors'}: use another checkpointLocation"
+            f"the checkpoint's offset {dict(raw)!r} is not one of this source: use another checkpointLocation"
         )
-    return Offset(raw["spool"], raw[unit], unit)
+    return Offset(raw["spool"], raw["seg"])
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Rows and bytes at which a segment is closed.
+SEGMENT_ROWS, SEGMENT_BYTES = 50_000, 16 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -88,24 +90,16 @@ class CommonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(CommonOptions):
-    """Options of the source, batch and streaming."""
+    """Options of the streaming source."""
 
     topic: str = opt("", "topic to read; required")
     channel: str = opt("", "channel to read; required; one query per channel and spool")
-    spool_dir: str = opt("", "path or URL for received messages; required; seen by the executors unless inline")
+    spool_dir: str = opt("", "path or URL for received messages; required; the executors see it too")
     storage: Mapping[str, str] = field(
         default_factory=dict,
         repr=False,
         metadata={"doc": "a store's, given as nsq.storage.NAME", "kind": ""},
     )
-    spool_transfer: Literal["shared", "inline"] = opt(
-        "shared", "shared: tasks read spoolDir; inline: the driver sends the rows with the tasks"
-    )
-    receiver: Literal["driver", "executors"] = opt(
-        "driver", "driver: one receiver beside the query; executors: tasks receive, for more than one machine's worth"
-    )
-    receivers: int = opt(2, "receiver=executors: tasks that receive at once", low=1, high=4096)
-    epoch_ms: int = opt(1000, "receiver=executors: how long a task receives", low=50, high=3_600_000)
     max_offsets_per_trigger: int | None = opt(None, "most rows of a micro-batch", low=1)
     max_bytes_per_trigger: int | None = opt(None, "most spooled bytes of a micro-batch", low=1, kind="bytes")
     min_offsets_per_trigger: int | None = opt(None, "rows a micro-batch waits for", low=1)
@@ -120,31 +114,20 @@ class SourceOptions(CommonOptions):
     max_in_flight: int = opt(2500, "messages nsqd may have under way to the receiver", low=1, high=1_000_000)
     connections_per_nsqd: int = opt(1, "receivers side by side, each with its own maxInFlight", low=1, high=64)
     msg_timeout_ms: int | None = opt(None, "time nsqd waits for FIN; None: nsqd's own", low=1000, high=86_400_000)
-    segment_max_records: int | None = opt(
-        None, "rows of a segment; None: 50000, or maxOffsetsPerTrigger / minPartitions where that is less", low=1
-    )
-    segment_max_bytes: int = opt(16 << 20, "bytes of a segment", low=4096, high=1 << 30, kind="bytes")
     max_spool_bytes: int = opt(
         1 << 30, "bytes that wait for a batch before the receiver pauses", low=4096, kind="bytes"
     )
     dedup: bool = opt(True, "drop messages nsqd sends again though they are spooled already")
     dedup_max_rows: int = opt(20_000_000, "newest rows among which a message sent again is recognised", low=1)
     spool_retention_ms: int = opt(0, "how long committed segments stay, for whoever wants to look at them", low=0)
-    idle_timeout_ms: int = opt(2000, "AvailableNow and batch: silence after which the backlog counts as read", low=10)
-    connect_timeout_ms: int = opt(30_000, "AvailableNow and batch: time an nsqd may be away before it counts", low=10)
+    idle_timeout_ms: int = opt(2000, "AvailableNow: silence after which the backlog counts as read", low=10)
+    connect_timeout_ms: int = opt(30_000, "AvailableNow: time an nsqd may be away before it counts", low=10)
     on_missing_nsqd: Literal["error", "warn"] = opt(
-        "error", "AvailableNow and batch: what an nsqd does that stays away; warn: the rows of the others are read"
+        "error", "AvailableNow: what an nsqd does that stays away; warn: the rows of the others are read"
     )
-    lock_wait_ms: int = opt(10_000, "how long to wait for another holder of the spool to go", low=0)
     include_youzan: bool = opt(False, "adds the columns partition, internalId, traceId, ext")
     ordered: bool = opt(False, "Youzan: read an ordered topic in order (SUB_ORDERED)")
     partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions; none: all")
-    max_messages: int | None = opt(None, "batch: most messages of a snapshot", low=1)
-    max_wait_ms: int = opt(60_000, "batch: longest time a snapshot is filled", low=10)
-    snapshot: str = opt("", "batch: name of the snapshot to make, or to read again where it exists; required")
-    snapshot_retention_ms: int = opt(
-        604_800_000, "batch: age at which a snapshot's rows are removed when another is made; 0: never", low=0
-    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -158,17 +141,11 @@ class SourceOptions(CommonOptions):
             object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
         self.check_addresses()
         self._check_start()
-        if self.min_offsets_per_trigger is not None and self.receiver == "executors":
-            raise OptionError("minOffsetsPerTrigger", self.min_offsets_per_trigger, "an epoch ends after its epochMs")
         seconds_of(self.max_trigger_delay)
-        if self.snapshot and not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", self.snapshot):
-            raise OptionError("snapshot", self.snapshot, "must be letters, digits, '_', '-' and '.'")
-        if self.receiver == "executors" and self.spool_transfer == "inline":
-            raise OptionError("spoolTransfer", "inline", "receiver=executors needs a spoolDir all executors share")
 
     @property
     def is_remote(self) -> bool:
-        """Whether the spool is on an object store, or on HDFS."""
+        """Whether the spool is on an object store."""
         return is_remote(self.spool_dir)
 
     def _check_start(self) -> None:
@@ -184,11 +161,9 @@ class SourceOptions(CommonOptions):
     @property
     def rows_per_segment(self) -> int:
         """Rows at which a segment is closed; a rate limit is kept by whole segments, so they must fit it."""
-        if self.segment_max_records is not None:
-            return self.segment_max_records
         if self.max_offsets_per_trigger is None:
-            return 50_000
-        return max(1, min(50_000, self.max_offsets_per_trigger // self.min_partitions))
+            return SEGMENT_ROWS
+        return max(1, min(SEGMENT_ROWS, self.max_offsets_per_trigger // self.min_partitions))
 
 
 @dataclass(frozen=True, kw_only=True)

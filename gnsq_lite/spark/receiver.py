@@ -77,14 +77,10 @@ class ReaderReceiver:
     def __init__(
         self,
         options: SourceOptions,
-        partitions: tuple[int, ...] | None = None,
-        most: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
-        self._arguments = reader_arguments(options, partitions)
-        if most is not None:
-            self._arguments["max_in_flight"] = max(1, min(most, options.max_in_flight))
+        self._arguments = reader_arguments(options)
         self._topic, self._channel = options.topic, options.channel
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
@@ -181,7 +177,7 @@ class ReaderReceiver:
             reader.close(max(0.0, deadline - self._clock.now()))
 
 
-def reader_arguments(options: SourceOptions, partitions: tuple[int, ...] | None = None) -> dict[str, Any]:
+def reader_arguments(options: SourceOptions) -> dict[str, Any]:
     """Return a Reader's keyword arguments for these options."""
     arguments: dict[str, Any] = {
         "handler_pool": "inline",
@@ -198,9 +194,8 @@ def reader_arguments(options: SourceOptions, partitions: tuple[int, ...] | None 
         "ordered": options.ordered,
         **options.client_arguments(),
     }
-    wanted = options.partitions if partitions is None else partitions
-    if wanted:
-        arguments["partitions"] = list(wanted)
+    if options.partitions:
+        arguments["partitions"] = list(options.partitions)
     if options.msg_timeout_ms is not None:
         arguments["msg_timeout"] = options.msg_timeout_ms / 1000
     return arguments

@@ -24,7 +24,6 @@ ALIGN = 64
 _HEAD = struct.Struct("<8sII")  # magic, length of the schema message, its CRC-32
 _RECORD = struct.Struct("<IIII")  # length, CRC-32, rows, CRC-32 of the three
 _NAME = re.compile(r"seg-(\d{16})-p(-?\d+)-(\d+)-(\d+)\.seg")
-_EPOCH = re.compile(r"e(\d{16})-(?:s\d{4}-c\d{6}|plan)\.\w+")
 #: Rows of the batches given to Spark, which takes 10,000 at a time fastest; fewer, where they have so many bytes.
 BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20
 
@@ -52,12 +51,6 @@ def parse_name(name: str) -> Segment | None:
     """Return the segment a file's name tells of; None for another file."""
     found = _NAME.fullmatch(name)
     return None if found is None else Segment(*(int(part) for part in found.groups()))
-
-
-def epoch_of(name: str) -> int | None:
-    """Return the epoch a file of receiver=executors is of; None for another file."""
-    found = _EPOCH.fullmatch(name)
-    return None if found is None else int(found[1])
 
 
 def listed(directory: Path) -> list[Segment]:

@@ -20,7 +20,7 @@ from gnsq_lite.spark.places import check_place
 
 
 class NsqDataSource(DataSource):
-    """NSQ as a source and a sink, batch and streaming.
+    """NSQ as a streaming source, and as a sink of streams and batches.
 
     Options: :class:`~gnsq_lite.spark.options.SourceOptions`, :class:`~gnsq_lite.spark.options.SinkOptions`.
     """
@@ -41,26 +41,16 @@ class NsqDataSource(DataSource):
         return columns.ddl(options.include_youzan)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Return the batch reader."""
-        from gnsq_lite.spark.batch import NsqBatchReader
-
-        options = self._checked(schema)
-        if not options.snapshot:
-            why = (
-                "a batch read takes what the channel holds out of nsqd, limit() and show() too, and keeps it under a"
-                " name: give the run's own, such as its date, and a run that failed has the same rows again"
-            )
-            raise OptionError("snapshot", "", f"is required: {why}")
-        check_place(options, batch=True)
-        return NsqBatchReader(options)
+        """Raise OptionError: a queue cannot be read twice, and Spark reads a batch source for every action."""
+        why = (
+            "a channel is read as a stream: use readStream with trigger(availableNow=True), which ends with the"
+            " backlog, and read the table that it writes"
+        )
+        raise OptionError("read", "format('nsq')", why)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the streaming reader; it does nothing until Spark asks it for an offset."""
         options = self._checked(schema)
-        if options.receiver == "executors":
-            from gnsq_lite.spark.epochs import NsqEpochReader
-
-            return NsqEpochReader(options)
         from gnsq_lite.spark.stream import NsqStreamReader
 
         return NsqStreamReader(options)

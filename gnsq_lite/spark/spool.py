@@ -20,7 +20,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -31,7 +30,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.files import Files, Folder
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
-from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta, refuse_other
+from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -117,8 +116,6 @@ class Spool:
                 " each query needs its own spoolDir"
             )
         self.meta = meta
-        epochs = (segments.epoch_of(path.name) for path in self.directory.iterdir())
-        refuse_other(self.directory, "executors", filter(None, epochs), meta.committed)
         found = segments.listed(self.directory)
         past = segments.listed(self.done)
         self.newest = max([meta.committed, *(segment.number for segment in found + past)])
@@ -311,12 +308,6 @@ class Spool:
     def located(self, begin: int, end: int, *, complete: bool) -> list[Segment]:
         """Return the segments begin < number <= end; *complete*: all of them, or raise DataLoss."""
         return [segment for segment, _ in locate(self.directory, begin, end, complete=complete)]
-
-    def raw(self, segment: Segment) -> bytes:
-        """Return a segment's bytes.  Raises FileNotFoundError."""
-        with suppress(FileNotFoundError):
-            return (self.directory / segment.name).read_bytes()
-        return (self.done / segment.name).read_bytes()
 
     def kept(self) -> list[int]:
         """Return the bytes of each committed segment that is still there."""

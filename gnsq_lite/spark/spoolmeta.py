@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,15 +76,6 @@ def parse_meta(text: str, where: str) -> Meta:
     raise SpoolError(f"{where} is of a spool of version {version}; this library knows version 1")
 
 
-def refuse_other(where: object, receiver: str, numbers: Iterable[int], committed: int) -> None:
-    """Raise SpoolError where rows of the other *receiver* wait: no query of this one's would ever have them."""
-    if any(number > committed for number in numbers):
-        raise SpoolError(
-            f"spool {where} holds rows of a query with receiver={receiver}, acknowledged to nsqd and not committed:"
-            " go on with that receiver and its checkpoint, or give this query another spoolDir"
-        )
-
-
 def check_visible(directory: Path, spool: str) -> None:
     """Raise SpoolNotVisible unless *directory* is, as this process sees it, the spool of the uuid *spool*."""
     meta = read_meta(directory)
@@ -93,7 +83,7 @@ def check_visible(directory: Path, spool: str) -> None:
         what = "no spool" if meta is None else "another spool"
         raise SpoolNotVisible(
             f"there is {what} at {directory} on {socket.gethostname()}: spoolDir must be visible on this executor as"
-            " the driver sees it; otherwise set spoolTransfer=inline"
+            " the driver sees it"
         )
 
 

@@ -1,4 +1,4 @@
-"""The streaming source with its receiver beside the query (receiver=driver).
+"""The streaming source, with its receiver beside the query.
 
 Spark makes a reader object twice and pickles one of them into the tasks, so the constructor does nothing; the first
 driver-side call opens the spool and starts receiving, in the one process Spark keeps for the query.  Tasks only read
@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,17 +22,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.ahead import read_ahead
 from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.depth import ChannelDepth
 from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import OLDER, Limits, Offset, Patience, parse_offset
-from gnsq_lite.spark.options import SourceOptions, seconds_of
+from gnsq_lite.spark.options import SEGMENT_BYTES, SourceOptions, seconds_of
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
 from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
-from gnsq_lite.spark.segments import Segment
 from gnsq_lite.spark.spoolmeta import tell_loss
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -224,17 +222,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._last = last
         with collector.lock:
             found = spool.located(begin, last.number, complete=options.fail_on_data_loss)
-        groups = segments.grouped(found, options.rows_per_segment, options.segment_max_bytes)
-        return [
-            SegmentPartition(str(spool.directory), spool.meta.uuid, list(zip(group, self._sent(group), strict=True)))
-            for group in groups
-        ]
-
-    def _sent(self, group: list[Segment]) -> Iterable[bytes | None]:
-        """Return what comes along with a task: the segments' bytes, where nothing is shared."""
-        if self._options.spool_transfer != "inline":
-            return [None] * len(group)
-        return read_ahead(self._started().spool.raw, group)
+        groups = segments.grouped(found, options.rows_per_segment, SEGMENT_BYTES)
+        return [SegmentPartition(str(spool.directory), spool.meta.uuid, group) for group in groups]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Note that Spark needs the segments up to *end* no more."""
@@ -256,7 +245,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     # -- task side
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows, from files or from the bytes that came along."""
+        """Yield a task's rows."""
         assert_partition(partition)
         return read_segments(partition, self._options, complete=self._options.fail_on_data_loss)
 

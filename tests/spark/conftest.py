@@ -13,12 +13,11 @@ import pytest
 from gnsq_lite.spark.compat import JavaMissing, require_java
 from tests import servers
 from tests.spark.gateway import PROGRAM
-from tests.spark.hadoop import JARS
 
 ROOT = Path(__file__).parent.parent.parent
 
 #: Tests of what imports neither Spark nor Arrow.
-_ALWAYS = {"test_options.py", "test_compat.py", "test_cli.py"}
+_ALWAYS = {"test_options.py", "test_compat.py"}
 
 
 def _why_no_spark() -> str | None:
@@ -36,7 +35,6 @@ def _why_no_session() -> str | None:
 
 NO_SPARK = _why_no_spark()
 NO_SESSION = NO_SPARK or _why_no_session()
-NO_HDFS = None if importlib.util.find_spec("hdfs_native") else 'no hdfs-native: pip install ".[spark-hdfs]"'
 NO_STORAGE = None if importlib.util.find_spec("obstore") else 'no obstore: pip install ".[spark-storage]"'
 
 
@@ -47,9 +45,7 @@ def pytest_ignore_collect(collection_path: Any, config: pytest.Config) -> bool |
         return None
     if NO_SPARK or (NO_SESSION and name.startswith("test_session_")):
         return True
-    if (NO_STORAGE and "_object" in name) or (NO_HDFS and "_hdfs" in name):
-        return True
-    return None
+    return True if NO_STORAGE and "_object" in name else None
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -63,9 +59,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"tests/spark: spools on object stores left out: {NO_STORAGE}", yellow=True)
     elif not PROGRAM:
         terminalreporter.write_line("tests/spark: no S3 server: set GNSQ_VERSITYGW to a versitygw", yellow=True)
-    if NO_HDFS or not JARS:
-        why = NO_HDFS or "no HDFS server: set GNSQ_HADOOP_HDFS to a folder of its jars (tests/spark/hadoop.py)"
-        terminalreporter.write_line(f"tests/spark: spools on HDFS left out: {why}", yellow=True)
     for kind in () if NO_SESSION else ("Delta", "Iceberg", "Avro"):
         if not os.environ.get(f"GNSQ_{kind.upper()}"):
             why = f"set GNSQ_{kind.upper()} to a folder of its jars for this PySpark"

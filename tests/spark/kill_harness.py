@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 from gnsq_lite.spark.files import Files
-from gnsq_lite.spark.options import SourceOptions
 from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.stream import NsqStreamReader
 
@@ -77,10 +76,7 @@ class KillableReader(NsqStreamReader):
 
 class KillableSource(NsqDataSource):
     def streamReader(self, schema: Any) -> Any:
-        options: SourceOptions = self._checked(schema)
-        if options.receiver == "executors":
-            return super().streamReader(schema)
-        return KillableReader(options)
+        return KillableReader(self._checked(schema))
 
 
 def store(base: Path, frame: Any, batch_id: int) -> None:
@@ -103,7 +99,7 @@ def store(base: Path, frame: Any, batch_id: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def query(base: Path, address: str, receiver: str) -> None:
+def query(base: Path, address: str) -> None:
     """Run the streaming query until killed."""
     from gnsq_lite.spark.launch import session
 
@@ -121,7 +117,7 @@ def query(base: Path, address: str, receiver: str) -> None:
     frame = (
         spark.readStream.format("nsq")
         .options(topic=TOPIC, channel=CHANNEL, spoolDir=str(base / "spool"), nsqdTCPAddresses=address)
-        .options(maxOffsetsPerTrigger="4000", msgTimeoutMs="3000", receiver=receiver, epochMs="500")
+        .options(maxOffsetsPerTrigger="4000", msgTimeoutMs="3000")
         .options(**place.get("options", {}))
         .load()
     )
@@ -137,14 +133,14 @@ def query(base: Path, address: str, receiver: str) -> None:
 class Run:
     """One query process group, and how it is killed."""
 
-    def __init__(self, base: Path, address: str, receiver: str) -> None:
+    def __init__(self, base: Path, address: str) -> None:
         self.base = base
         machine = Path(tempfile.mkdtemp(prefix="machine-", dir=base))  # it starts with an empty disk
         environment = {**os.environ, "GNSQ_HARNESS": str(base), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"SPARK_LOCAL_DIRS": str(machine), "TMPDIR": str(machine)}
         (base / "pids").unlink(missing_ok=True)
         self.log = (base / "log").open("ab")
-        command = [sys.executable, "-m", "tests.spark.kill_harness", "--query", str(base), address, receiver]
+        command = [sys.executable, "-m", "tests.spark.kill_harness", "--query", str(base), address]
         self.process = subprocess.Popen(
             command, cwd=machine, env=environment, stdout=self.log, stderr=self.log, start_new_session=True
         )
@@ -230,27 +226,25 @@ def verdict(base: Path, messages: int, kills: int, points: Counter[str]) -> dict
     }
 
 
-def harness(
-    base: Path, server: Any, messages: int, kills: int, seed: int, receiver: str, quiet: bool
-) -> dict[str, Any]:
+def harness(base: Path, server: Any, messages: int, kills: int, seed: int, quiet: bool) -> dict[str, Any]:
     """Run it all; *server* is a running nsqd of the tests."""
     rng = random.Random(seed)
     (base / "sink").mkdir(parents=True)
     server.http("POST", f"/topic/create?topic={TOPIC}")
     server.http("POST", f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
     done: Counter[str] = Counter()
-    has_files = receiver == "driver" and "GNSQ_HARNESS_PLACE" not in os.environ
+    has_files = "GNSQ_HARNESS_PLACE" not in os.environ
     plan = [*POINTS, *VICTIMS] if has_files else [*POINTS[3:], *VICTIMS]
     schedule = [plan[n % len(plan)] for n in range(kills)]
     rng.shuffle(schedule)
-    published = warm_up(base, server, receiver)
+    published = warm_up(base, server)
     share = (messages - published) // (kills + 1) + 1
     failures = 0
     while schedule:
         todo = schedule[-1]
         if todo in POINTS:
             (base / "point").write_text(f"{todo} {rng.randint(1, 12)}")
-        run = Run(base, server.tcp_address, receiver)
+        run = Run(base, server.tcp_address)
         try:
             if not run.wait_started():
                 raise RuntimeError(f"the query did not start; see {base}/log")
@@ -272,17 +266,17 @@ def harness(
             print(f"{sum(done.values())}/{kills} {todo}: {'killed' if struck else 'not reached'}", flush=True)
         (base / "point").unlink(missing_ok=True)
     publish(server.tcp_address, published, messages - published)
-    finish(base, server, receiver, messages)
+    finish(base, server, messages)
     return verdict(base, messages, kills, done)
 
 
-def warm_up(base: Path, server: Any, receiver: str) -> int:
+def warm_up(base: Path, server: Any) -> int:
     """Run the query until its first batch is stored, and return how many messages that took.
 
     Spark refuses a checkpoint that was killed before its first batch (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY).
     """
     publish(server.tcp_address, 0, 500)
-    run = Run(base, server.tcp_address, receiver)
+    run = Run(base, server.tcp_address)
     try:
         deadline = time.monotonic() + 4 * PATIENCE
         while len(arrived(base)) < 500:
@@ -291,7 +285,7 @@ def warm_up(base: Path, server: Any, receiver: str) -> int:
                 raise RuntimeError(f"the query stored nothing; its log ends: {tail(base)}")
             if ended:  # Spark's 10 s for a new process were over before it had done anything
                 run.end()
-                run = Run(base, server.tcp_address, receiver)
+                run = Run(base, server.tcp_address)
             time.sleep(0.2)
     finally:
         run.end()
@@ -321,9 +315,9 @@ def execute(run: Run, base: Path, todo: str, rng: random.Random) -> bool:
     return False
 
 
-def finish(base: Path, server: Any, receiver: str, messages: int) -> None:
+def finish(base: Path, server: Any, messages: int) -> None:
     """Let one last query run until everything has arrived, or nothing more does."""
-    run = Run(base, server.tcp_address, receiver)
+    run = Run(base, server.tcp_address)
     try:
         if not run.wait_started():
             raise RuntimeError(f"the query did not start; see {base}/log")
@@ -342,13 +336,12 @@ def finish(base: Path, server: Any, receiver: str, messages: int) -> None:
 def main() -> int:
     """Run from the command line; 0 when nothing was lost, changed or doubled."""
     if sys.argv[1:2] == ["--query"]:
-        query(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+        query(Path(sys.argv[2]), sys.argv[3])
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--receiver", choices=["driver", "executors"], default="driver")
     parser.add_argument("--keep", help="a directory for spool, checkpoint, sink and log; kept")
     given = parser.parse_args()
     from tests import servers
@@ -356,7 +349,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(given.keep or temporary) / "harness"
         with servers.real_nsqd(Path(temporary), "nsqd", mem_queue_size=2_000_000) as server:
-            result = harness(base, server, given.messages, given.kills, given.seed, given.receiver, False)
+            result = harness(base, server, given.messages, given.kills, given.seed, False)
     print(json.dumps(result, indent=2))
     return int(bool(result["lost"] or result["duplicates"] or result["replays_that_differ"]))
 

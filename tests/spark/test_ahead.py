@@ -12,7 +12,6 @@ import pytest
 
 from gnsq_lite.spark import ahead, known, places
 from gnsq_lite.spark.ahead import read_ahead
-from gnsq_lite.spark.epochlog import Plan, plan_epoch
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectlog import ObjectLog, key
 from gnsq_lite.spark.objectspool import ObjectSpool
@@ -20,8 +19,6 @@ from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.places import SegmentPartition
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import Segment
-from gnsq_lite.spark.shelves import RemoteSpool
-from gnsq_lite.spark.spoolmeta import Meta, SpoolError
 from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage
 
@@ -185,7 +182,7 @@ def test_a_task_reads_its_segments_side_by_side_and_in_order(monkeypatch: pytest
     made = filled(store, 40)
     monkeypatch.setattr(places, "object_log", lambda options: made._log)
     given = {"topic": "t", "channel": "c", "nsqdTCPAddresses": "n", "spoolDir": "s3://bucket/x"}
-    task = SegmentPartition(made.directory, made.meta.uuid, [(segment, None) for segment in made.segments])
+    task = SegmentPartition(made.directory, made.meta.uuid, made.segments)
     store.asked.clear()
     store.wait = meeting(ahead.AT_ONCE)
     found = places.read_segments(task, parse(SourceOptions, given), complete=True)
@@ -242,27 +239,3 @@ def test_the_longer_the_sink_is_away_the_more_messages_share_an_object() -> None
     made.segments *= 100
     assert made.linger == 1.0
     made.close()
-
-
-@pytest.mark.rule("PIPE-2")
-def test_a_store_where_rows_of_the_other_receiver_wait_is_refused() -> None:
-    store, whose = Counting(), Meta("u", "t", "c")
-    driver = filled(store, 2)
-    driver.close()
-    remote = RemoteSpool(lambda: ObjectLog(store))
-    with pytest.raises(SpoolError, match="receiver=driver, acknowledged to nsqd and not committed"):
-        remote.open(whose, 0.0)
-    driver = opened(store)
-    driver.commit(driver.roll())
-    driver.close()
-    remote = RemoteSpool(lambda: ObjectLog(store))
-    committed = remote.open(whose, 0.0).committed
-    plan_epoch(remote.shelf, committed + 1, Plan(1, 0))
-    remote.close()
-    with pytest.raises(SpoolError, match="receiver=executors, acknowledged to nsqd and not committed"):
-        opened(store)
-    remote = RemoteSpool(lambda: ObjectLog(store))
-    remote.open(whose, 0.0)
-    remote.commit(replace(whose, committed=committed + 1))
-    remote.close()
-    opened(store).close()

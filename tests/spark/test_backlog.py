@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from gnsq_lite.errors import ConnectError
-from gnsq_lite.spark.backlog import Backlog, EpochBacklog, Horizon
-from gnsq_lite.spark.epochlog import End
+from gnsq_lite.spark.backlog import Backlog, Horizon
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
 
@@ -147,38 +146,3 @@ def test_a_backlog_of_a_moment_is_read_to_its_end_though_the_clock_of_its_nsqd_i
 
 def test_a_clock_that_is_a_little_ahead_makes_no_backlog() -> None:
     assert not taken(Horizon(100 * SECOND), [(101.5 + step, 101.0 + step) for step in range(9)])
-
-
-def epochs(**more: str) -> tuple[EpochBacklog, FakeClock]:
-    base = {"topic": "t", "channel": "c", "spoolDir": "/s", "nsqdTCPAddresses": "n", "idleTimeoutMs": "1000"}
-    clock = FakeClock()
-    return EpochBacklog(parse(SourceOptions, {**base, "connectTimeoutMs": "5000", **more}), clock), clock
-
-
-def test_the_silence_of_epochs_adds_up_and_the_shortest_of_an_epoch_counts() -> None:
-    backlog, _ = epochs()
-    silent, short, some = End(3, 0, True, silent=0.6), End(0, 0, True, silent=0.1), End(3, 1, True, silent=0.0)
-    assert [backlog.is_read(ends) for ends in ([silent, short], [silent, silent])] == [False, False]
-    assert not backlog.is_read([silent, some]), "it begins anew"
-    assert [backlog.is_read(ends) for ends in ([silent, silent], [silent, silent])] == [False, True]
-
-
-def test_an_epoch_without_some_nsqd_is_no_silence_and_in_the_end_an_error() -> None:
-    backlog, clock = epochs()
-    whole, lacking, alone = End(0, 0, True, silent=9.0), End(0, 0, True, ["gone:4150"], 9.0), End(0, 0, False)
-    for ends in ([whole, lacking], [whole, alone]):
-        assert not backlog.is_read(ends)
-        clock.advance(4.0)
-    with pytest.raises(ConnectError, match="gone:4150"):
-        (clock.advance(1.0), backlog.is_read([whole, lacking]))
-    assert backlog.is_read([whole, whole])
-
-
-def test_an_epoch_goes_without_an_nsqd_where_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    backlog, clock = epochs(onMissingNsqd="warn")
-    lacking = End(0, 0, True, ["gone:4150"], 9.0)
-    assert not backlog.is_read([lacking])
-    clock.advance(5.0)
-    assert not backlog.is_read([lacking])
-    assert "going on without it" in caplog.text
-    assert backlog.is_read([lacking])

@@ -33,13 +33,11 @@ def until(what: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 @contextmanager
-def collecting(
-    directory: Path, files: Files | None = None, most: int | None = None, **more: str
-) -> Iterator[tuple[Collector, FakeReceiver]]:
+def collecting(directory: Path, files: Files | None = None, **more: str) -> Iterator[tuple[Collector, FakeReceiver]]:
     given = options(directory, **more)
     receiver = FakeReceiver()
     collector = Collector(open_spool(directory, given, files or Files()), receiver, given)
-    collector.start(most)
+    collector.start()
     try:
         yield collector, receiver
     finally:
@@ -156,11 +154,12 @@ class Slow(Files):
         super().sync(fd)
 
 
-def test_a_write_has_no_more_bytes_than_a_segment(tmp_path: Path) -> None:
+def test_a_write_has_no_more_bytes_than_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 65_536)
     held = threading.Event()
     slow = Slow(held)
     held.set()
-    with collecting(tmp_path, slow, segmentMaxBytes="64k") as (collector, receiver):
+    with collecting(tmp_path, slow) as (collector, receiver):
         held.clear()
         messages = [FakeMessage(n, bytes(size)) for n, size in enumerate([1, *[20_000] * 10, 100_000])]
         for message in messages:
@@ -325,17 +324,6 @@ def test_back_pressure_is_on_bytes_no_batch_has_never_on_uncommitted_ones(tmp_pa
         collector.hand_over(end)  # in a batch, not committed
         until(lambda: not receiver.paused)
         assert collector.spool.meta.committed == 0
-
-
-def test_only_so_many_messages_are_taken_as_were_asked_for(tmp_path: Path) -> None:
-    with collecting(tmp_path, most=3) as (collector, receiver):
-        messages = [FakeMessage(n) for n in range(5)]
-        for message in messages:
-            receiver.take(message)
-        until(lambda: all(m.answer for m in messages))
-        assert [m.answer for m in messages].count("FIN") == 3
-        assert [m.answer for m in messages].count("REQ") == 2
-        assert collector.stored == 3
 
 
 @pytest.mark.rule("PIPE-5")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,6 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.http import NsqdClient
 from gnsq_lite.options import format_address
 from gnsq_lite.spark.depth import EVERY, ChannelDepth
-from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
@@ -75,17 +71,3 @@ def test_replicas_are_not_counted_with_the_partitions_that_an_nsqd_leads() -> No
         depth.look()
         ASKED[0]()
         assert depth.look() == 6
-
-
-def test_receivers_on_executors_have_it_in_their_progress(broker: Broker, tmp_path: Path) -> None:
-    where = {"lookupdHTTPAddresses": broker.lookupd_http_address, "spoolDir": str(tmp_path)}
-    reader = NsqEpochReader(parse(SourceOptions, {"topic": "t", "channel": "c", "receiver": "executors", **where}))
-    assert reader.reportLatestOffset() is None
-    start = reader.initialOffset()
-    end = reader.latestOffset(start)
-    deadline = time.monotonic() + 40
-    while (found := reader.reportLatestOffset()) == {**end, "depth": None} and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert found == {**end, "depth": 11}
-    assert pickle.loads(pickle.dumps(reader)).reportLatestOffset() is None, "tasks ask nobody"
-    reader.stop()

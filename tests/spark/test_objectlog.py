@@ -1,14 +1,11 @@
 """The spool on an object store: one writer, a fence for the one before, and no object that is taken for another.
 
-Run against a folder, against a real S3 server where GNSQ_VERSITYGW names one, and against a real HDFS where
-GNSQ_HADOOP_HDFS does.
+Run against a folder, and against a real S3 server where GNSQ_VERSITYGW names one.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +14,16 @@ import pytest
 
 from gnsq_lite.spark import objectlog as module
 from gnsq_lite.spark.files import Store
-from gnsq_lite.spark.hdfs import HdfsStore
 from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, Patience, SpoolFenced
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.objectstore import ObjectStore, settings
 from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
-from gnsq_lite.spark.shelves import RemoteSpool
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolInUse, SpoolNotVisible
 from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage
 from tests.spark.gateway import PROGRAM, Gateway
-from tests.spark.hadoop import JARS, Hdfs
 
 Make = Callable[[], Store]
 
@@ -45,22 +39,11 @@ class FolderStore(ObjectStore):
         return self._store
 
 
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    made = Hdfs(tmp_path_factory.mktemp("hdfs"))
-    yield made
-    made.kill()
-
-
-@pytest.fixture(params=["folder", *(["s3"] if PROGRAM else []), *(["hdfs"] if JARS else [])])
+@pytest.fixture(params=["folder", *(["s3"] if PROGRAM else [])])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """How a process gets at the store."""
     if request.param == "folder":
         yield lambda: FolderStore(str(tmp_path / "objects"), {})
-        return
-    if request.param == "hdfs":
-        url = request.getfixturevalue("hdfs").options(uuid.uuid4().hex)["spoolDir"]
-        yield lambda: HdfsStore(url, {})
         return
     gateway = Gateway(tmp_path)
     options = gateway.options("spool")
@@ -395,31 +378,3 @@ def test_numbers_are_not_given_again_when_a_checkpoint_knows_more(place: Make) -
     made.append(rows(0, 1))
     assert made.roll() > 41
     made.close()
-
-
-def test_a_driver_of_receivers_in_tasks_that_was_paused_plans_and_removes_nothing_more(place: Make) -> None:
-    meta = Meta("one", "t", "c")
-    old = RemoteSpool(lambda: ObjectLog(place()))
-    assert old.open(meta, 0.0) == meta
-    assert old.shelf.create("plan", b"a")
-    clock = FakeClock()
-    new = RemoteSpool(lambda: ObjectLog(place(), clock, clock.advance))
-    old._log._closing.set()  # it does not renew its lease any more
-    assert new.open(replace(meta, uuid="two"), 30.0) == meta
-    for call in (old.check_mine, lambda: old.commit(replace(meta, committed=1))):
-        with pytest.raises(SpoolFenced):
-            call()
-    new.check_mine()
-    new.commit(replace(meta, committed=1))
-    assert not new.shelf.create("plan", b"b")
-    assert new.shelf.create("plan", b"a"), "an answer that was lost"
-    found = new.shelf.read("plan")
-    assert found is not None
-    assert found.to_pybytes() == b"a"
-    assert (new.shelf.read("other"), new.shelf.names()) == (None, ["plan"])
-    new.shelf.remove(["plan", "other"])
-    assert new.shelf.names() == []
-    new.close()
-    last = RemoteSpool(lambda: ObjectLog(place()))
-    assert last.open(meta, 0.0) == replace(meta, committed=1)
-    last.close()

@@ -1,11 +1,10 @@
-"""The source with its spool on a real S3 server and a real HDFS: it moves, and is killed, and so are they."""
+"""The source with its spool on a real S3 server: it moves, and is killed, and so is the server."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import os
-import pickle
 import random
 import signal
 import threading
@@ -13,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,32 +20,28 @@ import pytest
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.spark import objectlog
-from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.spoolmeta import SpoolError
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
 from tests.spark.gateway import PROGRAM, Gateway
-from tests.spark.hadoop import JARS, Hdfs
 from tests.spark.test_again import Query, publish, server, settled
 
 __all__ = ["server"]  # the fixture
 pytestmark = pytest.mark.timeout(600)
 
 BASE = {"topic": "t", "channel": "c", "nsqdTCPAddresses": "n:4150"}
-STORES = [*(["s3"] if PROGRAM else []), *([pytest.param("hdfs", marks=pytest.mark.slow)] if JARS else [])]
-Store = Gateway | Hdfs
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = (Gateway if request.param == "s3" else Hdfs)(tmp_path / "store")
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Gateway]:
+    made = Gateway(tmp_path / "store")
     yield made
     made.kill()
 
 
-def options(server: ServerHandle, store: Store, **more: str) -> SourceOptions:
+def options(server: ServerHandle, store: Gateway, **more: str) -> SourceOptions:
     where = {**store.options("spool"), "nsqdTCPAddresses": server.tcp_address}
     return parse(SourceOptions, {**BASE, **where, **more})
 
@@ -56,7 +50,6 @@ def options(server: ServerHandle, store: Store, **more: str) -> SourceOptions:
     ("url", "why"),
     [
         *[(url, "BUCKET") for url in ("s3://", "s3://b/x?y", "gs:///x")],
-        *[(url, "HOST:PORT/PATH") for url in ("hdfs://n", "hdfs://n:1/x#y")],
         ("dbfs:/x", "not supported"),
     ],
 )
@@ -101,10 +94,9 @@ def test_credentials_that_are_refused_are_told_at_once_and_never_shown(place: st
     assert "hunter2" not in repr(NsqDataSource(raw))
 
 
-@pytest.mark.parametrize("url", ["s3a://me:hunter2@bucket/x", "hdfs://me:hunter2@n:1/x"])
-def test_a_url_with_a_password_is_refused(url: str) -> None:
+def test_a_url_with_a_password_is_refused() -> None:
     with pytest.raises(OptionError, match="must name no password") as told:
-        parse(SourceOptions, {**BASE, "spoolDir": url})
+        parse(SourceOptions, {**BASE, "spoolDir": "s3a://me:hunter2@bucket/x"})
     assert "hunter2" not in str(told.value)
 
 
@@ -135,10 +127,10 @@ def echoing() -> Iterator[str]:
         thread.join()
 
 
-if STORES:
+if PROGRAM:
 
     @pytest.mark.rule("PIPE-3")
-    def test_a_driver_that_moves_finds_all_of_it_there(server: ServerHandle, store: Store) -> None:
+    def test_a_driver_that_moves_finds_all_of_it_there(server: ServerHandle, store: Gateway) -> None:
         publish(server, 2000)
         first = Query(NsqStreamReader(options(server, store, maxInFlight="100", maxOffsetsPerTrigger="500")))
         first.run(lambda: len(first.rows) >= 500)
@@ -153,47 +145,14 @@ if STORES:
         again.stop()
         assert sorted(first.rows + second.rows) == list(range(2000))
 
-    @pytest.mark.rule("PIPE-3")
-    def test_receivers_in_tasks_publish_to_the_store_and_another_driver_goes_on(
-        server: ServerHandle, store: Store
-    ) -> None:
-        publish(server, 2000)
-        given = options(server, store, receiver="executors", epochMs="500", lockWaitMs="0")
-        first = NsqEpochReader(given)
-        offset = first.initialOffset()
-        with pytest.raises(SpoolError, match="in use by another query"):
-            NsqEpochReader(given).initialOffset()
-        rows: list[list[int]] = []
-        ends = [offset]
-        while sum(map(len, rows)) < 2000 and len(ends) < 60:
-            ends.append(first.latestOffset(ends[-1], None))
-            rows.append(in_tasks(first, ends[-2], ends[-1]))
-        assert sorted(row for one in rows for row in one) == list(range(2000))
-        first.commit(ends[-2])
-        first.stop()
-        again = NsqEpochReader(given)
-        assert in_tasks(again, ends[-2], ends[-1]) == rows[-1], "the batch that was not committed is the same"
-        (task, _) = again.partitions(ends[-2], ends[-1])
-        with pytest.raises(SpoolError, match="does not see the driver's"):
-            again.read(replace(task, spool="another"))
-        again.stop()
-
-    def in_tasks(reader: NsqEpochReader, start: Any, end: Any) -> list[int]:
-        """The rows of a batch, each task's reader made of the pickled one as on an executor."""
-        rows = []
-        for partition in reader.partitions(start, end):
-            for batch in pickle.loads(pickle.dumps(reader)).read(partition):
-                rows += [int(body) for body in batch.column("body").to_pylist()]
-        return rows
-
     def test_a_second_driver_is_refused_and_a_server_that_is_away_for_a_while_costs_nothing(
-        server: ServerHandle, store: Store, monkeypatch: pytest.MonkeyPatch
+        server: ServerHandle, store: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)  # two Javas may need so long to start
+        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)
         publish(server, 1000)
         query = Query(NsqStreamReader(options(server, store)))
         with pytest.raises(Exception, match="in use by another query"):
-            NsqStreamReader(options(server, store, lockWaitMs="0")).initialOffset()
+            NsqStreamReader(options(server, store)).initialOffset()
         query.run(lambda: len(query.rows) >= 1000)
         store.kill()
         publish(server, 500)
@@ -205,9 +164,9 @@ if STORES:
         assert sorted(query.rows) == sorted([*range(1000), *range(500)])
 
     def test_a_server_that_goes_and_comes_back_under_a_running_query_costs_nothing(
-        server: ServerHandle, store: Store, monkeypatch: pytest.MonkeyPatch
+        server: ServerHandle, store: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)  # two Javas may need so long to start
+        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)
         publish(server, 2000)
         query = Query(NsqStreamReader(options(server, store, maxInFlight="200", maxOffsetsPerTrigger="200")))
         collector = query.reader._collector
@@ -228,7 +187,7 @@ if STORES:
     @pytest.mark.rule("PIPE-2")
     @pytest.mark.rule("PIPE-3")
     def test_driver_and_server_killed_at_any_moment_lose_nothing(
-        server: ServerHandle, store: Store, tmp_path: Path
+        server: ServerHandle, store: Gateway, tmp_path: Path
     ) -> None:
         messages, kills, rng = 12_000, 5, random.Random(11)
         publish(server, messages)

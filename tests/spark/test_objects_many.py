@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.spark.hdfs import HdfsStore
 from gnsq_lite.spark.objectlog import Entry, ObjectLog, key
 from gnsq_lite.spark.objectspool import ObjectSpool
 from gnsq_lite.spark.objectstore import ObjectStore
@@ -85,23 +84,3 @@ def test_a_store_without_an_order_lacks_nothing(spool: ObjectSpool, monkeypatch:
     with pytest.raises(DataLoss, match=r"lacks 1 objects of \(0, 10\], 3 for one"):
         spool.located(0, 10, complete=True)
     assert [s.number for s in spool.located(3, 10, complete=True)] == list(range(4, 11))
-
-
-def test_hdfs_is_asked_for_no_further_page() -> None:
-    class Status:
-        def __init__(self, number: int) -> None:
-            self.path, self.length, self.isdir = f"/s/log/{key(number)}", 7, False
-
-    class Client:
-        asked = 0
-
-        def list_status(self, path: str, recursive: bool) -> Iterator[Status]:
-            for number in range(WAITING):
-                self.asked += 1
-                yield Status(number)
-
-    store = HdfsStore("hdfs://n:1/s", {}, "log/")
-    store._client = client = Client()
-    assert store.sizes(key(2)) == {key(0): 7, key(1): 7, key(2): 7}
-    assert client.asked == 4
-    assert len(store.sizes()) == WAITING

@@ -10,7 +10,6 @@ import pytest
 
 from gnsq_lite.spark.objectlog import ObjectLog
 from gnsq_lite.spark.objectstore import ObjectStore, settings
-from gnsq_lite.spark.shelves import ObjectShelf
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError
 from tests.spark.gateway import PROGRAM, Gateway
 from tests.spark.spoiled import Answer, Asked, Rule, Spoiled, once, refused
@@ -126,11 +125,3 @@ if PROGRAM:
         made.append(rows(0, 2))
         assert read(made, 0, made.roll()) == [0, 1]
         made.close()
-
-    def test_a_chunk_of_a_receiver_in_a_task_is_there_once(proxy: Spoiled, store: Make) -> None:
-        shelf = ObjectShelf(store().below("epochs/"))
-        proxy.rule = once(conflict)
-        assert shelf.create("1", b"mine")
-        proxy.rule = once(puts(Answer(lost=True)))
-        assert shelf.create("2", b"mine")
-        assert not shelf.create("2", b"another's")

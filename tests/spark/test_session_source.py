@@ -1,4 +1,4 @@
-"""The source in a real Spark session: streaming and batch, its promises and Spark's traps."""
+"""The source in a real Spark session: its promises and Spark's traps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.spark import drop_snapshot, snapshots
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
@@ -116,7 +115,7 @@ def test_available_now_ends_and_the_next_run_goes_on(spark: Any, feed: Feed) -> 
     sink = Sink()
     for run in range(2):
         feed.publish(run * 100, 100)
-        query = stream(spark, feed, sink, now=True, spoolTransfer="inline" if run else "shared")
+        query = stream(spark, feed, sink, now=True)
         assert query.awaitTermination(240)
         assert sink.rows() == list(range((run + 1) * 100))
     query = stream(spark, feed, sink)
@@ -147,7 +146,7 @@ def test_a_second_query_on_the_spool_fails_with_the_reason(spark: Any, feed: Fee
     sink = Sink()
     first = stream(spark, feed, sink)
     until(lambda: len(sink.rows()) == 10)
-    frame = spark.readStream.format("nsq").options(**feed.options(lockWaitMs="0")).load()
+    frame = spark.readStream.format("nsq").options(**feed.options()).load()
     second = frame.writeStream.foreachBatch(Sink()).option("checkpointLocation", str(feed.directory / "second")).start()
     with pytest.raises(Exception, match="in use by another query"):
         second.awaitTermination(240)
@@ -186,88 +185,48 @@ def test_mistakes_show_at_load_and_secrets_nowhere(spark: Any, feed: Feed) -> No
     with pytest.raises(Exception, match="did you mean spoolDir"):
         spark.readStream.format("nsq").options(**feed.options(spoolDirr="x")).load()
     with pytest.raises(Exception, match="own position"):
-        spark.read.format("nsq").options(**feed.options(startingOffsets="latest")).load()
-    frame = spark.read.format("nsq").options(**feed.options(**{"nsq.authSecret": "hunter2"})).load()
+        spark.readStream.format("nsq").options(**feed.options(startingOffsets="latest")).load()
+    frame = spark.readStream.format("nsq").options(**feed.options(**{"nsq.authSecret": "hunter2"})).load()
     assert "hunter2" not in frame._jdf.queryExecution().toString()
 
 
 def test_another_schema_is_refused(spark: Any, feed: Feed) -> None:
-    frame = spark.read.format("nsq").schema("body STRING").options(**feed.options()).load()
+    frame = spark.readStream.format("nsq").schema("body STRING").options(**feed.options()).load()
+    query = frame.writeStream.foreachBatch(Sink()).option("checkpointLocation", str(feed.directory / "c")).start()
     with pytest.raises(Exception, match="has a schema of its own"):
-        frame.collect()
+        query.awaitTermination(240)
 
 
-@pytest.mark.rule("PIPE-3")
-def test_a_snapshot_has_the_same_rows_for_every_action(spark: Any, feed: Feed) -> None:
-    feed.publish(0, 700)
-    frame = spark.read.format("nsq").options(**feed.options(segmentMaxRecords="100", snapshot="a")).load()
-    assert len(frame.limit(3).collect()) == 3, "Spark stops reading early: nothing may be lost by that"
-    feed.publish(700, 50)
-    assert frame.count() == 700
-    assert sorted(int(row.body) for row in frame.select("body").collect()) == list(range(700))
-    assert frame.union(frame).count() == 1400
-    assert feed.channel()["depth"] == 50, "a later action receives nothing more"
-    later = spark.read.format("nsq").options(**feed.options(snapshot="b")).load()
-    assert sorted(int(row.body) for row in later.select("body").collect()) == list(range(700, 750))
-
-
-def test_a_named_snapshot_is_read_again_and_dropped(spark: Any, feed: Feed) -> None:
+def test_a_batch_read_is_refused_with_what_to_use_and_takes_nothing(spark: Any, feed: Feed) -> None:
     feed.publish(0, 30)
-    options = feed.options(snapshot="monday", maxMessages="20")
-    for _ in range(2):
-        assert spark.read.format("nsq").options(**options).load().count() == 20
-    spool = feed.directory / "spool"
-    assert snapshots(spool) == {"monday": 20}
-    until(lambda: feed.channel()["depth"] + feed.channel()["deferred_count"] == 10)
-    drop_snapshot(spool, "monday")
-    assert snapshots(spool) == {}
-
-
-@pytest.mark.rule("PIPE-3")
-def test_a_read_without_a_name_takes_nothing_and_one_that_failed_has_its_rows_again(spark: Any, feed: Feed) -> None:
-    feed.publish(0, 30)
-    nameless = spark.read.format("nsq").options(**feed.options()).load()
-    with pytest.raises(Exception, match=r"snapshot.*is required"):
-        nameless.limit(10).collect()
+    frame = spark.read.format("nsq").options(**feed.options()).load()
+    with pytest.raises(Exception, match="availableNow=True"):
+        frame.limit(10).collect()
     assert feed.channel()["depth"] == 30
-    options = feed.options(snapshot="2026-11-21")
-    with pytest.raises(Exception, match="the job fails"):
-        spark.read.format("nsq").options(**options).load().selectExpr("raise_error('the job fails')").collect()
-    again = spark.read.format("nsq").options(**options).load()
-    found = sorted(int(row[0]) for row in again.selectExpr("string(body)").collect())
-    assert found == list(range(30))
 
 
 def test_sql_reads_a_view_and_a_table_is_refused(spark: Any, feed: Feed) -> None:
     feed.publish(0, 10)
-
-    def listed(**options: str) -> str:
-        return ", ".join(f"`{key}` '{value}'" for key, value in options.items())
-
-    source = listed(**feed.options(snapshot="a", **{"nsq.clientId": "table"}))
+    given = feed.options(**{"nsq.clientId": "table"})
+    source = ", ".join(f"`{key}` '{value}'" for key, value in given.items())
     with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE nsq_clicks USING nsq OPTIONS ({source})")
-    spark.sql(f"CREATE TEMPORARY VIEW nsq_clicks USING nsq OPTIONS ({source})")
+    spark.readStream.format("nsq").options(**given).load().createOrReplaceTempView("nsq_clicks")
+    sink = Sink()
+    chosen = spark.sql("SELECT * FROM nsq_clicks WHERE attempts = 1 AND int(string(body)) < 3")
+    query = chosen.writeStream.foreachBatch(sink).option("checkpointLocation", str(feed.directory / "c")).start()
     try:
-        assert spark.sql("SELECT count(*) FROM nsq_clicks").collect()[0][0] == 10
+        until(lambda: len(sink.rows()) == 3 or not query.isActive)
     finally:
+        query.stop()
         spark.catalog.dropTempView("nsq_clicks")
-
-
-def test_an_empty_channel_is_an_empty_snapshot(spark: Any, feed: Feed) -> None:
-    assert spark.read.format("nsq").options(**feed.options(snapshot="a")).load().count() == 0
-
-
-def test_a_snapshot_without_an_nsqd_is_an_error(spark: Any, feed: Feed) -> None:
-    feed.server.stop()
-    frame = spark.read.format("nsq").options(**feed.options(connectTimeoutMs="500", snapshot="a")).load()
-    with pytest.raises(Exception, match="no nsqd with topic"):
-        frame.count()
+    assert sink.rows() == [0, 1, 2]
 
 
 def test_columns_are_what_the_docs_say(spark: Any, feed: Feed) -> None:
     feed.publish(7, 1)
-    frame = spark.read.format("nsq").options(**feed.options(snapshot="a")).load()
+    found: list[Any] = []
+    frame = spark.readStream.format("nsq").options(**feed.options()).load()
     schema = json.loads(frame.schema.json())["fields"]
     assert [(field["name"], field["type"]) for field in schema] == [
         ("topic", "string"),
@@ -278,7 +237,10 @@ def test_columns_are_what_the_docs_say(spark: Any, feed: Feed) -> None:
         ("attempts", "integer"),
         ("body", "binary"),
     ]
-    (row,) = frame.collect()
+    writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
+    query = writer.option("checkpointLocation", str(feed.directory / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(240)
+    (row,) = found
     assert (row.topic, row.channel, row.nsqd, row.attempts) == (feed.topic, "c", feed.server.tcp_address, 1)
     assert (len(row.id), bytes(row.body)) == (16, b"7")
     assert abs(row.timestamp.timestamp() - time.time()) < 60

@@ -131,21 +131,9 @@ def test_tls_and_auth_hold_from_topic_to_topic(
         query.stop()
         assert broker.stats(topic + "-out")["message_count"] == 50
         assert "hunter2" not in query.lastProgress.json
-        back = {**source, "topic": topic + "-out", "spoolDir": str(tmp_path / "back"), "snapshot": "a"}
-        rows = spark.read.format("nsq").options(**back).load().collect()
-        assert sorted(bytes(row.body) for row in rows) == sorted(b"<%d>" % n for n in range(50))
         wrong = {**where, "nsq.authSecret": "wrong-secret"}
         with pytest.raises(Exception, match=r"E_AUTH|E_UNAUTH|[Uu]nauthori") as caught:
             spark.range(1).selectExpr("'x' AS body").write.format("nsq").options(
                 **wrong, topic=topic, publishTimeoutMs="2000", maxRetries="0"
             ).mode("append").save()
         assert "wrong-secret" not in str(caught.value)
-
-
-# -- no push-down
-
-
-def test_a_filter_needs_no_push_down(spark: Any, feed: Feed) -> None:
-    feed.publish(0, 10)
-    frame = spark.read.format("nsq").options(**feed.options(snapshot="a")).load()
-    assert frame.where("attempts = 1 AND int(string(body)) < 3").count() == 3

@@ -21,9 +21,8 @@ def spark() -> Any:
 
 
 @pytest.mark.rule("PIPE-5")
-@pytest.mark.parametrize("how", [{"receiver": "executors"}, {}, {"spoolTransfer": "inline"}])
 def test_executors_get_every_row_once_over_a_restart(
-    spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path, how: dict[str, str]
+    spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path
 ) -> None:
     source = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, "spoolDir": str(tmp_path / "spool")}
     nsqd.http("POST", f"/topic/create?topic={topic}")
@@ -44,7 +43,7 @@ def test_executors_get_every_row_once_over_a_restart(
             for at in range(published, published + 5000, 500):
                 writer.multipublish(topic, [b"%d" % n for n in range(at, at + 500)])
         published += 5000
-        frame = spark.readStream.format("nsq").options(**source, **how).load()
+        frame = spark.readStream.format("nsq").options(**source).load()
         writer_of = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer_of.start()
         deadline = time.monotonic() + 120

@@ -1,4 +1,4 @@
-"""Receivers on executors of a standalone cluster that share a directory, or an object store alone, and are killed."""
+"""Executors of a standalone cluster that read a directory, or an object store, and are killed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_executors_killed_lose_nothing(
     nsqd.http("POST", f"/topic/create?topic={topic}")
     nsqd.http("POST", f"/channel/create?topic={topic}&channel=c")
     given: dict[str, Any] = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, **place}
-    frame = spark.readStream.format("nsq").options(**given, receiver="executors", receivers="2", epochMs="500")
+    frame = spark.readStream.format("nsq").options(**given)
     sink, chance = Sink(), random.Random(5)
     writer = frame.option("msgTimeoutMs", "3000").load().writeStream.foreachBatch(sink)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -84,6 +84,4 @@ def test_executors_killed_lose_nothing(
         feeder.join()
         query.stop()
     rows = sink.rows()
-    assert sorted(set(rows)) == list(range(MESSAGES)), query.exception()
-    assert len(rows) - MESSAGES <= 2500 * KILLS, "what was in flight at a kill may come again"
-    print(f"{KILLS} executors killed: lost 0, {len(rows) - MESSAGES} of {MESSAGES} again")
+    assert rows == list(range(MESSAGES)), query.exception()

@@ -54,24 +54,6 @@ def test_what_is_appended_is_sealed_under_numbers_without_gaps(tmp_path: Path) -
     spool.close()
 
 
-def test_a_segments_bytes_are_read_without_a_look_at_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spool = opened(tmp_path)
-    spool.append(rows(0, 2))
-    spool.roll()
-    (segment,) = spool.segments
-    monkeypatch.setattr(segments, "listed", None)
-    waiting = spool.raw(segment)
-    assert len(waiting) == segment.size
-    os.rename(tmp_path / segment.name, tmp_path / "done" / segment.name)
-    assert spool.raw(segment) == waiting
-    os.remove(tmp_path / "done" / segment.name)
-    with pytest.raises(FileNotFoundError):
-        spool.raw(segment)
-    spool.close()
-
-
 @pytest.mark.rule("PIPE-2")
 @pytest.mark.parametrize("at", [3, 8, 80], ids=["head", "a record's head", "a record"])
 def test_damage_before_acknowledged_rows_is_no_torn_write(

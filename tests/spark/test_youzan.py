@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.spark.epochs import NsqEpochReader
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse
 from gnsq_lite.spark.publisher import PayloadWriter, Sink
 from gnsq_lite.spark.stream import NsqStreamReader
@@ -81,7 +80,7 @@ def test_a_task_has_rows_of_one_topic_partition_in_order(cluster: YouzanBroker, 
     assert orders == {partition: list(range(40)) for partition in range(3)}
 
 
-def test_an_ordered_topic_keeps_its_order_in_both_modes(cluster: YouzanBroker, tmp_path: Path) -> None:
+def test_an_ordered_topic_keeps_its_order(cluster: YouzanBroker, tmp_path: Path) -> None:
     make(cluster, "ordered", 2, ordered=True)
     publish(cluster, "ordered", 2, 15)
     reader = NsqStreamReader(source(cluster, tmp_path, "ordered", ordered="true"))
@@ -90,18 +89,6 @@ def test_an_ordered_topic_keeps_its_order_in_both_modes(cluster: YouzanBroker, t
     finally:
         reader.stop()
     assert order_of(found) == {0: list(range(15)), 1: list(range(15))}
-
-    publish(cluster, "ordered", 2, 15)
-    more = {"ordered": "true", "partitions": "0,1", "receiver": "executors", "receivers": "2", "epochMs": "1500"}
-    epochs = NsqEpochReader(source(cluster, tmp_path / "epochs", "ordered", **more))
-    rows: list[list[dict[str, Any]]] = []
-    end = epochs.initialOffset()
-    deadline = time.monotonic() + 40
-    while sum(map(len, rows)) < 30 and time.monotonic() < deadline:
-        start, end = end, epochs.latestOffset(end, None)
-        rows += tasks(epochs, start, end)
-    epochs.stop()
-    assert order_of(rows) == {0: list(range(15)), 1: list(range(15))}
 
 
 def order_of(found: list[list[dict[str, Any]]]) -> dict[int, list[int]]:

@@ -59,7 +59,7 @@ def test_other_texts_are_refused_as_durations(text: str) -> None:
         seconds(text)
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"spark"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_is_grouped_and_has_an_example_that_parses(name: str, tmp_path: Any, monkeypatch: Any) -> None:
     command = main.get_command(click.Context(main), name)
     groups = [command] if not isinstance(command, click.Group) else list(command.commands.values())
