@@ -124,10 +124,6 @@ class CrashingFiles(Files):
         self._step()
         super().rename(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
     def unlink(self, path: Path) -> None:
         self._step()
         super().unlink(path)
