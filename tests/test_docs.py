@@ -20,7 +20,7 @@ PAGES = [
     *sorted(p for p in (ROOT / "docs").rglob("*.rst") if p.parent.name != "generated"),
 ]
 #: Pages whose blocks need more than the core; tests/spark and tests/django run them.
-ELSEWHERE = {"spark.rst", "django.rst"}
+ELSEWHERE = {"recordings.rst", "spark.rst", "django.rst"}
 RUN = [page for page in PAGES if page.exists() and page.name not in ELSEWHERE and any(docblocks.blocks(page))]
 
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnsq_lite import Reader, Writer
+from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.receiver import ReaderReceiver
+from gnsq_lite.recording.schema import arrow_schema, to_batch
 from gnsq_lite.spark import segments
 from gnsq_lite.spark.collector import Collector
-from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.places import open_spool
-from gnsq_lite.spark.receiver import ReaderReceiver
-from gnsq_lite.spark.schema import arrow_schema, to_batch
 
 
 def prepare(server: Any, topic: str, messages: int, size: int) -> None:
@@ -41,7 +41,7 @@ def receive(server: Any, topic: str, directory: Path, messages: int, size: int) 
     """Receive into a spool: messages per second, and this process's CPU time for each."""
     prepare(server, topic, messages, size)
     given = parse(SourceOptions, options(server, topic, directory))
-    collector = Collector(open_spool(directory, given, Files()), ReaderReceiver(given), given)
+    collector = Collector(open_spool(directory, given, Files()), ReaderReceiver(given.recorder()), given)
     begun, cpu = time.perf_counter(), time.process_time()
     collector.start()
     while collector.stored < messages:

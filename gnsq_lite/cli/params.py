@@ -10,11 +10,13 @@ import click
 
 if TYPE_CHECKING:
     _Seconds = click.ParamType[float]
+    _Bytes = click.ParamType[int]
 else:  # click before 8.3 has no such brackets
     _Seconds = click.ParamType
+    _Bytes = click.ParamType
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h)", re.ASCII)
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d)", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 
 #: Headings of ``--help``, in their order; an option names its heading with ``section=``.
@@ -47,6 +49,19 @@ class Duration(_Seconds):
         if not self._low <= found <= self._high:
             self.fail(f"{value!r} must be {self._low:g} to {self._high:g} seconds", param, ctx)
         return found
+
+
+class Size(_Bytes):
+    """Bytes as an int: a number with k, m, g or t."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes; fail as click's types do."""
+        found = re.fullmatch(r"(\d+)([kmgt]?)b?", str(value).strip().lower(), re.ASCII)
+        if found is None:
+            self.fail(f"{value!r} is not a size: write 65536, 64k, 16m or 1g", param, ctx)
+        return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
 
 class Option(click.Option):

@@ -17,12 +17,12 @@ import pyarrow as pa
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message, finish_all, send_back
-from gnsq_lite.spark import schema
-from gnsq_lite.spark.backlog import Horizon
-from gnsq_lite.spark.known import Known
+from gnsq_lite.recording import schema
+from gnsq_lite.recording.backlog import Horizon
+from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.receiver import Receiver, take_some
 from gnsq_lite.spark.objectspool import ObjectSpool
 from gnsq_lite.spark.options import SEGMENT_BYTES, SourceOptions
-from gnsq_lite.spark.receiver import Receiver, take_some
 from gnsq_lite.spark.spool import Spool
 from gnsq_lite.spark.spoolmeta import SpoolError
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.spark import schema as columns
+from gnsq_lite.recording import schema as columns
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.logcluster import Extent, LogCluster, LogUnavailable
 from gnsq_lite.spark.logoptions import LATEST, LogOptions, Position

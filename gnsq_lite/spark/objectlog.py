@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.spark.ahead import read_ahead
-from gnsq_lite.spark.files import Store
+from gnsq_lite.recording.ahead import read_ahead
+from gnsq_lite.recording.files import Store
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError, SpoolInUse, parse_meta
 

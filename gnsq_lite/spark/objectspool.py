@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from gnsq_lite.recording.ahead import read_ahead
+from gnsq_lite.recording.files import Blobs, Store
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.ahead import read_ahead
-from gnsq_lite.spark.files import Blobs, Store
 from gnsq_lite.spark.objectlog import ObjectLog, Patience
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolNotVisible

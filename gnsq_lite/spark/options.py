@@ -18,7 +18,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
-from gnsq_lite.spark.location import is_remote, local_directory, remote_url, without_password
+from gnsq_lite.recording.location import is_remote, local_directory, remote_url, without_password
+from gnsq_lite.recording.options import RecorderOptions
 
 _T = TypeVar("_T")
 
@@ -142,6 +143,25 @@ class SourceOptions(CommonOptions):
         self.check_addresses()
         self._check_start()
         seconds_of(self.max_trigger_delay)
+
+    def recorder(self) -> RecorderOptions:
+        """Return what the receiver of these options is started with."""
+        return RecorderOptions(
+            topic=self.topic,
+            channel=self.channel,
+            client=self.client_arguments(),
+            max_in_flight=self.max_in_flight,
+            connections_per_nsqd=self.connections_per_nsqd,
+            msg_timeout=None if self.msg_timeout_ms is None else self.msg_timeout_ms / 1000,
+            ordered=self.ordered,
+            partitions=self.partitions,
+            include_youzan=self.include_youzan,
+            dedup_rows=self.dedup_max_rows if self.dedup else 0,
+            max_waiting=self.max_spool_bytes,
+            idle_timeout=self.idle_timeout_ms / 1000,
+            connect_timeout=self.connect_timeout_ms / 1000,
+            on_missing_nsqd=self.on_missing_nsqd,
+        )
 
     @property
     def is_remote(self) -> bool:

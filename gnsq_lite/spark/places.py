@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from gnsq_lite.spark import objectstore, segments
-from gnsq_lite.spark.ahead import read_ahead
-from gnsq_lite.spark.files import Files
+from gnsq_lite.recording import objectstore
+from gnsq_lite.recording.ahead import read_ahead
+from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.schema import arrow_schema
+from gnsq_lite.spark import segments
 from gnsq_lite.spark.objectlog import ObjectLog
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
 from gnsq_lite.spark.options import SEGMENT_BYTES, SourceOptions
-from gnsq_lite.spark.schema import arrow_schema
 from gnsq_lite.spark.segments import Segment
 from gnsq_lite.spark.spool import Spool
 from gnsq_lite.spark.spoolmeta import DataLoss, check_visible

@@ -13,7 +13,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gnsq_lite.spark.files import Files
+from gnsq_lite.recording.files import Files
 
 
 @dataclass(frozen=True)

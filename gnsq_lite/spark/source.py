@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 )
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.spark import schema as columns
+from gnsq_lite.recording import schema as columns
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
 from gnsq_lite.spark.places import check_place
 

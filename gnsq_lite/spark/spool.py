@@ -27,8 +27,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.recording.files import Files, Folder
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.files import Files, Folder
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, lock_directory, read_meta
 

@@ -21,16 +21,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.recording.backlog import Backlog
+from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.backlog import Backlog
 from gnsq_lite.spark.collector import Collector
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.depth import ChannelDepth
-from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.offsets import OLDER, Limits, Offset, Patience, parse_offset
 from gnsq_lite.spark.options import SEGMENT_BYTES, SourceOptions, seconds_of
 from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
-from gnsq_lite.spark.receiver import ReaderReceiver, Receiver
 from gnsq_lite.spark.spoolmeta import tell_loss
 
 log = logging.getLogger("gnsq_lite.spark")
@@ -77,7 +77,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return self._collector
 
     def _make_receiver(self) -> Receiver:
-        return ReaderReceiver(self._options)
+        return ReaderReceiver(self._options.recorder())
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the position of the last committed segment: a new query takes over what the spool still holds."""
@@ -155,7 +155,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
         Other rows go along, and alone they make no batch until it counts as read: there is no end of them.
         """
-        backlog = Backlog(collector, self._options)
+        backlog = Backlog(collector, self._options.recorder())
         while True:
             seen = collector.backlog_seen
             end = self._end(collector, begin, limits)
@@ -177,7 +177,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         PySpark before 4.2 tells a Python source nothing of AvailableNow, and asks it once, at once, how far to go.
         """
         collector.expect(time.time_ns())
-        backlog = Backlog(collector, self._options)
+        backlog = Backlog(collector, self._options.recorder())
         try:
             while not backlog.is_read():
                 if collector.is_paused() or (limits.rows is not None and collector.stored >= limits.rows):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gnsq_lite.errors import AlreadyAnswered
-from gnsq_lite.spark.files import Files
+from gnsq_lite.recording.files import Files
 
 
 class FakeMessage:
@@ -110,6 +110,9 @@ class CrashingFiles(Files):
         self._step()
         return super().create(path)
 
+    def append_all(self, fd: int, buffers: list[Any]) -> None:
+        self.append(fd, b"".join(buffers))
+
     def append(self, fd: int, data: bytes) -> None:
         if self.counting and self.left == 0:
             super().append(fd, data[: len(data) // 2])
@@ -138,6 +141,9 @@ class FullDisk(Files):
 
     def __init__(self, room: int) -> None:
         self.room = room
+
+    def append_all(self, fd: int, buffers: list[Any]) -> None:
+        self.append(fd, b"".join(buffers))
 
     def append(self, fd: int, data: bytes) -> None:
         taken = min(self.room, len(data))

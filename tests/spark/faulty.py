@@ -7,13 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gnsq_lite.spark.files import Files
+from gnsq_lite.recording.files import Files
 from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.stream import NsqStreamReader
 
 
 class FillableDisk(Files):
     """A disk that is full while the file FULL is in the directory written to."""
+
+    def append_all(self, fd: int, buffers: list[Any]) -> None:
+        self.append(fd, b"".join(buffers))
 
     def append(self, fd: int, data: bytes) -> None:
         directory = Path(os.readlink(f"/proc/self/fd/{fd}")).parent

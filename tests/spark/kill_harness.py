@@ -28,7 +28,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gnsq_lite.spark.files import Files
+from gnsq_lite.recording.files import Files
 from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.stream import NsqStreamReader
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.spark.files import Files
+from gnsq_lite.recording.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests import servers

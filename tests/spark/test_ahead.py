@@ -10,14 +10,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from gnsq_lite.spark import ahead, known, places
-from gnsq_lite.spark.ahead import read_ahead
-from gnsq_lite.spark.known import Known
+from gnsq_lite.recording import ahead, known
+from gnsq_lite.recording.ahead import read_ahead
+from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.schema import to_batch
+from gnsq_lite.spark import places
 from gnsq_lite.spark.objectlog import ObjectLog, key
 from gnsq_lite.spark.objectspool import ObjectSpool
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.places import SegmentPartition
-from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import Segment
 from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage

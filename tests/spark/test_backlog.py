@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from gnsq_lite.errors import ConnectError
-from gnsq_lite.spark.backlog import Backlog, Horizon
+from gnsq_lite.recording.backlog import Backlog, Horizon
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
 
@@ -42,7 +42,7 @@ def made(**more: str) -> tuple[Backlog, Collecting, FakeClock]:
     clock = FakeClock()
     collecting = Collecting(clock)
     return (
-        Backlog(collecting, parse(SourceOptions, {**base, "connectTimeoutMs": "5000", **more}), clock),
+        Backlog(collecting, parse(SourceOptions, {**base, "connectTimeoutMs": "5000", **more}).recorder(), clock),
         collecting,
         clock,
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.recording.files import Files
 from gnsq_lite.spark import collector as module
 from gnsq_lite.spark.collector import Collector, SpoolFailed
-from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.places import open_spool
 from gnsq_lite.spark.spool import Spool, locate

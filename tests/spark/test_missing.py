@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from gnsq_lite.recording.receiver import REMEMBERED, ReaderReceiver
 from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.receiver import REMEMBERED, ReaderReceiver
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
 
@@ -26,7 +26,7 @@ class FakeReader:
 def made(**more: str) -> tuple[ReaderReceiver, FakeReader, FakeClock]:
     base = {"topic": "t", "channel": "c", "spoolDir": "/s", "lookupdHTTPAddresses": "l"}
     clock, reader = FakeClock(), FakeReader()
-    receiver = ReaderReceiver(parse(SourceOptions, {**base, **more}), clock=clock)
+    receiver = ReaderReceiver(parse(SourceOptions, {**base, **more}).recorder(), clock=clock)
     receiver._readers = [reader]  # type: ignore[list-item]
     return receiver, reader, clock
 
@@ -89,7 +89,9 @@ def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
         cluster.youzan.create_topic("t", 4, replicas=2)
         cluster.youzan.create_channel("t", "c")
         given = {"topic": "t", "channel": "c", "spoolDir": "/s", "dialect": "youzan"}
-        receiver = ReaderReceiver(parse(SourceOptions, {**given, "lookupdHTTPAddresses": cluster.lookupd_http_address}))
+        receiver = ReaderReceiver(
+            parse(SourceOptions, {**given, "lookupdHTTPAddresses": cluster.lookupd_http_address}).recorder()
+        )
         receiver.start(lambda messages: None)
         try:
             until(lambda: sum(map(len, receiver._here.values())) == 4)

@@ -22,8 +22,8 @@ from gnsq_lite.errors import (
     OptionError,
     OutcomeUnknown,
 )
+from gnsq_lite.recording.files import Files
 from gnsq_lite.spark import sinktask
-from gnsq_lite.spark.files import Files
 from gnsq_lite.spark.mpub import Bodies, Payload, bodies_of, checked_bodies, payloads
 from gnsq_lite.spark.options import SinkOptions, parse
 from gnsq_lite.spark.progress import NOTHING, Done, Marker, TaskKey, remove_markers

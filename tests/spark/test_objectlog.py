@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gnsq_lite.recording.files import Store
+from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.objectstore import ObjectStore, settings
+from gnsq_lite.recording.schema import to_batch
 from gnsq_lite.spark import objectlog as module
-from gnsq_lite.spark.files import Store
-from gnsq_lite.spark.known import Known
 from gnsq_lite.spark.objectlog import HEAD_BYTES, ObjectLog, Patience, SpoolFenced
 from gnsq_lite.spark.objectspool import ObjectSpool, read_object
-from gnsq_lite.spark.objectstore import ObjectStore, settings
-from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.segments import SegmentDamaged
 from gnsq_lite.spark.spoolmeta import DataLoss, Meta, SpoolError, SpoolInUse, SpoolNotVisible
 from tests.fakes import FakeClock

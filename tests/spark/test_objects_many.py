@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.recording.objectstore import ObjectStore
 from gnsq_lite.spark.objectlog import Entry, ObjectLog, key
 from gnsq_lite.spark.objectspool import ObjectSpool
-from gnsq_lite.spark.objectstore import ObjectStore
 from gnsq_lite.spark.spoolmeta import DataLoss
 
 PAGE, WAITING = 1000, 5000

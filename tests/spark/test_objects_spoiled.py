@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gnsq_lite.recording.objectstore import ObjectStore, settings
 from gnsq_lite.spark.objectlog import ObjectLog
-from gnsq_lite.spark.objectstore import ObjectStore, settings
 from gnsq_lite.spark.spoolmeta import Meta, SpoolError
 from tests.spark.gateway import PROGRAM, Gateway
 from tests.spark.spoiled import Answer, Asked, Rule, Spoiled, once, refused

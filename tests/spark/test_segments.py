@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.recording.schema import arrow_schema, check_schema, ddl, id_text, to_batch
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.schema import arrow_schema, check_schema, ddl, id_text, to_batch
 from gnsq_lite.spark.segments import Segment, SegmentDamaged
 from tests.spark.fakes import FakeMessage
 

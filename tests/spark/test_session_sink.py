@@ -126,7 +126,7 @@ def test_two_writes_of_one_foreach_batch_are_published_whole_whatever_markers_th
 def test_a_corpus_written_to_files_and_published_from_them_is_the_same(
     spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path
 ) -> None:
-    lines = [record for _, record in islice(records(standard_library()), 20_000)]
+    lines = [record for _, record in islice(records(standard_library(), None), 20_000)]
     source = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, "spoolDir": str(tmp_path / "spool")}
     nsqd.http("POST", f"/topic/create?topic={topic}")
     nsqd.http("POST", f"/channel/create?topic={topic}&channel=c")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.schema import to_batch
 from gnsq_lite.spark import segments
-from gnsq_lite.spark.files import Files
-from gnsq_lite.spark.schema import to_batch
 from gnsq_lite.spark.spool import Spool, locate
 from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse
 from tests.fakes import FakeClock

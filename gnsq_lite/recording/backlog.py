@@ -7,9 +7,9 @@ from typing import Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError
-from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.recording.options import RecorderOptions
 
-log = logging.getLogger("gnsq_lite.spark")
+log = logging.getLogger("gnsq_lite.recording")
 
 
 #: Nanoseconds by which publish times must run ahead of this clock, to tell of an nsqd's, and what is added then: they
@@ -64,9 +64,9 @@ class Collecting(Protocol):
 class Backlog:
     """Watches a collector read the backlog of AvailableNow."""
 
-    def __init__(self, collector: Collecting, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, collector: Collecting, options: RecorderOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self._collector, self._clock = collector, clock
-        self._idle, self._patience = options.idle_timeout_ms / 1000, options.connect_timeout_ms / 1000
+        self._idle, self._patience = options.idle_timeout, options.connect_timeout
         self._goes_without = options.on_missing_nsqd == "warn"
         self._lacking_since = clock.now()
         self._whole_since: float | None = None

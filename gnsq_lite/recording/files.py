@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Files:
@@ -23,6 +23,13 @@ class Files:
             if written == 0:
                 raise OSError(errno.EIO, "the file took no bytes")
             view = view[written:]
+
+    def append_all(self, fd: int, buffers: list[Any]) -> None:
+        """Write all buffers, in one call where the disk takes them."""
+        views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        written = os.writev(fd, views[:1000])
+        if written < sum(map(len, views)):
+            self.append(fd, b"".join(views)[written:])
 
     def sync(self, fd: int) -> None:
         """Return when the file's content has reached the disk."""
@@ -104,11 +111,14 @@ class Store(Blobs, Protocol):
     def create(self, name: str, data: bytes) -> None:
         """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
 
-    def sizes(self, until: str | None = None) -> dict[str, int]:
-        """Return name -> bytes of what is there, sorted by name.
+    def sizes(self, until: str | None = None, after: str = "") -> dict[str, int]:
+        """Return name -> bytes of what is there, behind the name *after*, sorted by name.
 
         With *until* no more is asked for once a name beyond it was listed; a store without an order lacks others then.
         """
+
+    def folders(self) -> list[str]:
+        """Return the first parts of the names that have a slash, sorted."""
 
     def remove(self, *names: str) -> None:
         """Remove *names*; one that is gone already is no error."""

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 from gnsq_lite import Reader
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ClosedError
+from gnsq_lite.keywords import address_list
 from gnsq_lite.message import Message, keep_all
-from gnsq_lite.options import format_address, parse_address
-from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.options import format_address
+from gnsq_lite.recording.options import RecorderOptions
 
 #: Called in the I/O thread with what came; it must not wait.
 OnMessages = Callable[[list[Message]], None]
@@ -76,7 +77,7 @@ class ReaderReceiver:
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: RecorderOptions,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
@@ -88,10 +89,10 @@ class ReaderReceiver:
         self._here: dict[int, set[tuple[str, int | None]]] = {number: set() for number in range(self._count)}
         self._lost: dict[tuple[int, str], float] = {}
         polls = 3 * self._arguments["lookupd_poll_interval"]
-        self._remembered = max(REMEMBERED, 2 * options.connect_timeout_ms / 1000, polls)
+        self._remembered = max(REMEMBERED, 2 * options.connect_timeout, polls)
+        given = options.client.get("nsqd_tcp_addresses")
         self._named = {
-            format_address(parse_address(address, default_port=4150, option="nsqdTCPAddresses"))
-            for address in options.nsqd_tcp_addresses
+            format_address(address) for address in address_list(given, option="nsqd_tcp_addresses", default_port=4150)
         }
         self._trouble = ""
 
@@ -177,7 +178,7 @@ class ReaderReceiver:
             reader.close(max(0.0, deadline - self._clock.now()))
 
 
-def reader_arguments(options: SourceOptions) -> dict[str, Any]:
+def reader_arguments(options: RecorderOptions) -> dict[str, Any]:
     """Return a Reader's keyword arguments for these options."""
     arguments: dict[str, Any] = {
         "handler_pool": "inline",
@@ -192,10 +193,10 @@ def reader_arguments(options: SourceOptions) -> dict[str, Any]:
         "max_reconnect_delay": 15.0,
         "lookupd_poll_interval": 15.0,
         "ordered": options.ordered,
-        **options.client_arguments(),
+        **options.client,
     }
     if options.partitions:
         arguments["partitions"] = list(options.partitions)
-    if options.msg_timeout_ms is not None:
-        arguments["msg_timeout"] = options.msg_timeout_ms / 1000
+    if options.msg_timeout is not None:
+        arguments["msg_timeout"] = options.msg_timeout
     return arguments

@@ -25,10 +25,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsq_lite.spark.ahead import read_ahead
-from gnsq_lite.spark.files import Blobs
+from gnsq_lite.recording.ahead import read_ahead
+from gnsq_lite.recording.files import Blobs
 
-log = logging.getLogger("gnsq_lite.spark")
+log = logging.getLogger("gnsq_lite.recording")
 
 _HEAD = struct.Struct("<8sII")  # magic, length of the JSON, its CRC-32
 _MAGIC = b"GNSQIDS1"

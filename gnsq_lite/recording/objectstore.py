@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from gnsq_lite.errors import MissingExtra, OptionError
-from gnsq_lite.spark.location import without_password
+from gnsq_lite.recording.location import without_password
 
 #: What a store's client is told unless the options say otherwise.
 _CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
@@ -90,7 +90,7 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
 class ObjectStore:
     """The objects below a URL.  Every method raises OSError where the store cannot be had, FileExistsError among them.
 
-    :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` are those of :class:`~gnsq_lite.spark.files.Blobs`.
+    :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` are those of ``files.Blobs``.
     """
 
     def __init__(self, url: str, given: Mapping[str, str], prefix: str = "") -> None:
@@ -177,19 +177,29 @@ class ObjectStore:
                 found = b""
         return found
 
-    def sizes(self, until: str | None = None) -> dict[str, int]:
+    def sizes(self, until: str | None = None, after: str = "") -> dict[str, int]:
         """Return name -> bytes of what is there, sorted by name; *until*: what is listed before a name beyond it."""
         import obstore
 
         store = self._opened()
         found: dict[str, int] = {}
+        offset = self._prefix + after if after else None
         with self._errors(""):
-            for page in obstore.list(store, self._prefix or None, chunk_size=1000):
+            for page in obstore.list(store, self._prefix or None, offset=offset, chunk_size=1000):
                 here = {str(one["path"]).removeprefix(self._prefix): int(one["size"]) for one in page}
                 found.update(here)
                 if until is not None and any(name > until for name in here):
                     break
         return dict(sorted(found.items()))
+
+    def folders(self) -> list[str]:
+        """Return the first parts of the names that have a slash, sorted."""
+        import obstore
+
+        store = self._opened()
+        with self._errors(""):
+            found = obstore.list_with_delimiter(store, self._prefix or None)["common_prefixes"]
+        return sorted(str(one).rstrip("/").removeprefix(self._prefix) for one in found)
 
     def names(self) -> list[str]:
         """Return the names that are there, sorted."""

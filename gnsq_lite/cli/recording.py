@@ -1,0 +1,113 @@
+"""``gnsq-lite recording``: looks after the logs of a recording."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from gnsq_lite.cli import flags
+from gnsq_lite.cli.output import echo
+from gnsq_lite.cli.params import CONNECTION, Command, Duration, Size, option
+
+_URL = click.argument("url")
+storage = option(
+    "--storage",
+    metavar="NAME=VALUE",
+    multiple=True,
+    section=CONNECTION,
+    help="A setting of the object store, such as region=eu-central-1; the environment has them too.",
+)
+
+
+def opened(url: str, settings: tuple[str, ...]) -> Any:
+    """Return the recording at a path or URL.  Raises OptionError, MissingExtra."""
+    from gnsq_lite.recording import Recording
+
+    given = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError("--storage must be NAME=VALUE")  # without the value: it may be a secret
+        given[name.strip()] = value
+    recording = Recording(url, given)
+    recording.check()
+    return recording
+
+
+def existing(url: str, settings: tuple[str, ...]) -> Any:
+    """Return a recording that is there.  Raises UsageError where none is."""
+    recording = opened(url, settings)
+    try:
+        recording.meta()
+    except FileNotFoundError:
+        raise click.UsageError(f"there is no recording at {recording.url}") from None
+    return recording
+
+
+@click.group("recording")
+def command() -> None:
+    """List, verify, trim and retire the logs of a recording."""
+
+
+@command.command("ls", cls=Command, example="recording ls /var/lib/clicks")
+@_URL
+@storage
+@flags.as_json
+def ls_command(url: str, storage: tuple[str, ...], as_json: bool) -> int:
+    """Print each log of URL with its rows and bytes."""
+    recording = existing(url, storage)
+    found = []
+    for name, bounds in recording.bounds().items():
+        reader = recording.reader(name)
+        log = {"log": name, "first": bounds.first, "last": bounds.last, "rows": bounds.last - bounds.first + 1}
+        found.append({**log, "bytes": reader.size(), "retired": reader.is_retired()})
+    meta = recording.meta()
+    if as_json:
+        echo(json.dumps({"topic": meta.topic, "channel": meta.channel, "logs": found}))
+        return 0
+    echo(f"{meta.topic}/{meta.channel}")
+    for log in found:
+        end = "\tretired" if log["retired"] else ""
+        echo(f"{log['log']}\trows {log['first']} to {log['last']}\t{log['bytes']} bytes{end}")
+    return 0
+
+
+@command.command("verify", cls=Command, example="recording verify /var/lib/clicks")
+@_URL
+@storage
+def verify_command(url: str, storage: tuple[str, ...]) -> int:
+    """Read every row of URL and check its checksum; exit with 1 where one is damaged or missing."""
+    failed = False
+    for name, bounds, wrong in existing(url, storage).verify():
+        failed = failed or bool(wrong)
+        echo(f"{name}\trows {bounds.first} to {bounds.last}\t{wrong or 'ok'}")
+    return int(failed)
+
+
+@command.command("trim", cls=Command, example="recording trim /var/lib/clicks --retain 7d")
+@_URL
+@storage
+@option("--retain", type=Duration(), default=0.0, help="Remove what is older, such as 7d.")
+@option("--retain-bytes", type=Size(), help="Remove the oldest until so many bytes are left, such as 200g.")
+def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes: int | None) -> int:
+    """Remove the oldest packs or objects of URL; the newest of each log stays."""
+    if not retain and retain_bytes is None:
+        raise click.UsageError("give --retain or --retain-bytes")
+    recording = existing(url, storage)
+    if recording.meta().owned:
+        raise click.UsageError(f"{recording.url} belongs to a Spark query, which removes what it has committed")
+    echo(f"{recording.trim(retain, retain_bytes)} bytes removed")
+    return 0
+
+
+@command.command("retire", cls=Command, example="recording retire /var/lib/clicks 1f0c9a7e")
+@_URL
+@click.argument("log")
+@storage
+def retire_command(url: str, log: str, storage: tuple[str, ...]) -> int:
+    """End LOG of URL: no recorder continues it, and its rows stay readable."""
+    existing(url, storage).retire(log)
+    echo(f"{log} retired")
+    return 0

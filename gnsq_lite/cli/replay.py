@@ -1,0 +1,163 @@
+"""``gnsq-lite replay``: publishes the messages of a recording again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gnsq_lite import Writer
+from gnsq_lite.cli import flags
+from gnsq_lite.cli.completion import topic_names
+from gnsq_lite.cli.output import Progress, errors
+from gnsq_lite.cli.params import CONNECTION, Duration, option, seconds
+from gnsq_lite.cli.params import command as tool
+from gnsq_lite.cli.pub import Rate, Stopped, stoppable
+from gnsq_lite.cli.recording import existing, storage
+from gnsq_lite.wire.names import check_topic
+
+#: Messages, and bytes of bodies, of one MPUB.
+MOST, MOST_BYTES = 1000, 1 << 20
+
+
+def moment(text: str) -> float:
+    """Return seconds since 1970 of ``2h`` (ago) or an ISO time, UTC unless it says other.  Raises ValueError."""
+    try:
+        return time.time() - seconds(text)
+    except ValueError:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]
+    """A time: how long ago, or an ISO time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds since 1970; fail as click's types do."""
+        try:
+            return value if isinstance(value, float) else moment(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time: write 2h (ago) or 2026-11-21T04:00:00Z", param, ctx)
+
+
+class State:
+    """How far a replay came, in a file: read at the start, replaced after each confirmed MPUB."""
+
+    def __init__(self, path: str | None, since: float | None, until: float | None, url: str, to: str) -> None:
+        self._path = None if path is None else Path(path)
+        self.position: dict[str, int] | None = None
+        self.since, self.until = since, until
+        self._of = {"recording": url, "to": to}
+        if self._path is None or not self._path.exists():
+            return
+        found = json.loads(self._path.read_text())
+        if {name: found.get(name) for name in self._of} != self._of:
+            raise click.UsageError(
+                f"--state {path} is of another replay: {found.get('recording')} to {found.get('to')}"
+            )
+        self.position, self.since, self.until = found["position"], found["since"], found["until"]
+
+    def note(self, position: dict[str, int]) -> None:
+        """Store the position, whole or not at all."""
+        self.position = position
+        if self._path is not None:
+            state = {**self._of, "since": self.since, "until": self.until, "position": position}
+            fresh = self._path.with_name(self._path.name + ".new")
+            fresh.write_text(json.dumps(state))
+            os.replace(fresh, self._path)
+
+
+@tool(
+    "replay",
+    example="replay /var/lib/clicks --to clicks-again --nsqd-tcp-address 127.0.0.1:4150 --since 2h --rate 5000",
+)
+@click.argument("url")
+@option("--to", "topic", required=True, shell_complete=topic_names, help="Topic to publish to.")
+@flags.addresses
+@storage
+@option("--since", type=Moment(), help="Only messages published since then: 2h (ago), or an ISO time.")
+@option("--until", type=Moment(), help="Only messages published before then.")
+@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0: no limit.")
+@option("--state", metavar="FILE", help="Notes how far the replay came; a replay that is started again goes on there.")
+@option("--force", is_flag=True, help="Publish to the recorded topic too, which records the messages once more.")
+@option(
+    "--timeout", type=Duration(low=0.1), default="15s", show_default=True, section=CONNECTION, help="For each publish."
+)
+@flags.security
+def command(
+    url: str,
+    topic: str,
+    nsqds: tuple[str, ...],
+    lookupds: tuple[str, ...],
+    storage: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    rate: float,
+    state: str | None,
+    force: bool,
+    timeout: float,
+    **options: Any,
+) -> int:
+    """Publish the bodies of the recording at URL, as they are, up to the rows that are there now.
+
+    Each log in order.  Headers, trace ids and keys of Youzan's NSQ are not published.
+    """
+    check_topic(topic)
+    recording = existing(url, storage)
+    if recording.meta().topic == topic and not force:
+        raise click.UsageError(f"{recording.url} is a recording of {topic}: give --force to publish to it")
+    noted = State(state, since, until, recording.url, topic)
+    limit, sent = Rate(rate), 0
+    settings = {**flags.where(nsqds, lookupds), **flags.secured(options), "publish_timeout": timeout}
+    with Writer(**settings) as writer, Progress("replayed") as progress:
+        try:
+            with stoppable():
+                rows = recording.rows(since=noted.since, until=noted.until, start=noted.position, most=MOST)
+                for position, gathered in gather(rows):
+                    for bodies in lists(gathered):
+                        limit.take(len(bodies))
+                        writer.multipublish(topic, bodies)
+                        sent += len(bodies)
+                        progress.show(messages=sent)
+                    noted.note(position)
+        except Stopped as stopped:
+            errors.print(f"gnsq-lite replay: {signal.Signals(stopped.number).name}: {sent} messages", markup=False)
+            writer.close(0.0)
+            return 128 + stopped.number
+    errors.print(f"{sent} messages replayed", markup=False)
+    return 0
+
+
+def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[str, int], list[bytes]]]:
+    """Yield the bodies of small pieces together, with the position behind the last piece."""
+    bodies: list[bytes] = []
+    position: dict[str, int] = {}
+    for position, batch in rows:
+        bodies += batch.column("body").to_pylist()
+        if len(bodies) >= MOST:
+            yield position, bodies
+            bodies = []
+    if position:
+        yield position, bodies
+
+
+def lists(bodies: list[bytes]) -> list[list[bytes]]:
+    """Return *bodies* in lists of at most MOST_BYTES, a larger one alone."""
+    found: list[list[bytes]] = []
+    size = MOST_BYTES
+    for body in bodies:
+        if size + len(body) > MOST_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(body)
+        size += len(body)
+    return found

@@ -1,0 +1,180 @@
+"""Who writes a log on an object store: a lease with a count that rises while its writer lives.
+
+No clocks are compared: a lease counts as given up when its content has not changed for a while by the watcher's own
+clock.  The fence of the log (objects.py) stops a writer that comes back later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.recording.errors import RecordingFenced, RecordingInUse
+from gnsq_lite.recording.files import Store
+
+log = logging.getLogger("gnsq_lite.recording")
+
+#: Seconds without a change after which a lease may be taken over; it is renewed four times in that time.
+LEASE = 10.0
+#: Seconds a store may be away from an open log, and from one that is being opened: failed calls are repeated.
+PATIENCE, OPENING = 60.0, 15.0
+_TERM = re.compile(r"[0-9]{16}")
+
+_T = TypeVar("_T")
+
+
+class Patience:
+    """Repeats a call while the store is away."""
+
+    def __init__(self, store: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._store, self._clock, self._sleep = store, clock, sleep
+
+    def __call__(self, do: Callable[[], _T], opens: bool = False) -> _T:
+        """Return what *do* returns; *opens*: wait less, and not for a permission.
+
+        Raises FileNotFoundError and FileExistsError at once, another OSError after PATIENCE or OPENING seconds.
+        """
+        pause, deadline = 0.5, self._clock.now() + (OPENING if opens else PATIENCE)
+        while True:
+            try:
+                return do()
+            except (FileNotFoundError, FileExistsError):
+                raise
+            except OSError as error:
+                if self._clock.now() >= deadline or (opens and isinstance(error, PermissionError)):
+                    raise
+                log.warning("%s is tried again: %s", self._store, error)
+            self._sleep(pause)
+            pause = min(5.0, 2 * pause)
+
+
+def create_once(store: Store, name: str, data: bytes) -> bool:
+    """Create *name* unless it exists; return whether it holds *data*, which no other writer would write.
+
+    An object that exists may be of this very put: its answer was lost, and the put sent again.  Raises OSError.
+    """
+    for _ in range(3):  # a store may refuse both of two puts at once
+        try:
+            store.create(name, data)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                return store.read(name) == data
+        else:
+            return True
+    raise OSError(f"{store.url}: {name} is taken, and not there")
+
+
+class Lease:
+    """The lease of one log: an object for each term, the newest counts."""
+
+    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._store, self._clock, self._sleep = store.below("lease/"), clock, sleep
+        self._patiently = Patience(store.url, clock, sleep)
+        self._writer = uuid.uuid4().hex
+        self._beats = 0
+        self.term = 0
+        self._closing = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def look(self) -> tuple[int, bytes]:
+        """Return the newest term and its content; (0, b"") where there is none.  Raises OSError."""
+        terms = self._terms()
+        if not terms:
+            return 0, b""
+        try:
+            return terms[-1], self._store.read(_key(terms[-1]))
+        except FileNotFoundError as error:
+            raise OSError(f"{self._store.url}: a lease was listed, and is gone") from error
+
+    def _terms(self) -> list[int]:
+        return [int(name) for name in self._store.names() if _TERM.fullmatch(name)]
+
+    def take(self, wait: float) -> None:
+        """Become the writer.
+
+        Raises RecordingInUse: another writer lives, and did not go within *wait* seconds; OSError.
+        """
+        self.term = self._await(wait) + 1
+        if not create_once(self._store, _key(self.term), self._content()):
+            raise RecordingInUse(f"{self._store.url} was taken by another process at this moment")
+        for term in self._terms():
+            if term < self.term:
+                self._store.remove(_key(term))
+        self._heart = threading.Thread(target=self._beat, name="gnsq_lite-lease", daemon=True)
+        self._heart.start()
+
+    def _await(self, wait: float) -> int:
+        """Return the newest term, whose writer has gone."""
+        begun = seen = self._clock.now()
+        before: tuple[int, bytes] | None = None
+        while True:
+            now = self.look()
+            lease = _parsed(now[1])
+            if not now[0] or lease.get("released"):
+                return now[0]
+            if now != before:
+                if before is not None and self._clock.now() - begun >= wait:
+                    holder = lease.get("holder")
+                    raise RecordingInUse(f"{self._store.url} is written by another process ({holder})")
+                before, seen = now, self._clock.now()
+            elif self._clock.now() - seen >= LEASE:
+                return now[0]
+            self._sleep(LEASE / 20)
+
+    def _content(self, released: bool = False) -> bytes:
+        self._beats += 1
+        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        lease = {"holder": holder, "writer": self._writer, "beats": self._beats, "released": released}
+        return json.dumps(lease).encode()
+
+    def _beat(self) -> None:
+        while not self._closing.wait(LEASE / 4):
+            try:
+                self._store.write(_key(self.term), self._content())
+            except OSError as error:
+                log.warning("%s: the lease cannot be renewed: %s", self._store.url, error)
+
+    def check(self) -> None:
+        """Raise RecordingFenced where there is a newer term; OSError."""
+        terms = self._patiently(self._terms)
+        if terms and terms[-1] != self.term:
+            raise RecordingFenced(f"{self._store.url} was taken over by another process")
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._closing.set()
+        if self._heart is not None:
+            self._heart.join(60.0)
+            self._heart = None
+            try:
+                self._store.write(_key(self.term), self._content(released=True))
+            except OSError as error:
+                log.warning("%s: the lease cannot be given back: %s", self._store.url, error)
+
+
+def is_free(content: bytes) -> bool:
+    """Whether a lease was never taken, or given back."""
+    return not content or bool(_parsed(content).get("released"))
+
+
+def _key(term: int) -> str:
+    return f"{term:016d}"
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    """Return what a lease says; nothing, where it is damaged: then it is waited for."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

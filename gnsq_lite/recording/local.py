@@ -1,0 +1,367 @@
+"""A log in a directory: frames appended to pack files, each flush synced with fdatasync.
+
+::
+
+    LOCK               flock of the recorder that writes; its pid and host inside
+    pack-FIRST.rec     frames; FIRST is the number of the first row; a new pack after 64 MB or ten minutes
+    END                number of the last synced row, with a checksum: other processes read no row beyond it
+    RETIRED            written by ``recording retire``: no recorder takes the log
+    ids/               index of known messages, see known.py
+
+END is written after each sync and is not synced itself: after a power cut it may be older than the pack, never newer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import socket
+import struct
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.recording import frames
+from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse
+from gnsq_lite.recording.files import Files, Folder
+from gnsq_lite.recording.frames import Frame
+from gnsq_lite.recording.logs import Age, Bounds, Lane, Piece, Span, cut
+
+log = logging.getLogger("gnsq_lite.recording")
+
+#: Bytes, and seconds since its first flush, after which the next flush begins a new pack.
+PACK_BYTES, PACK_SECONDS = 64 << 20, 600.0
+#: Seconds that a publish time may be ahead of the recorder's clock, for a search by time.
+SKEW = 60.0
+_PACK = re.compile(r"pack-(\d{16})\.rec")
+_END = struct.Struct("<QI")
+
+
+def pack_name(first: int) -> str:
+    """Return the name of the pack whose first row has this number."""
+    return f"pack-{first:016d}.rec"
+
+
+def packs(directory: Path) -> list[int]:
+    """Return the numbers of the packs' first rows, sorted.  Raises OSError."""
+    found = (_PACK.fullmatch(entry.name) for entry in os.scandir(directory))
+    return sorted(int(match[1]) for match in found if match is not None)
+
+
+def _read_end(directory: Path) -> int:
+    with suppress(FileNotFoundError):
+        data = (directory / "END").read_bytes()
+        if len(data) == _END.size:
+            row, crc = _END.unpack(data)
+            if zlib.crc32(data[:8]) == crc:
+                return int(row)
+    return 0
+
+
+def mapped(path: Path) -> pa.Buffer:
+    """Return a file's bytes, mapped as long as the buffer lives.  Raises OSError."""
+    if path.stat().st_size == 0:
+        return pa.py_buffer(b"")
+    with pa.memory_map(str(path)) as file:
+        return file.read_buffer()
+
+
+def lock_file(path: Path, wait: float) -> int:
+    """Take a file's flock and return its descriptor.  Raises RecordingInUse after *wait* seconds."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip()
+                os.close(fd)
+                raise RecordingInUse(f"{path.parent} is written by another process ({holder})") from None
+            time.sleep(0.05)
+    with suppress(OSError):  # a full disk takes no note of the holder
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return fd
+
+
+class LocalLog:
+    """The writer of a log in a directory."""
+
+    linger = 0.005
+
+    def __init__(self, directory: Path, files: Files | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.directory, self.name = directory, directory.name
+        self._files, self._clock = files or Files(), clock
+        self.ids = Folder(directory / "ids", self._files)
+        self.last = 0
+        self._lock_fd = self._pack_fd = self._end_fd = -1
+        self._pack: Path | None = None
+        self._size = 0
+        self._since = 0.0
+        self._schema: pa.Schema | None = None
+
+    def open(self, wait: float = 0.0) -> None:
+        """Take the lock, and cut a torn tail off the newest pack.
+
+        Raises:
+            RecordingInUse: another process writes the log.  RecordingError: it was retired, or cannot be opened.
+            RecordingDamaged: rows that were finished at nsqd cannot be read.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = lock_file(self.directory / "LOCK", wait)
+            try:
+                if (self.directory / "RETIRED").exists():
+                    raise RecordingError(f"log {self.directory} is retired")
+                self._recover()
+            except BaseException:
+                self.close()
+                raise
+        except OSError as error:
+            raise RecordingError(f"log {self.directory} cannot be opened: {error}") from error
+
+    def _recover(self) -> None:
+        there = packs(self.directory)
+        synced = _read_end(self.directory)
+        self.last = there[-1] - 1 if there else synced
+        self._end_fd = os.open(self.directory / "END", os.O_RDWR | os.O_CREAT, 0o640)
+        if not there:
+            return
+        path = self.directory / pack_name(there[-1])
+        data = mapped(path)
+        found = frames.read_head(data)
+        view, end = memoryview(data), 0
+        if found is not None:
+            end = found[1]
+            for frame in frames.frames(view, end):
+                if frame.last > synced and not frames.is_intact(view, frame):
+                    break
+                end, self.last = frame.end, frame.last
+        self._refuse_damage(path, view, end, synced)
+        if end < data.size or found is None:
+            log.info("log %s: %d unfinished bytes of a torn write cut off", self.directory, data.size - end)
+            if found is None:
+                self._files.unlink(path)
+            else:
+                fd = os.open(path, os.O_WRONLY)
+                try:
+                    self._files.truncate(fd, end)
+                    self._files.sync(fd)
+                finally:
+                    self._files.close(fd)
+        elif self.last > synced:  # whole, but perhaps not synced by the recorder before
+            fd = os.open(path, os.O_WRONLY)
+            try:
+                self._files.sync(fd)
+            finally:
+                self._files.close(fd)
+        self._note_end()
+
+    def _refuse_damage(self, path: Path, view: memoryview, end: int, synced: int) -> None:
+        """Raise RecordingDamaged where rows that were synced are not whole: one torn write is the last."""
+        lost = self.last < synced
+        for at in range(end + frames.ALIGN, len(view) - frames.ALIGN + 1, frames.ALIGN):
+            frame = frames.frame_at(view, at)
+            lost = lost or (frame is not None and frames.is_intact(view, frame))
+        if lost:
+            raise RecordingDamaged(
+                f"{path} is damaged at byte {end}; rows behind row {self.last} were finished at nsqd"
+            )
+
+    def _note_end(self) -> None:
+        number = self.last.to_bytes(8, "little")
+        os.pwrite(self._end_fd, number + struct.pack("<I", zlib.crc32(number)), 0)
+
+    def append(self, lanes: list[Lane]) -> int:
+        """Append the batches as frames, wait for the disk, and return their bytes.
+
+        Raises:
+            OSError: no row is stored.  RecordingError: a failed write could not be undone.
+        """
+        written = int(self._clock.wall() * 1e6)
+        schema = lanes[0][1].schema
+        full = self._size >= PACK_BYTES or self._clock.now() - self._since >= PACK_SECONDS
+        if self._pack is None or full or schema != self._schema:
+            self._new_pack(schema)
+        first, buffers, size = self.last + 1, [], 0
+        for partition, batch in lanes:
+            frame, parts = frames.encode(batch, first, partition, written)
+            buffers += parts
+            size += frame.end
+            first += frame.rows
+        try:
+            self._files.append_all(self._pack_fd, buffers)
+            self._files.sync(self._pack_fd)
+        except OSError:
+            self._undo()
+            raise
+        self._size += size
+        self.last = first - 1
+        self._note_end()
+        return size
+
+    def _new_pack(self, schema: pa.Schema) -> None:
+        path = self.directory / pack_name(self.last + 1)
+        self._close_pack()
+        data = frames.head(schema)
+        self._files.unlink(path)  # of a write that failed
+        fd = self._files.create(path)
+        try:
+            self._files.append_all(fd, [data])
+            self._files.sync_directory(self.directory)
+        except OSError:
+            self._files.close(fd)
+            self._files.unlink(path)
+            raise
+        self._pack, self._pack_fd, self._schema = path, fd, schema
+        self._size, self._since = len(data), self._clock.now()
+
+    def _undo(self) -> None:
+        try:
+            self._files.truncate(self._pack_fd, self._size)
+        except OSError as error:
+            raise RecordingError(f"log {self.directory}: a failed write could not be undone: {error}") from error
+
+    def _close_pack(self) -> None:
+        if self._pack is not None:
+            self._files.close(self._pack_fd)
+            self._pack = None
+
+    def check_writer(self) -> None:
+        """Do nothing: the kernel keeps the lock."""
+
+    def close(self) -> None:
+        """Close the files and release the lock."""
+        self._close_pack()
+        for fd in (self._end_fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._end_fd = self._lock_fd = -1
+
+
+class LocalReader:
+    """Reads a log in a directory; keeps the place where the last span ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self.name = directory, directory.name
+        self._place = (0, 0, 0)  # row, first row of the pack, place of the frame behind that row
+
+    def bounds(self) -> Bounds:
+        """Return the rows that are synced."""
+        last = _read_end(self._directory)
+        there = packs(self._directory)
+        return Bounds(min(there[0], last + 1) if there else last + 1, last)
+
+    def is_retired(self) -> bool:
+        """Whether the log was retired."""
+        return (self._directory / "RETIRED").exists()
+
+    def retire(self) -> None:
+        """Write the end marker."""
+        (self._directory / "RETIRED").touch()
+
+    def span(self, start: int, end: int) -> Span:
+        """Return the packs that hold the rows, the first with the place of a frame at or before *start* + 1."""
+        there = packs(self._directory)
+        index = bisect_right(there, start + 1) - 1
+        if end > start and index < 0:
+            why = f"the log begins at row {there[0]}" if there else "the log has no rows"
+            raise DataLoss(f"{self._directory} lacks rows from {start + 1} on: {why}")
+        chosen = [first for first in there[max(0, index) :] if first <= end] if end > start else []
+        files = [(pack_name(first), first, 0) for first in chosen]
+        row, pack, at = self._place
+        if files and row <= start and pack == chosen[0]:
+            files[0] = (*files[0][:2], at)
+        return Span(self.name, start, end, tuple(files))
+
+    def pieces(self, start: int, end: int) -> Iterator[Piece]:
+        """Yield the frames that hold rows of a range, and keep the place where it ends for the next range."""
+        for name, file_first, frame, _, _ in self._walk(self.span(start, end)):
+            if frame.last <= end:
+                self._place = (frame.last, file_first, frame.end)
+            yield Piece(name, file_first, frame.at, frame.first, frame.last, frame.end - frame.at)
+
+    def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
+        """Yield the rows of *span*, mapped into memory."""
+        for _, _, frame, data, schema in self._walk(span):
+            yield frame, cut(frames.decode(data, frame, schema), frame, span)
+
+    def _walk(self, span: Span) -> Iterator[tuple[str, int, Frame, pa.Buffer, pa.Schema]]:
+        expected = None
+        for name, first, at in span.files:
+            try:
+                data = mapped(self._directory / name)
+            except FileNotFoundError:
+                raise DataLoss(f"{self._directory}/{name} is gone: it held rows from {first} on") from None
+            found = frames.read_head(data)
+            if found is None:
+                raise RecordingDamaged(f"{self._directory}/{name} is no pack, or a damaged one")
+            for frame in frames.frames(memoryview(data), max(at, found[1])):
+                if frame.first > span.end:
+                    break
+                if frame.last > span.start:
+                    if expected is not None and frame.first != expected:
+                        raise RecordingDamaged(f"{self._directory}/{name} lacks rows {expected} to {frame.first - 1}")
+                    expected = frame.last + 1
+                    yield name, first, frame, data, found[0]
+        if span.files and (expected is None or expected <= span.end):
+            raise RecordingDamaged(f"{self._directory} lacks rows up to {span.end}: a pack ends at row {expected}")
+
+    def first_after(self, time_us: int) -> int:
+        """Search packs by when they were written, then frames by their rows' publish times."""
+        bounds = self.bounds()
+        there = packs(self._directory)
+        begin = 0
+        for index, first in enumerate(there):
+            frame = self._first_frame(first)
+            if frame is not None and frame.written / 1e6 < time_us / 1e6 - SKEW:
+                begin = index
+        start = max(bounds.first, there[begin]) - 1 if there else bounds.last
+        for frame, batch in self.read(self.span(start, bounds.last)):
+            if frame.high >= time_us:
+                times = batch.column("timestamp").view(pa.int64())
+                index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
+                if index >= 0:
+                    return max(frame.first, start + 1) + int(index)
+        return bounds.last + 1
+
+    def _first_frame(self, first: int) -> Frame | None:
+        with suppress(FileNotFoundError):
+            data = mapped(self._directory / pack_name(first))
+            found = frames.read_head(data)
+            return None if found is None else frames.frame_at(memoryview(data), found[1])
+        return None
+
+    def ages(self) -> Iterator[Age]:
+        """Yield all packs but the newest; each was complete when the next one was begun."""
+        for first, following in pairwise(packs(self._directory)):
+            frame = self._first_frame(following)
+            with suppress(FileNotFoundError):
+                size = (self._directory / pack_name(first)).stat().st_size
+                if frame is not None:
+                    yield Age(pack_name(first), following - 1, size, frame.written / 1e6)
+
+    def size(self) -> int:
+        """Return the bytes of all packs."""
+        total = 0
+        for first in packs(self._directory):
+            with suppress(FileNotFoundError):
+                total += (self._directory / pack_name(first)).stat().st_size
+        return total
+
+    def remove(self, ages: list[Age]) -> None:
+        """Unlink packs."""
+        for age in ages:
+            (self._directory / age.name).unlink(missing_ok=True)

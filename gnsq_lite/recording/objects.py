@@ -1,0 +1,387 @@
+"""A log on an object store: an object for each flush, created only where its name is free.
+
+::
+
+    lease/TERM          who writes, see lease.py
+    rows/FIRST-N        a flush: a head and frames; FIRST is the number of its first row
+    merged/FIRST-LAST   flushes joined, up to 64 MB or ten minutes; created before its parts are deleted
+    RETIRED, ids/       as in local.py
+
+A recorder that takes the log over creates a fence, an object without rows, under the next write's name, and writes
+under the same FIRST with the next N.  The recorder before finds its name taken and finishes no message any more; so a
+fence stays for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.recording import frames
+from gnsq_lite.recording.ahead import read_ahead
+from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingFenced
+from gnsq_lite.recording.files import Blobs, Store
+from gnsq_lite.recording.frames import Frame
+from gnsq_lite.recording.lease import Lease, Patience, create_once
+from gnsq_lite.recording.logs import Age, Bounds, Lane, Piece, Span, cut
+
+log = logging.getLogger("gnsq_lite.recording")
+
+#: Bytes, and seconds, of flushes that one merged object has.
+MERGED_BYTES, MERGED_SECONDS = 64 << 20, 600.0
+#: Bytes of a fence; every object with rows is larger.
+FENCE_BYTES = 16
+#: Seconds that a publish time may be ahead of the recorder's clock, for a search by time.
+SKEW = 60.0
+#: Bytes asked for where only the first frame's header is wanted.
+_HEAD_READ = 4096
+_ROWS = re.compile(r"(\d{16})-(\d{6})")
+_MERGED = re.compile(r"(\d{16})-(\d{16})")
+
+_T = TypeVar("_T")
+
+
+def rows_name(first: int, number: int) -> str:
+    """Return the name of the object whose first row is *first*, behind *number* fences of that row."""
+    return f"{first:016d}-{number:06d}"
+
+
+def _frames_of(data: pa.Buffer, name: str) -> tuple[pa.Schema, list[Frame]]:
+    """Return the schema and the frames of an object's bytes.  Raises RecordingDamaged."""
+    head = frames.read_head(data)
+    found = [] if head is None else list(frames.frames(memoryview(data), head[1]))
+    if head is None or not found or found[-1].end != data.size:
+        raise RecordingDamaged(f"object {name} is damaged: {len(found)} frames can be read")
+    return head[0], found
+
+
+class PatientBlobs:
+    """Blobs of a store, which is waited for."""
+
+    def __init__(self, store: Store, patiently: Patience) -> None:
+        self._store, self._patiently = store, patiently
+
+    def names(self) -> list[str]:
+        """Return the names that are there, sorted."""
+        return self._patiently(self._store.names)
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """Return *size* bytes from *at* on, fewer at the end."""
+        return self._patiently(lambda: self._store.read(name, at, size))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Set the content of *name*."""
+        self._store.write(name, data)
+
+    def remove(self, name: str) -> None:
+        """Remove *name*."""
+        self._store.remove(name)
+
+
+class ObjectLog:
+    """The writer of a log on an object store."""
+
+    linger = 0.1
+
+    def __init__(
+        self, store: Store, name: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.name, self._clock = name, clock
+        self._store = store.below(f"logs/{name}/")
+        self._rows, self._merged = self._store.below("rows/"), self._store.below("merged/")
+        self._patiently = Patience(store.url, clock, sleep)
+        self.ids: Blobs = PatientBlobs(self._store.below("ids/"), self._patiently)
+        self._lease = Lease(self._store, clock, sleep)
+        self.last, self._number = 0, 0
+        #: Flushes that are not merged: (name, last row, bytes); and when the first of them was written.
+        self._parts: list[tuple[str, int, int]] = []
+        self._since = 0.0
+
+    def open(self, wait: float = 0.0) -> None:
+        """Take the lease and create the fence.
+
+        Raises RecordingInUse: another recorder lives.  RecordingError: the store cannot be had; the log was retired.
+        """
+        try:
+            self._patiently(lambda: self._open(wait), opens=True)
+        except OSError as error:
+            raise RecordingError(f"log {self.name} of {self._store.url} cannot be opened: {error}") from error
+
+    def _open(self, wait: float) -> None:
+        if exists(self._store, "RETIRED"):
+            raise RecordingError(f"log {self.name} of {self._store.url} is retired")
+        self._lease.take(wait)
+        try:
+            while True:
+                self.last, self._number = newest(self._rows, self._merged)
+                if create_once(self._rows, rows_name(self.last + 1, self._number), uuid.uuid4().bytes):
+                    break
+            self._number += 1
+            sizes = {name: size for name, size in self._rows.sizes().items() if size > FENCE_BYTES}
+            ends = [int(name[:16]) - 1 for name in list(sizes)[1:]] + [self.last]
+            self._parts = [(name, end, sizes[name]) for name, end in zip(sizes, ends, strict=False)]
+            self._since = self._clock.now()
+        except BaseException:
+            self._lease.release()
+            raise
+
+    def append(self, lanes: list[Lane]) -> int:
+        """Create an object of the batches and return its bytes when the store has confirmed it.
+
+        Raises RecordingFenced: another recorder has that name.  RecordingError: the store did not answer in time.
+        """
+        written = int(self._clock.wall() * 1e6)
+        first, buffers = self.last + 1, [frames.head(lanes[0][1].schema)]
+        for partition, batch in lanes:
+            frame, parts = frames.encode(batch, first, partition, written)
+            buffers += parts
+            first += frame.rows
+        data = b"".join(buffers)
+        name = rows_name(self.last + 1, self._number)
+        try:
+            mine = self._patiently(lambda: create_once(self._rows, name, data))
+        except OSError as error:
+            why = f"{self._store.url} takes no writes: {error}; no row is lost, the messages stay in nsqd"
+            raise RecordingError(why) from error
+        if not mine:
+            raise RecordingFenced(f"log {self.name} of {self._store.url} was taken over by another recorder")
+        self.last, self._number = first - 1, 0
+        if not self._parts:
+            self._since = self._clock.now()
+        self._parts.append((name, self.last, len(data)))
+        if sum(part[2] for part in self._parts) >= MERGED_BYTES or self._clock.now() - self._since >= MERGED_SECONDS:
+            self._merge()
+        return len(data)
+
+    def _merge(self) -> None:
+        """Join the flushes but the newest, which keeps the numbers of the log, and delete them."""
+        *parts, newest_part = self._parts
+        self._parts, self._since = [newest_part], self._clock.now()
+        if len(parts) < 2:
+            return
+        try:
+            data = [pa.py_buffer(found) for found in read_ahead(self._rows.read, [part[0] for part in parts])]
+            heads = [_frames_of(one, part[0]) for one, part in zip(data, parts, strict=True)]
+            if any(schema != heads[0][0] for schema, _ in heads):
+                return
+            joined = [frames.head(heads[0][0])]
+            joined += [one.slice(found[0].at).to_pybytes() for one, (_, found) in zip(data, heads, strict=True)]
+            name = f"{heads[0][1][0].first:016d}-{parts[-1][1]:016d}"
+            with contextlib.suppress(FileExistsError):
+                self._merged.create(name, b"".join(joined))
+            self._rows.remove(*[part[0] for part in parts])
+        except (OSError, RecordingDamaged) as error:  # the parts stay as they are
+            log.warning("log %s: flushes cannot be merged: %s", self.name, error)
+
+    def check_writer(self) -> None:
+        """Raise RecordingFenced where another recorder has a newer lease."""
+        self._lease.check()
+
+    def close(self) -> None:
+        """Give the lease back."""
+        self._lease.release()
+
+
+def exists(store: Store, name: str) -> bool:
+    """Whether *name* is there.  Raises OSError."""
+    try:
+        store.read(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def newest(rows: Store, merged: Store) -> tuple[int, int]:
+    """Return the last row of a log, and the number of the next write's name.  Raises RecordingDamaged, OSError."""
+    names = [name for name in rows.sizes() if _ROWS.fullmatch(name)]
+    if not names:
+        ends = [int(found[2]) for name in merged.sizes() if (found := _MERGED.fullmatch(name))]
+        return max(ends, default=0), 0
+    first, number = map(int, names[-1].split("-"))
+    data = rows.read(names[-1])
+    if len(data) <= FENCE_BYTES:
+        return first - 1, number + 1
+    return _frames_of(pa.py_buffer(data), names[-1])[1][-1].last, 0
+
+
+class ObjectReader:
+    """Reads a log on an object store; keeps the names that it has listed."""
+
+    def __init__(self, store: Store, name: str, patiently: Patience | None = None) -> None:
+        self.name, self._url = name, store.url
+        self._store = store.below(f"logs/{name}/")
+        self._patiently = patiently or Patience(store.url)
+        self._names: dict[str, int] = {}  # of rows/ without fences: bytes
+        self._joined: dict[str, int] = {}  # of merged/
+        self._newest: tuple[str, int] = ("", 0)  # name and last row of the newest object that was read
+
+    def bounds(self) -> Bounds:
+        """Return the rows that are there; lists only names behind those it knows."""
+        known = max(self._names, default="")
+        more = self._listed("rows/", known)
+        if not known:
+            self._joined = self._listed("merged/")
+        self._names.update(more)
+        pieces = self._pieces()
+        if not pieces:
+            return Bounds(1, 0)
+        return Bounds(pieces[0].first, pieces[-1].last)
+
+    def _listed(self, folder: str, after: str = "") -> dict[str, int]:
+        found = self._patiently(lambda: self._store.below(folder).sizes(after=after))
+        pattern = _ROWS if folder == "rows/" else _MERGED
+        return {name: size for name, size in found.items() if pattern.fullmatch(name) and size > FENCE_BYTES}
+
+    def _relist(self) -> None:
+        self._names, self._joined = {}, {}
+        self.bounds()
+
+    def _pieces(self) -> list[Piece]:
+        """Return the objects in order; of rows that are merged, the merged one."""
+        found: list[Piece] = []
+        behind = 0
+        names = sorted(self._names)
+        merged = [(int(name[:16]), int(name[17:]), name) for name in sorted(self._joined)]
+        firsts = [int(name[:16]) for name in names]
+        lasts = [first - 1 for first in firsts[1:]] + ([self._last_row(names[-1])] if names else [])
+        rows = [(a, b, name) for a, b, name in zip(firsts, lasts, names, strict=True)]
+        for first, last, name in sorted(merged + rows, key=lambda one: (one[0], -one[1])):
+            if last > behind and (first > behind or not found):
+                folder, sizes = ("merged/", self._joined) if name in self._joined else ("rows/", self._names)
+                found.append(Piece(folder + name, first, sizes[name], first, last, sizes[name]))
+                behind = last
+        return found
+
+    def _last_row(self, name: str) -> int:
+        if self._newest[0] != name:
+            data = self._read("rows/" + name)
+            self._newest = name, _frames_of(pa.py_buffer(data), name)[1][-1].last
+        return self._newest[1]
+
+    def _read(self, path: str, size: int | None = None) -> bytes:
+        return self._patiently(lambda: self._store.read(path, 0, size))
+
+    def is_retired(self) -> bool:
+        """Whether the log was retired."""
+        return self._patiently(lambda: exists(self._store, "RETIRED"))
+
+    def retire(self) -> None:
+        """Write the end marker."""
+        self._store.write("RETIRED", b"retired\n")
+
+    def span(self, start: int, end: int) -> Span:
+        """Return the objects that hold the rows."""
+        pieces = list(self.pieces(start, end))
+        return Span(self.name, start, end, tuple((one.file, one.file_first, one.at) for one in pieces))
+
+    def pieces(self, start: int, end: int) -> Iterator[Piece]:
+        """Yield the objects that hold rows of a range; *at* is the object's size."""
+        if end <= start:
+            return
+        chosen = self._chosen(start, end)
+        if not _is_whole(chosen, start, end):
+            self._relist()
+            chosen = self._chosen(start, end)
+        if not _is_whole(chosen, start, end):
+            where = f"the first one there is {chosen[0].first}" if chosen else "none of them is there"
+            raise DataLoss(f"log {self.name} of {self._url} lacks rows of ({start}, {end}]: {where}")
+        yield from chosen
+
+    def _chosen(self, start: int, end: int) -> list[Piece]:
+        return [piece for piece in self._pieces() if piece.last > start and piece.first <= end]
+
+    def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
+        """Yield the rows of *span*; an object that is gone was merged, or removed."""
+        start, files, tries = span.start, span.files, 0
+        while start < span.end:
+            part = Span(span.log, start, span.end)
+            try:
+                for frame, batch in self._read_files(files, part):
+                    yield frame, batch
+                    start = min(frame.last, span.end)
+            except FileNotFoundError as error:
+                tries += 1
+                if tries > 3:
+                    raise DataLoss(f"log {self.name} of {self._url} lacks row {start + 1}: {error}") from error
+                self._relist()
+                files = self.span(start, span.end).files
+            else:
+                if start < span.end:
+                    raise RecordingDamaged(f"log {self.name} of {self._url} lacks rows behind row {start}")
+
+    def _read_files(
+        self, files: tuple[tuple[str, int, int], ...], span: Span
+    ) -> Iterator[tuple[Frame, pa.RecordBatch]]:
+        expected = span.start + 1
+        for (path, _, _), found in zip(
+            files, read_ahead(lambda file: self._read(file[0]), files, lambda file: file[2]), strict=True
+        ):
+            data = pa.py_buffer(found)
+            schema, headers = _frames_of(data, path)
+            for frame in headers:
+                if frame.last >= expected and frame.first <= span.end:
+                    if frame.first > expected:
+                        raise RecordingDamaged(f"log {self.name} of {self._url}: {path} lacks row {expected}")
+                    expected = frame.last + 1
+                    yield frame, cut(frames.decode(data, frame, schema), frame, span)
+
+    def first_after(self, time_us: int) -> int:
+        """Search objects by when they were written, then rows by their publish times."""
+        bounds = self.bounds()
+        pieces = self._pieces()
+        low, high = 0, len(pieces)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._written(pieces[middle]) < time_us / 1e6 - SKEW:
+                low = middle
+            else:
+                high = middle
+        start = pieces[low].first - 1 if pieces else bounds.last
+        for frame, batch in self.read(self.span(start, bounds.last)):
+            if frame.high >= time_us:
+                times = batch.column("timestamp").view(pa.int64())
+                index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
+                if index >= 0:
+                    return max(frame.first, start + 1) + int(index)
+        return bounds.last + 1
+
+    def _written(self, piece: Piece) -> float:
+        data = pa.py_buffer(self._read(piece.file, _HEAD_READ))
+        head = frames.read_head(data)
+        if head is None or data.size < head[1] + frames.ALIGN:
+            raise RecordingDamaged(f"object {piece.file} of {self._url} is damaged")
+        return frames.header(memoryview(data), head[1]).written / 1e6
+
+    def ages(self) -> Iterator[Age]:
+        """Yield all objects but the newest; each was complete when the next one was begun."""
+        self._relist()
+        pieces = self._pieces()
+        for piece, following in pairwise(pieces):
+            yield Age(piece.file, piece.last, piece.size, self._written(following))
+
+    def size(self) -> int:
+        """Return the bytes of all objects."""
+        self.bounds()
+        return sum(piece.size for piece in self._pieces())
+
+    def remove(self, ages: list[Age]) -> None:
+        """Remove objects."""
+        if ages:
+            self._store.remove(*[age.name for age in ages])
+            self._relist()
+
+
+def _is_whole(pieces: list[Piece], start: int, end: int) -> bool:
+    if not pieces or pieces[0].first > start + 1 or pieces[-1].last < end:
+        return False
+    return all(one.last + 1 == other.first for one, other in pairwise(pieces))

@@ -1,0 +1,324 @@
+"""The recorder: makes received messages durable in a log, and only then finishes them (PIPE-2).
+
+The Reader's I/O thread appends to a queue and goes on reading; this object's thread takes what is there, writes it as
+one flush, waits for the disk or the store, and sends the FINs.  Meanwhile the next messages arrive.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import ConnectError
+from gnsq_lite.message import Message, finish_all, send_back
+from gnsq_lite.recording import lease, schema
+from gnsq_lite.recording.backlog import Horizon
+from gnsq_lite.recording.errors import RecordingError
+from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.logs import Lane, LogReader, LogWriter
+from gnsq_lite.recording.options import RecorderOptions
+from gnsq_lite.recording.receiver import Receiver, take_some
+
+log = logging.getLogger("gnsq_lite.recording")
+
+#: Messages, and bytes of bodies, of one flush at the most.
+MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
+#: Rows after which the index of known messages is written: a start reads those again whose keys are not in it.
+UNINDEXED = 1_000_000
+#: Seconds an orderly stop may take.
+STOP_TIMEOUT = 8.0
+
+
+class Recorder:
+    """Receives a channel into a log.  The log belongs to this object; other threads use it under :attr:`lock`."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        reader: LogReader,
+        receiver: Receiver,
+        options: RecorderOptions,
+        *,
+        make_room: Callable[[], int] = lambda: 0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.log, self._reader, self._receiver, self._options, self._clock = writer, reader, receiver, options, clock
+        self._make_room = make_room
+        self.lock = threading.RLock()
+        self._known = Known(writer.ids, options.dedup_rows) if options.dedup_rows else None
+        #: Number of the last row whose key is in the index of known messages.
+        self.indexed = 0
+        self._queue: deque[Message] = deque()
+        self._wake, self._news = threading.Event(), threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._paused = False
+        self._refused_since: float | None = None
+        self._refusal = ""
+        self._error: BaseException | None = None
+        #: Number of the last row that the owner has taken, and (last row, bytes) of the flushes behind it.
+        self.taken = 0
+        self._waiting: deque[tuple[int, int]] = deque()
+        self.stored = self.stored_bytes = 0
+        self.flush_seconds = 0.0
+        self._horizon = Horizon()
+        self.backlog_seen = clock.now()
+        self._has_backlog = False
+
+    def start(self, taken: int | None = None) -> None:
+        """Load the index of known messages and begin to receive; rows up to *taken*, by default all, are the owner's.
+
+        Raises RecordingError, OSError.
+        """
+        bounds = self._reader.bounds()
+        self.taken = self.log.last if taken is None else taken
+        if self._options.max_waiting is not None and self.taken < bounds.last:
+            pieces = self._reader.pieces(max(self.taken, bounds.first - 1), bounds.last)
+            self._waiting.extend((piece.last, piece.size) for piece in pieces)
+        if self._known is not None:
+            self.indexed = min(self._known.open(), self.log.last)
+            begin = max(self.indexed, bounds.first - 1)
+            stored = self._reader.read(self._reader.span(begin, bounds.last))
+            self._known.load((frame.partition, batch) for frame, batch in stored)
+        self._thread = threading.Thread(target=self._run, name="gnsq_lite-record", daemon=True)
+        self._thread.start()
+        self._receiver.start(self._take)
+
+    def expect(self, until_ns: int) -> None:
+        """Treat messages published up to this time as the backlog; 0: none."""
+        self._horizon, self.backlog_seen = Horizon(until_ns), self._clock.now()
+
+    def _take(self, messages: list[Message]) -> None:
+        """In the I/O thread."""
+        self._queue.extend(messages)
+        if self._error is not None:
+            self._give_back()
+        elif not self._wake.is_set():
+            self._wake.set()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            self._record()
+        except Exception as error:
+            log.exception("log %s: recording ended", self.log.name)
+            self._error = error
+            self._receiver.pause()  # the owner may see the error an hour later
+            self._give_back()
+            self._news.set()
+
+    def _give_back(self) -> None:
+        """Send back what waits; in any thread."""
+        with suppress(IndexError):
+            while True:
+                send_back([self._queue.popleft()])
+
+    def _record(self) -> None:
+        while True:
+            self._wake.wait(0.2)
+            self._wake.clear()
+            self._gather()
+            while self._queue:
+                self._has_backlog = True  # until it is known
+                messages = take_some(self._queue, MOST_AT_ONCE, MOST_BYTES)
+                try:
+                    self._store(messages)
+                except Exception:
+                    send_back(messages)
+                    raise
+                if self._has_backlog:
+                    self._has_backlog, self.backlog_seen = False, self._clock.now()
+            if self._stopping.is_set():
+                return
+            self.relieve()
+
+    def _gather(self) -> None:
+        """Wait a moment for more messages to write at once; not for more than nsqd sends unanswered."""
+        deadline = self._clock.now() + self.log.linger
+        enough = max(1, self._options.max_in_flight // 2)
+        while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
+            if self._stopping.wait(min(0.005, self.log.linger)):
+                return
+
+    def _store(self, messages: list[Message]) -> None:
+        self._note_backlog(messages)
+        lanes = self._lanes(messages)
+        begun = self._clock.now()
+        with self.lock:
+            if lanes:
+                try:
+                    size = self.log.append(lanes)
+                except OSError as error:
+                    self._refused(error, messages)
+                    return
+                self._note_stored(lanes, size)
+        self._refused_since, self._refusal = None, ""
+        self.flush_seconds += self._clock.now() - begun
+        self._news.set()
+        finish_all(messages)
+        if not self._paused and self._is_full():
+            log.info("log %s: %d bytes wait; receiving pauses", self.log.name, self.waiting_bytes())
+            self._paused = True
+            self._receiver.pause()
+
+    def _note_stored(self, lanes: list[Lane], size: int) -> None:
+        self.stored += sum(batch.num_rows for _, batch in lanes)
+        self.stored_bytes += size
+        if self._options.max_waiting is not None:
+            self._waiting.append((self.log.last, size))
+        if self._known is not None:
+            for partition, batch in lanes:
+                self._known.add(partition, batch)
+            if self._known.is_due or self.log.last - self.indexed >= UNINDEXED:
+                self.index()
+
+    def index(self) -> None:
+        """Write the keys of the newest rows to the index; rows up to :attr:`indexed` may be removed."""
+        with self.lock:
+            if self._known is None:
+                self.indexed = self.log.last
+                return
+            try:
+                self._known.flush(self.log.last)
+            except OSError as error:  # the keys stay in memory
+                log.warning("log %s: the index of known messages cannot be written: %s", self.log.name, error)
+                self._make_room()
+            else:
+                self.indexed = self.log.last
+
+    def _lanes(self, messages: list[Message]) -> list[Lane]:
+        """Return the rows to store per topic partition, in order, without those that are stored already."""
+        youzan = self._options.include_youzan
+        lanes: dict[int, list[Message]] = {}
+        if messages[0].partition is None:
+            lanes[-1] = messages
+        else:
+            for message in messages:
+                lanes.setdefault(-1 if message.partition is None else message.partition, []).append(message)
+        batches = [(partition, schema.to_batch(lane, youzan)) for partition, lane in lanes.items()]
+        if self._known is None:
+            return batches
+        with self.lock:
+            fresh = [(partition, self._known.fresh(partition, batch)) for partition, batch in batches]
+        return [(partition, batch) for partition, batch in fresh if batch.num_rows]
+
+    def _note_backlog(self, messages: Sequence[Message]) -> None:
+        horizon, now_ns = self._horizon, int(self._clock.wall() * 1e9)
+        self._has_backlog = bool(horizon) and any(
+            horizon.takes(message.nsqd_address, message.timestamp_ns, now_ns) for message in messages
+        )
+        if self._has_backlog:
+            self.backlog_seen = self._clock.now()
+
+    def holds_backlog(self) -> bool:
+        """Whether messages of the backlog are here and not stored yet; a slow disk is no silence."""
+        if self._has_backlog:
+            return True
+        try:
+            first = self._queue[0]
+        except IndexError:
+            return False
+        return self._horizon.covers(first.nsqd_address, first.timestamp_ns)
+
+    def _refused(self, error: OSError, messages: list[Message]) -> None:
+        """The disk is full, or the like: no row was stored, so no message is finished; wait, then try again."""
+        send_back(messages)
+        now = self._clock.now()
+        self._refused_since = now if self._refused_since is None else self._refused_since
+        self._refusal = str(error)
+        log.warning("log %s refuses writes: %s", self.log.name, error)
+        if self._make_room():
+            return
+        if now - self._refused_since >= lease.PATIENCE:
+            raise RecordingError(
+                f"log {self.log.name} refuses writes: {error}; no row is lost, the messages stay in nsqd"
+            ) from error
+        self._receiver.pause()
+        self._stopping.wait(1.0)
+        if not self._paused:
+            self._receiver.resume()
+
+    # -- for the owner
+
+    def check(self) -> None:
+        """Raise what ended the recorder, if anything did."""
+        if self._error is not None:
+            raise self._error
+        self._receiver.check()
+
+    def is_connected(self) -> bool:
+        """Whether some nsqd is subscribed to."""
+        return self._receiver.is_connected()
+
+    def missing(self) -> list[str]:
+        """Return the nsqds that are known and not subscribed to."""
+        return self._receiver.missing()
+
+    def trouble(self) -> str:
+        """Return why the disk refuses writes, or the last connection ended; "" where neither happened."""
+        return self._refusal or self._receiver.trouble()
+
+    def dropped(self) -> int:
+        """Return how many copies of stored messages were dropped."""
+        return 0 if self._known is None else self._known.dropped
+
+    def in_flight(self) -> int:
+        """Return how many messages are here that are not stored yet."""
+        return len(self._queue)
+
+    def is_paused(self) -> bool:
+        """Whether receiving waits for the owner."""
+        return self._paused
+
+    def not_connected(self, seconds: float) -> ConnectError:
+        """Return the error for nsqds that were away for *seconds*, with the reason as far as it is known."""
+        where = ", ".join(self.missing() or self._options.addresses)
+        known = self._receiver.trouble()
+        why = f"no nsqd with topic {self._options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
+        if self.is_connected():
+            why += "; the backlog of the others was read"
+        return ConnectError(where, why)
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes that the owner has not taken."""
+        with self.lock:
+            return sum(size for _, size in self._waiting)
+
+    def _is_full(self) -> bool:
+        most = self._options.max_waiting
+        return most is not None and self.waiting_bytes() > most
+
+    def wait_for_rows(self, after: int, seconds: float) -> None:
+        """Wait until there are rows behind row *after*, or *seconds* are over."""
+        self._news.clear()
+        if self.log.last <= after and self._error is None:
+            self._news.wait(seconds)
+
+    def hand_over(self, row: int) -> None:
+        """Note that the owner has taken the rows up to *row*."""
+        with self.lock:
+            self.taken = max(self.taken, row)
+            while self._waiting and self._waiting[0][0] <= self.taken:
+                self._waiting.popleft()
+        self._wake.set()
+
+    def relieve(self) -> None:
+        """Receive again once the owner has taken enough."""
+        if self._paused and self.waiting_bytes() <= 0.8 * (self._options.max_waiting or 0):
+            self._paused = False
+            self._receiver.resume()
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop receiving, store and finish what is here, and close the log; no message stays in flight."""
+        self._receiver.stop(timeout)
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        with self.lock:
+            self.log.close()

@@ -1,0 +1,368 @@
+"""A recording: the logs of one topic and channel, in a directory or on an object store.
+
+::
+
+    meta            version, uuid, topic, channel, and whether one Spark query owns it
+    committed       the position up to which that query needs no rows
+    logs/NAME/      a log, see local.py and objects.py
+
+A position maps log names to the number of the last row that was read; logs without rows are left out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.recording import frames, objectstore, schema
+from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse, RecordingNotVisible
+from gnsq_lite.recording.files import Blobs, Files, Folder
+from gnsq_lite.recording.frames import Frame
+from gnsq_lite.recording.lease import Lease, Patience, create_once, is_free
+from gnsq_lite.recording.local import LocalLog, LocalReader, lock_file
+from gnsq_lite.recording.location import is_remote, local_directory, remote_url
+from gnsq_lite.recording.logs import Bounds, LogReader, Span, new_name
+from gnsq_lite.recording.objects import ObjectLog, ObjectReader
+
+log = logging.getLogger("gnsq_lite.recording")
+
+Position = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Which topic and channel a recording is of."""
+
+    uuid: str
+    topic: str
+    channel: str
+    owned: bool = False
+    v: int = 1
+
+
+class Recording:
+    """A recording at a path or a URL; opening it asks for nothing.
+
+    *storage* are the settings of an object store, such as ``region``.  Every method may raise OSError, where the disk
+    or the store cannot be had, and RecordingError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage: Mapping[str, str] | None = None,
+        *,
+        files: Files | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._files, self._clock = files or Files(), clock
+        self._store: objectstore.ObjectStore | None = None
+        self._readers: dict[str, LogReader] = {}
+        if is_remote(url):
+            self.url = remote_url(url, "recording")
+            self._store = objectstore.ObjectStore(self.url, objectstore.settings(storage or {}))
+            self._patiently = Patience(self.url)
+        else:
+            self._path = local_directory(url, "recording")
+            self.url = str(self._path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_readers": {}}
+
+    def check(self) -> None:
+        """Raise MissingExtra or OptionError where the settings of the store are of no use."""
+        if self._store is not None:
+            self._store.check()
+
+    @property
+    def _root(self) -> Blobs:
+        return Folder(self._path, self._files) if self._store is None else self._store
+
+    # -- which recording it is
+
+    def meta(self) -> Meta:
+        """Return which topic and channel are recorded.  Raises FileNotFoundError where there is no recording."""
+        text = self._root.read("meta") if self._store is None else self._patiently(lambda: self._root.read("meta"))
+        try:
+            found = json.loads(text)
+            if found.get("v") == 1:
+                return Meta(**found)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RecordingDamaged(f"{self.url}/meta is not readable: {error}") from error
+        raise RecordingError(f"{self.url} is of version {found.get('v')}; this library knows version 1")
+
+    def create(self, topic: str, channel: str, *, owned: bool = False) -> Meta:
+        """Create the recording unless it exists, and return its identity.
+
+        Raises RecordingError: it is of another topic or channel, of a query or of recorders, or the store replaces an
+        object that it was told to create only.
+        """
+        wanted = Meta(str(uuid.uuid4()), topic, channel, owned)
+        try:
+            store = self._store
+            found = self._create_local(wanted) if store is None else self._create_remote(store, wanted)
+        except OSError as error:
+            raise RecordingError(f"recording {self.url} cannot be opened: {error}") from error
+        if (found.topic, found.channel) != (topic, channel):
+            raise RecordingError(
+                f"{self.url} is a recording of {found.topic}/{found.channel}, not of {topic}/{channel}"
+            )
+        if found.owned != owned:
+            whose = "one Spark query" if found.owned else "recorders"
+            raise RecordingError(f"{self.url} is a recording of {whose}: choose another place")
+        return found
+
+    def _create_local(self, wanted: Meta) -> Meta:
+        self._path.mkdir(parents=True, exist_ok=True)
+        with open(lock_file(self._path / "LOCK", 10.0), "rb"):
+            try:
+                return self.meta()
+            except FileNotFoundError:
+                if self.names():
+                    raise RecordingDamaged(f"{self.url} has logs but no meta: it is damaged") from None
+            self._files.replace_text(self._path / "meta", json.dumps(asdict(wanted)))
+        return wanted
+
+    def _create_remote(self, store: objectstore.ObjectStore, wanted: Meta) -> Meta:
+        def create() -> Meta:
+            text = json.dumps(asdict(wanted)).encode()
+            if not create_once(store, "meta", text):
+                text = store.read("meta")
+            try:
+                store.create("meta", text)  # the very same, should it be replaced
+            except FileExistsError:
+                return self.meta()
+            raise RecordingError(
+                f"the store of {self.url} has no conditional puts: told to create only, it replaced an object; a log"
+                " cannot be protected from a second writer there"
+            )
+
+        return self._patiently(create, opens=True)
+
+    def check_visible(self, wanted: str) -> None:
+        """Raise RecordingNotVisible unless this process sees the recording of the uuid *wanted*."""
+        try:
+            found = self.meta().uuid
+        except FileNotFoundError:
+            found = ""
+        if found != wanted:
+            what = "another recording" if found else "no recording"
+            raise RecordingNotVisible(
+                f"this process sees {what} at {self.url}: executors must see it as the driver does"
+            )
+
+    def committed(self) -> Position:
+        """Return the position that the owning query has committed."""
+        try:
+            data = self._root.read("committed") if self._store is None else self._patiently(self._read_committed)
+            return {str(name): int(row) for name, row in json.loads(data).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError) as error:
+            raise RecordingDamaged(f"{self.url}/committed is damaged: {error}") from error
+
+    def _read_committed(self) -> bytes:
+        return self._root.read("committed")
+
+    def commit(self, position: Mapping[str, int]) -> None:
+        """Note the position that the owning query has committed, durably."""
+        text = json.dumps(position, sort_keys=True).encode()
+        if self._store is None:
+            self._root.write("committed", text)
+        else:
+            self._patiently(lambda: self._root.write("committed", text))
+
+    # -- logs
+
+    def names(self) -> list[str]:
+        """Return the names of the logs, sorted."""
+        if self._store is not None:
+            logs = self._store.below("logs/")
+            return self._patiently(logs.folders)
+        folder = self._path / "logs"
+        return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+    def reader(self, name: str) -> LogReader:
+        """Return the reader of a log."""
+        if name not in self._readers:
+            if self._store is None:
+                self._readers[name] = LocalReader(self._path / "logs" / name)
+            else:
+                self._readers[name] = ObjectReader(self._store, name, self._patiently)
+        return self._readers[name]
+
+    def take(self, *, own: bool = False, wait: float = 0.0) -> LocalLog | ObjectLog:
+        """Return a log of which this process is the writer: a free one, or a new one.
+
+        *own*: the recording has one writer; raises RecordingInUse where it lives, RecordingDamaged where rows are gone.
+        """
+        names = [name for name in self.names() if not self.reader(name).is_retired()]
+        if self._store is not None and not own:
+            leases = {name: Lease(self._store.below(f"logs/{name}/")).look()[1] for name in names}
+            names.sort(key=lambda name: not is_free(leases[name]))
+        for name in names:
+            writer = self._writer(name)
+            try:
+                writer.open(wait)
+            except RecordingInUse:
+                if own:
+                    raise
+            except RecordingDamaged:
+                if own:
+                    raise
+                log.exception("log %s is left alone", name)
+            else:
+                return writer
+        writer = self._writer(new_name())
+        writer.open()
+        return writer
+
+    def _writer(self, name: str) -> LocalLog | ObjectLog:
+        if self._store is None:
+            return LocalLog(self._path / "logs" / name, self._files, self._clock)
+        return ObjectLog(self._store, name, self._clock)
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Return the first and the last row of each log."""
+        return {name: self.reader(name).bounds() for name in self.names()}
+
+    def end(self) -> Position:
+        """Return the position behind all rows that are there now."""
+        return {name: bounds.last for name, bounds in self.bounds().items() if bounds.last}
+
+    def begin(self) -> Position:
+        """Return the position before the first rows that are there."""
+        return {name: bounds.first - 1 for name, bounds in self.bounds().items() if bounds.first > 1}
+
+    def at(self, time_us: int) -> Position:
+        """Return the position before each log's first row that was published at a time or later."""
+        found = {name: self.reader(name).first_after(time_us) - 1 for name in self.names()}
+        return {name: row for name, row in found.items() if row}
+
+    def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Span]:
+        """Return the rows between two positions.  Raises DataLoss."""
+        gone = [name for name in start if name not in end]
+        if gone:
+            raise DataLoss(f"recording {self.url} has no log {gone[0]}: its rows behind {start[gone[0]]} are gone")
+        found = [self.reader(name).span(start.get(name, 0), row) for name, row in sorted(end.items())]
+        return [span for span in found if span.end > span.start]
+
+    def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
+        """Yield the rows of a span, with their frames."""
+        return self.reader(span.log).read(span)
+
+    # -- reading
+
+    def batches(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        start: Mapping[str, int] | None = None,
+        end: Mapping[str, int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, log by log and in order, in batches of about 10,000.
+
+        *since*, *until*: only rows published at that time or later, and before; seconds since 1970.  *start*, *end*:
+        positions; by default all rows that are there now.  Raises DataLoss, RecordingDamaged.
+        """
+        found = (batch for _, batch in self.rows(since=since, until=until, start=start, end=end))
+        first = next(found, None)
+        if first is not None:
+            wanted = schema.arrow_schema("partition" in first.schema.names)
+            yield from frames.coalesced(_chain(first, found), wanted)
+
+    def rows(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        start: Mapping[str, int] | None = None,
+        end: Mapping[str, int] | None = None,
+        most: int = 10_000,
+    ) -> Iterator[tuple[Position, pa.RecordBatch]]:
+        """Yield the rows of :meth:`batches` in pieces of *most* rows, with the position behind each; some are empty."""
+        low = None if since is None else int(since * 1e6)
+        high = None if until is None else int(until * 1e6)
+        position = dict(self.begin() if start is None else start)
+        if start is None and low is not None:
+            position = self.at(low)
+        for span in self.spans(position, self.end() if end is None else end):
+            for frame, batch in self.read(span):
+                before = max(frame.first - 1, span.start)
+                for at in range(0, batch.num_rows, most):
+                    piece = batch.slice(at, most)
+                    position[span.log] = before + at + piece.num_rows
+                    yield dict(position), chosen(piece, frame, low, high)
+
+    # -- keeping
+
+    def trim(self, retain: float, retain_bytes: int | None = None) -> int:
+        """Remove the oldest packs and objects of all logs, by seconds since they were complete, and by bytes in all.
+
+        Returns the bytes removed.  The newest pack or object of a log stays.
+        """
+        readers = [self.reader(name) for name in self.names()]
+        total = sum(reader.size() for reader in readers)
+        streams = [((age, reader) for age in reader.ages()) for reader in readers]
+        removed = 0
+        for age, reader in heapq.merge(*streams, key=lambda one: one[0].written):
+            too_old = bool(retain) and age.written < self._clock.wall() - retain
+            if not too_old and (retain_bytes is None or total - removed <= retain_bytes):
+                break
+            reader.remove([age])
+            removed += age.size
+        return removed
+
+    def retire(self, name: str) -> None:
+        """Mark a log as ended: no recorder takes it, and readers go on to read its rows.
+
+        Raises RecordingInUse: a recorder writes it.  RecordingError: there is no such log.
+        """
+        if name not in self.names():
+            raise RecordingError(f"recording {self.url} has no log {name}")
+        writer = self._writer(name)
+        writer.open()
+        writer.close()
+        self.reader(name).retire()
+
+    def verify(self) -> Iterator[tuple[str, Bounds, str]]:
+        """Read every row; yield (log, its rows, what is wrong: "" where nothing is)."""
+        for name, bounds in self.bounds().items():
+            wrong = ""
+            try:
+                for _ in self.read(self.reader(name).span(bounds.first - 1, bounds.last)):
+                    pass
+            except (DataLoss, RecordingDamaged) as error:
+                wrong = str(error)
+            yield name, bounds, wrong
+
+
+def chosen(batch: pa.RecordBatch, frame: Frame, low: int | None, high: int | None) -> pa.RecordBatch:
+    """Return the rows published at *low* or later and before *high*, microseconds since 1970."""
+    if (low is None or frame.low >= low) and (high is None or frame.high < high):
+        return batch
+    times = batch.column("timestamp").view(pa.int64())
+    if low is not None:
+        mask = pc.greater_equal(times, pa.scalar(low, pa.int64()))
+        batch, times = batch.filter(mask), times.filter(mask)
+    return batch if high is None else batch.filter(pc.less(times, pa.scalar(high, pa.int64())))
+
+
+def position_text(position: Mapping[str, int]) -> str:
+    """Return a position as JSON with sorted keys: Spark compares the text."""
+    return json.dumps(dict(position), sort_keys=True)
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

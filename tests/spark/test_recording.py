@@ -1,0 +1,364 @@
+"""Recordings in a directory and on an object store: what is durable, what is read, what is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.recording import Recording, lease, local, logs, objects
+from gnsq_lite.recording import recording as module
+from gnsq_lite.recording.errors import (
+    DataLoss,
+    RecordingDamaged,
+    RecordingError,
+    RecordingFenced,
+    RecordingInUse,
+    RecordingNotVisible,
+)
+from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.objectstore import ObjectStore
+from gnsq_lite.recording.schema import to_batch
+from tests.fakes import FakeClock
+from tests.spark.fakes import Crash, CrashingFiles, FailingSync, FakeMessage, FullDisk
+
+FIRST_US = 1_700_000_000_000_000
+
+
+class FolderStore(ObjectStore):
+    """obstore's own store of a folder."""
+
+    def _opened(self) -> Any:
+        from obstore.store import LocalStore
+
+        if self._store is None:
+            self._store = LocalStore(self.url.replace("s3://bucket", os.environ["GNSQ_TEST_FOLDER"]), mkdir=True)
+        return self._store
+
+    def below(self, prefix: str) -> FolderStore:
+        found = FolderStore(self.url, self._given, self._prefix + prefix)
+        found._store = self._opened()
+        return found
+
+
+@pytest.fixture(params=["directory", "objects"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recording]:
+    """Opens the same recording, as another process would."""
+    if request.param == "objects":
+        pytest.importorskip("obstore")
+        monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path / "bucket"))
+        monkeypatch.setattr(module.objectstore, "ObjectStore", FolderStore)
+        monkeypatch.setattr(lease, "LEASE", 0.4)
+    url = str(tmp_path / "recording") if request.param == "directory" else "s3://bucket/recording"
+
+    def made(**more: Any) -> Recording:
+        found = Recording(url, **more)
+        found.create("t", "c")
+        return found
+
+    return made
+
+
+def batch(*numbers: int) -> logs.Lane:
+    return -1, to_batch([FakeMessage(n, b"%d" % n) for n in numbers])
+
+
+def bodies(recording: Recording, **how: Any) -> list[int]:
+    return [int(body) for one in recording.batches(**how) for body in one.column("body").to_pylist()]
+
+
+@pytest.mark.rule("PIPE-3")
+def test_rows_are_numbered_from_1_over_restarts_and_read_by_their_numbers(make: Callable[..., Recording]) -> None:
+    for begin in range(0, 12, 6):
+        writer = make().take()
+        writer.append([batch(begin, begin + 1), batch(begin + 2)])
+        writer.append([batch(begin + 3, begin + 4, begin + 5)])
+        assert writer.last == begin + 6
+        writer.close()
+    recording = make()
+    (name,) = recording.names()
+    assert recording.end() == {name: 12}
+    assert bodies(recording) == list(range(12))
+    for start in range(12):
+        for end in range(start, 13):
+            assert bodies(recording, start={name: start}, end={name: end}) == list(range(start, end))
+
+
+def test_a_range_is_cut_into_spans_that_have_each_row_once(make: Callable[..., Recording]) -> None:
+    writer = make().take()
+    for n in range(0, 30, 3):
+        writer.append([batch(n, n + 1, n + 2)])
+    reader = make().reader(writer.name)
+    for parts in (1, 2, 4, 7, 100):
+        for start, end in ((0, 30), (4, 23), (5, 5), (29, 30)):
+            spans = logs.split(writer.name, start, end, list(reader.pieces(start, end)), parts)
+            assert len(spans) <= parts
+            found = [int(b) for span in spans for _, one in make().read(span) for b in one["body"].to_pylist()]
+            assert found == list(range(start, end))
+    assert spans == logs.split(writer.name, 29, 30, list(make().reader(writer.name).pieces(29, 30)), 100)
+    writer.close()
+
+
+def test_a_second_writer_of_a_log_is_refused_and_another_log_is_free(make: Callable[..., Recording]) -> None:
+    first = make().take()
+    with pytest.raises(RecordingInUse, match="written by another process"):
+        make().take(own=True)
+    second = make().take()
+    assert first.name != second.name
+    second.append([batch(7)])
+    first.append([batch(1)])
+    assert sorted(bodies(make())) == [1, 7]
+    first.close()
+    third = make().take()
+    assert third.name == first.name, "a recorder that starts takes over a free log"
+    for writer in (second, third):
+        writer.close()
+
+
+def test_time_selects_rows_and_positions(make: Callable[..., Recording]) -> None:
+    writer = make().take()
+    for n in (5, 1, 9, 3, 7):
+        writer.append([batch(n, n + 1)])
+    writer.close()
+    recording = make()
+
+    def at(number: int) -> float:
+        return (FIRST_US + number) / 1e6
+
+    assert bodies(recording, since=at(7)) == [9, 10, 7, 8]
+    assert bodies(recording, since=at(2), until=at(8)) == [5, 6, 2, 3, 4, 7]
+    assert recording.at(FIRST_US + 10) == {writer.name: 5}
+    assert recording.at(FIRST_US + 99) == {writer.name: 10}
+    assert recording.at(0) == {}
+
+
+def test_retention_removes_by_age_and_by_bytes_and_keeps_the_numbers(
+    make: Callable[..., Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PACK_BYTES", 1)
+    clock = FakeClock()
+    recording = make(clock=clock)
+    writer = recording.take()
+    for n in range(6):
+        writer.append([batch(n)])
+        clock.advance(10.0)
+    make_size = make().reader(writer.name).size() // 6
+    assert recording.trim(45.0) > 0
+    assert bodies(make()) == [1, 2, 3, 4, 5]
+    recording.trim(0.0, 3 * make_size)
+    assert bodies(make()) == [3, 4, 5]
+    recording.trim(0.001)
+    assert bodies(make()) == [5]
+    writer.append([batch(6)])
+    assert make().end() == {writer.name: 7}
+    with pytest.raises(DataLoss, match="lacks rows"):
+        bodies(make(), start={writer.name: 2})
+    writer.close()
+
+
+def test_a_retired_log_is_read_and_not_taken(make: Callable[..., Recording]) -> None:
+    writer = make().take()
+    writer.append([batch(1)])
+    with pytest.raises(RecordingInUse):
+        make().retire(writer.name)
+    writer.close()
+    make().retire(writer.name)
+    with pytest.raises(RecordingError, match="no log"):
+        make().retire("another")
+    other = make().take()
+    assert other.name != writer.name
+    other.close()
+    assert bodies(make()) == [1]
+
+
+def test_a_recording_is_of_one_topic_and_of_one_kind_of_owner(make: Callable[..., Recording]) -> None:
+    recording = make()
+    with pytest.raises(RecordingError, match="recording of t/c, not of t/d"):
+        recording.create("t", "d")
+    with pytest.raises(RecordingError, match="recording of recorders"):
+        recording.create("t", "c", owned=True)
+    recording.check_visible(recording.meta().uuid)
+    with pytest.raises(RecordingNotVisible, match="another recording"):
+        recording.check_visible("x")
+    assert recording.committed() == {}
+    recording.commit({"b": 2, "a": 1})
+    assert make().committed() == {"a": 1, "b": 2}
+    assert module.position_text({"b": 2, "a": 1}) == '{"a": 1, "b": 2}'
+
+
+def test_a_log_that_vanished_is_data_loss(make: Callable[..., Recording]) -> None:
+    with pytest.raises(DataLoss, match="has no log gone"):
+        bodies(make(), start={"gone": 3})
+
+
+# -- a directory
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_crash_at_any_call_loses_no_row_that_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "PACK_BYTES", 2500)
+    at = 0
+    while True:
+        directory, files = tmp_path / str(at), CrashingFiles(at)
+        stored: list[int] = []
+        log = local.LocalLog(directory, files)
+        try:
+            log.open()
+            for n in range(6):
+                log.append([batch(n)])
+                stored.append(n)
+        except Crash:
+            os.close(log._lock_fd)
+        else:
+            break
+        again = local.LocalLog(directory)
+        again.open()
+        assert again.last in (len(stored), len(stored) + 1), "the row under way may be there"
+        again.append([batch(77)])
+        reader = local.LocalReader(directory)
+        found = [int(b) for _, one in reader.read(reader.span(0, again.last)) for b in one["body"].to_pylist()]
+        assert found[: len(stored)] == stored
+        assert found[-1] == 77
+        again.close()
+        at += 1
+    assert at >= 18
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_write_that_failed_leaves_no_row(tmp_path: Path) -> None:
+    disk = FullDisk(4000)
+    log = local.LocalLog(tmp_path / "a", disk)
+    log.open()
+    with pytest.raises(OSError, match="No space"):
+        log.append([batch(*range(1000))])
+    assert local.LocalReader(tmp_path / "a").bounds() == logs.Bounds(1, 0)
+    disk.room = 10**9
+    log.append([batch(1)])
+    log.close()
+    failing = local.LocalLog(tmp_path / "a", FailingSync({1}))
+    failing.open()
+    with pytest.raises(OSError, match="Input/output"):
+        failing.append([batch(2)])
+    failing.append([batch(3)])
+    assert [int(b) for b in _read(tmp_path / "a", 2)] == [1, 3]
+    failing.close()
+
+
+def _read(directory: Path, last: int) -> list[bytes]:
+    reader = local.LocalReader(directory)
+    return [b for _, one in reader.read(reader.span(0, last)) for b in one["body"].to_pylist()]
+
+
+def test_a_reader_sees_no_row_that_is_not_synced(tmp_path: Path) -> None:
+    class Looking(Files):
+        seen: list[int] = []  # noqa: RUF012
+
+        def sync(self, fd: int) -> None:
+            self.seen.append(local.LocalReader(tmp_path / "a").bounds().last)
+            super().sync(fd)
+
+    log = local.LocalLog(tmp_path / "a", Looking())
+    log.open()
+    for n in range(3):
+        log.append([batch(n)])
+    assert Looking.seen == [0, 1, 2]
+    log.close()
+
+
+@pytest.mark.rule("PIPE-2")
+def test_damage_to_rows_that_were_stored_is_reported_by_reader_and_writer(tmp_path: Path) -> None:
+    log = local.LocalLog(tmp_path / "a")
+    log.open()
+    for n in range(4):
+        log.append([batch(n)])
+    log.close()
+    (pack,) = (tmp_path / "a").glob("pack-*")
+    data = pack.read_bytes()
+    pieces = list(local.LocalReader(tmp_path / "a").pieces(0, 4))
+    for piece in pieces:
+        for place in (piece.at + 8, piece.at + 64 + piece.size // 3):
+            pack.write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
+            with pytest.raises(RecordingDamaged):
+                _read(tmp_path / "a", 4)
+    pack.write_bytes(data[: pieces[2].at + 10])
+    with pytest.raises(RecordingDamaged, match="finished at nsqd"):
+        local.LocalLog(tmp_path / "a").open()
+
+
+# -- an object store
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], FolderStore]:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path / "bucket"))
+    monkeypatch.setattr(lease, "LEASE", 0.4)
+    return lambda: FolderStore("s3://bucket/r", {})
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_recorder_that_was_paused_finds_the_fence_and_stores_nothing_more(store: Callable[[], FolderStore]) -> None:
+    old = objects.ObjectLog(store(), "a")
+    old.open()
+    old.append([batch(0)])
+    old._lease._closing.set()  # it does not renew its lease any more
+    for number in range(1, 4):
+        new = objects.ObjectLog(store(), "a")
+        new.open(wait=30.0)
+        with pytest.raises(RecordingFenced, match="taken over"):
+            old.append([batch(99)])
+        new.append([batch(number)])
+        new._lease._closing.set()
+        old = new
+    reader = objects.ObjectReader(store(), "a")
+    assert reader.bounds() == logs.Bounds(1, 4)
+    found = [int(b) for _, one in reader.read(reader.span(0, 4)) for b in one["body"].to_pylist()]
+    assert found == [0, 1, 2, 3]
+
+
+@pytest.mark.rule("PIPE-3")
+def test_flushes_are_merged_without_a_change_of_their_numbers(
+    store: Callable[[], FolderStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = objects.ObjectLog(store(), "a")
+    log.open()
+    for n in range(5):
+        log.append([batch(n)])
+    before = objects.ObjectReader(store(), "a")
+    span = before.span(0, 5)
+    monkeypatch.setattr(objects, "MERGED_BYTES", 1)
+    log.append([batch(5)])
+    names = store().below("logs/a/").names()
+    assert [name for name in names if name.startswith("merged/")] == [f"merged/{1:016d}-{5:016d}"]
+    assert len([name for name in names if name.startswith("rows/")]) == 2, "the fence and the newest flush"
+    for reader in (before, objects.ObjectReader(store(), "a")):
+        for end in range(6):
+            part = replace(span, end=end)
+            assert [int(b) for _, one in reader.read(part) for b in one["body"].to_pylist()] == list(range(end))
+        assert reader.bounds() == logs.Bounds(1, 6)
+    log.close()
+    again = objects.ObjectLog(store(), "a")
+    again.open()
+    assert again.last == 6
+    again.close()
+
+
+def test_an_object_that_is_damaged_is_reported(store: Callable[[], FolderStore]) -> None:
+    log = objects.ObjectLog(store(), "a")
+    log.open()
+    log.append([batch(1, 2)])
+    log.close()
+    rows = store().below("logs/a/rows/")
+    name = max(rows.names())
+    data = rows.read(name)
+    rows.write(name, data[:-100] + bytes(100))
+    reader = objects.ObjectReader(store(), "a")
+    with pytest.raises(RecordingDamaged):
+        list(reader.read(reader.span(0, 2)))
+    rows.write(name, data[: len(data) // 2])
+    with pytest.raises(RecordingDamaged):
+        objects.ObjectReader(store(), "a").bounds()

@@ -1,0 +1,203 @@
+"""``gnsq-lite record``, ``replay`` and ``recording``, killed and stopped at any moment."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite import Reader, Writer
+from gnsq_lite.cli.app import run
+from gnsq_lite.cli.replay import gather, lists, moment
+from gnsq_lite.recording import Recording
+from gnsq_lite.recording.schema import to_batch
+from tests import docblocks
+from tests.programs import ROOT, running, wait_for
+from tests.servers import ServerHandle
+from tests.spark.fakes import FakeMessage
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def publish(address: str, topic: str, first: int, count: int, pause: float = 0.0) -> None:
+    with Writer(address) as writer:
+        for at in range(first, first + count, 200):
+            writer.multipublish(topic, [b"%d" % n for n in range(at, min(at + 200, first + count))])
+            time.sleep(pause)
+
+
+def received(address: str, topic: str, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    with Reader(topic, "check", lambda m: found.append(m.body), nsqd_tcp_addresses=address, max_in_flight=500):
+        wait_for(lambda: len(set(found)) >= count)
+    return found
+
+
+def record(server: ServerHandle, topic: str, *more: str) -> list[str]:
+    where = ["--nsqd-tcp-address", server.tcp_address, "--msg-timeout", "2s"]
+    return ["-m", "gnsq_lite", "record", topic, "c", "recording", *where, *more]
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_channel_is_recorded_and_replayed_though_recorder_and_replayer_are_killed(
+    nsqd: ServerHandle, topic: str, tmp_path: Path
+) -> None:
+    nsqd.prepare(topic, "c")
+    count, rng = 20_000, random.Random(3)
+    feeder = threading.Thread(target=publish, args=(nsqd.tcp_address, topic, 0, count, 0.03))
+    feeder.start()
+    for number in range(3):
+        with running(record(nsqd, topic), tmp_path, name=f"record-{number}") as program:
+            time.sleep(rng.uniform(0.5, 2.0))
+            program.signal(signal.SIGKILL)
+    feeder.join()
+    with running(record(nsqd, topic, "--until-empty"), tmp_path, name="last") as program:
+        assert program.ends(120) == 0
+    recording = Recording(str(tmp_path / "recording"))
+    assert len(recording.names()) == 1, "a recorder that starts continues the free log"
+    bodies = [body for batch in recording.batches() for body in batch["body"].to_pylist()]
+    assert Counter(bodies) == Counter(b"%d" % n for n in range(count))
+    stats = nsqd.stats(topic, "c")
+    assert stats["depth"] == stats["in_flight_count"] == 0
+
+    again = ["-m", "gnsq_lite", "replay", "recording", "--to", topic + "-again", "--state", "state"]
+    again += ["--nsqd-tcp-address", nsqd.tcp_address]
+    for number in range(3):
+        with running([*again, "--rate", "8000"], tmp_path, name=f"replay-{number}") as program:
+            wait_for(lambda: (tmp_path / "state").exists() or program.process.poll() is not None)
+            time.sleep(rng.uniform(0.0, 0.8))
+            program.signal(signal.SIGKILL)
+    with running(again, tmp_path, name="end") as program:
+        assert program.ends(120) == 0
+    found = received(nsqd.tcp_address, topic + "-again", count)
+    assert set(found) == set(bodies)
+    assert len(found) - count <= 3 * 2200, "only what was under way is there twice"
+
+
+def test_a_recorder_that_is_stopped_leaves_no_message_in_flight_and_serves_metrics(
+    nsqd: ServerHandle, topic: str, tmp_path: Path
+) -> None:
+    nsqd.prepare(topic, "c")
+    publish(nsqd.tcp_address, topic, 0, 1000)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with running(record(nsqd, topic, "--metrics", address, "--retain", "7d"), tmp_path) as program:
+        program.says("/metrics")
+        url = f"http://{address}/metrics"
+
+        def metrics() -> dict[str, float]:
+            with urllib.request.urlopen(url, timeout=10) as reply:
+                lines = [line.split() for line in reply.read().decode().splitlines() if not line.startswith("#")]
+            return {line[0].partition("{")[0].removeprefix("gnsq_recorder_"): float(line[-1]) for line in lines}
+
+        wait_for(lambda: metrics()["rows_total"] == 1000)
+        found = metrics()
+        assert (found["oldest_row"], found["newest_row"], found["missing_nsqds"]) == (1, 1000, 0)
+        assert found["log_bytes"] >= found["bytes_total"] > 1000
+        publish(nsqd.tcp_address, topic, 1000, 2000)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+    stats = nsqd.stats(topic, "c")
+    assert stats["in_flight_count"] == 0
+    rows = sum(batch.num_rows for batch in Recording(str(tmp_path / "recording")).batches())
+    assert rows + stats["depth"] == 3000
+
+
+def test_two_recorders_share_a_channel_and_each_writes_a_log(nsqd: ServerHandle, topic: str, tmp_path: Path) -> None:
+    nsqd.prepare(topic, "c")
+    with (
+        running(record(nsqd, topic), tmp_path, name="one") as one,
+        running(record(nsqd, topic), tmp_path, name="two") as two,
+    ):
+        wait_for(lambda: len(nsqd.stats(topic, "c")["clients"]) == 2)
+        publish(nsqd.tcp_address, topic, 0, 4000)
+        recording = Recording(str(tmp_path / "recording"))
+        wait_for(lambda: sum(recording.end().values()) == 4000)
+        for program in (one, two):
+            program.signal(signal.SIGTERM)
+            assert program.ends() == 0
+    assert len(recording.end()) == 2
+    bodies = {int(body) for batch in recording.batches() for body in batch["body"].to_pylist()}
+    assert bodies == set(range(4000))
+
+
+def test_logs_are_listed_verified_trimmed_and_retired(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "recording")
+    publish(nsqd.tcp_address, topic, 0, 100)
+    where = ["--nsqd-tcp-address", nsqd.tcp_address]
+    assert run(["record", topic, "c", place, *where, "--until-empty"]) == 0
+    assert run(["recording", "ls", place, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (log,) = found["logs"]
+    assert (found["topic"], log["rows"], log["retired"]) == (topic, 100, False)
+    assert run(["recording", "verify", place]) == 0
+    assert run(["recording", "trim", place, "--retain", "1d"]) == 0
+    assert run(["recording", "retire", place, log["log"]]) == 0
+    assert run(["recording", "ls", place]) == 0
+    out = capsys.readouterr().out
+    assert "rows 1 to 100\tok" in out
+    assert "retired" in out
+    assert run(["replay", place, "--to", topic, *where]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert run(["replay", place, "--to", topic, *where, "--force", "--since", "1h"]) == 0
+    assert run(["replay", place, "--to", topic, *where, "--force", "--until", "1h"]) == 0
+    assert "100 messages replayed" in (told := capsys.readouterr().err)
+    assert "\n0 messages replayed" in told
+    (pack,) = Path(place).glob("logs/*/pack-*")
+    data = pack.read_bytes()
+    pack.write_bytes(data[:-100] + bytes(100))
+    assert run(["recording", "verify", place]) == 1
+    assert run(["recording", "ls", place + "x"]) == 2
+    assert run(["recording", "trim", place]) == 2
+
+
+def test_the_block_of_the_page_reads_a_recording(tmp_path: Path) -> None:
+    place = str(tmp_path / "recording")
+    recording = Recording(place)
+    recording.create("clicks", "archive")
+    writer = recording.take()
+    writer.append([(-1, to_batch([FakeMessage(1, b"hello")]))])
+    writer.close()
+    (program,) = docblocks.programs(ROOT / "docs" / "recordings.rst")
+    (tmp_path / "page.py").write_text(program.text.replace("/var/lib/clicks", place), encoding="utf-8")
+    with running(["page.py"], tmp_path) as page:
+        assert page.ends() == 0
+        assert "1 b'hello'" in page.output
+
+
+def test_a_state_file_of_another_replay_is_refused(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, state = str(tmp_path / "recording"), str(tmp_path / "state")
+    Recording(place).create(topic, "c")
+    writer = Recording(place).take()
+    writer.close()
+    Path(state).write_text(
+        json.dumps({"recording": place, "to": "other", "position": {}, "since": None, "until": None})
+    )
+    where = ["--nsqd-tcp-address", nsqd.tcp_address]
+    assert run(["replay", place, "--to", "another", "--state", state, *where]) == 2
+    assert "of another replay" in capsys.readouterr().err
+
+
+def test_times_are_durations_ago_or_iso_in_utc() -> None:
+    assert abs(moment("2h") - (time.time() - 7200)) < 5
+    assert moment("2026-11-21T04:00:00") == moment("2026-11-21T06:00:00+02:00") == 1795233600.0
+    with pytest.raises(ValueError, match="Invalid isoformat"):
+        moment("soon")
+
+
+def test_bodies_are_gathered_to_mpubs_of_limited_bytes() -> None:
+    assert [len(part) for part in lists([b"x" * 600_000, b"y" * 600_000, b"z"])] == [1, 2]
+    assert lists([]) == []
+    assert list(gather(iter(()))) == []
