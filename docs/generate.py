@@ -12,21 +12,24 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gnsq_lite import Reader, Writer, options
+from gnsq_lite import options
+from gnsq_lite.consume.settings import ReaderOptions
 from gnsq_lite.net.settings import Hooks
+from gnsq_lite.publish.settings import WriterOptions
 from gnsq_lite.stats import ConnectionStats, ReaderStats, WriterStats
 from gnsq_lite.worker import Middleware
 
 HERE = Path(__file__).parent
 
 KINDS: list[tuple[str, str, type[Any]]] = [
+    ("Reader", "Keywords of Reader; topic, channel and handler are positional.", ReaderOptions),
+    ("Writer", "Keywords of Writer; its first argument is ``nsqd_tcp_addresses``, as of a Reader.", WriterOptions),
     ("Connection", "Keywords of Reader and Writer.", options.ConnectionOptions),
     ("Discovery", "Keywords of Reader and Writer.", options.LookupOptions),
     ("Retries", "Keywords of Reader.", options.RetryOptions),
     ("Handlers", "Keywords of Reader; see :doc:`handlers`.", options.HandlerOptions),
     ("Reconnection", "Keywords of Reader.", options.ReconnectOptions),
     ("Backoff", "``Reader(backoff=BackoffOptions(...))``.", options.BackoffOptions),
-    ("Publishing", "Keywords of Writer.", options.WriterOptions),
     ("Reconnection of a Writer", "Keywords of Writer.", options.WriterReconnectOptions),
     ("TLS", "``tls=TLSOptions(...)``.", options.TLSOptions),
     (
@@ -88,29 +91,6 @@ def span(spec: dataclasses.Field[Any]) -> str:
     return f"{low:,g} to {high:,.0f}"
 
 
-def arguments(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield (names, text) of the ``Args:`` in a docstring."""
-    part = re.search(r"Args:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(kind) or "", re.S)
-    for found in re.finditer(r"^    (\w[\w, ]*): (.*(?:\n      +.*)*)", part.group(1) if part else "", re.M):
-        yield found.group(1), " ".join(found.group(2).split())
-
-
-def own(kind: type[Any]) -> list[str]:
-    """Return the table of a class's own arguments: those that are no field of an option class."""
-    parameters = inspect.signature(kind).parameters
-    rows = []
-    for names, text in arguments(kind):
-        known = [name for name in names.split(", ") if name in parameters and name != "options"]
-        if known:
-            defaults = dict.fromkeys(_default(parameters[name]) for name in known)
-            rows.append([", ".join(f"``{n}``" for n in known), ", ".join(filter(None, defaults)), _roles(text)])
-    return table(["name", "default", "meaning"], rows, "22 14 64")
-
-
-def _default(parameter: inspect.Parameter) -> str:
-    return "required" if parameter.default is parameter.empty else f"``{parameter.default!r}``"
-
-
 def _roles(text: str) -> str:
     text = re.sub(r":(?:class|meth|func|exc|attr):`~?(?:[\w.]+\.)?(\w+)`", r"``\1``", text)
     return RULES.sub("", re.sub(r"(?<!\*)\*(\w+)\*", r"*\1*", text))
@@ -124,15 +104,6 @@ def option_page() -> str:
         "``OptionError`` when the object is made, before anything is opened.  A misspelt name raises it too, and the",
         "error names the option that was probably meant.",
         "",
-        *title("Reader"),
-        "The topic, the channel and the handler are positional; all others are keywords.  The keywords of the sections",
-        "Connection, Discovery, Retries and Reconnection are taken as well.",
-        "",
-        *own(Reader),
-        *title("Writer"),
-        "The keywords of Connection, Discovery, Publishing and Reconnection of a Writer are taken as well.",
-        "",
-        *own(Writer),
     ]
     for name, where, kind in KINDS:
         rows = [
@@ -155,8 +126,9 @@ def hook_page() -> str:
     """Return the page of hooks: what is called, with what, and when."""
     lines = [*title("Hooks and callbacks", "=")]
     lines += [
-        "Generated from the code.  A hook is a function that you give to ``Reader`` as a keyword.  It runs in the I/O",
-        "loop: it must not block.  What it raises is logged and changes nothing else.",
+        "Generated from the code.  A hook is a function that you give to ``Reader`` as a keyword.  What it raises is",
+        "logged and changes nothing else.  Hooks run in greenlets of the I/O loop and must not block it; the table",
+        "says where ``on_failure`` runs.",
         "",
     ]
     rows = [[f"``{f.name}({f.metadata['arguments']})``", _roles(f.metadata["doc"])] for f in dataclasses.fields(Hooks)]

@@ -1,45 +1,95 @@
-"""Keyword arguments of Reader, Writer and Worker as type checkers and editors see them.
+"""Types of handlers, and of the keyword arguments of Reader, Writer and Worker, for type checkers and editors.
 
-Where several signatures share them: overloads, a Worker's defaults, a handler's options.  Nothing here runs, and a
-test holds each name and its type to the signatures and options that do.
+Nothing here runs.  The options are declared in :mod:`gnsq_lite.options` and the settings modules; the classes below the
+line are written from them by ``python -m tests.keyword_types``, and a test compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TypeVar
+import ssl
+from collections.abc import Callable, Collection, Mapping
+from typing import TypedDict, TypeVar
 
+from gnsq_lite.consume.settings import DeliveryMode
 from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import NSQError
-from gnsq_lite.keywords import Addresses, Delivery, ReaderKeywords, WriterKeywords
+from gnsq_lite.keywords import Addresses
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import AddressMap
-from gnsq_lite.options import BackoffOptions, DialectName, HandlerPool
+from gnsq_lite.options import BackoffOptions, Compression, DialectName, HandlerPool, TLSOptions
 
-#: What a handler is.  One that returns something is refused: only an exception says that a message failed, and what an
-#: ``async def`` returns nobody awaits.
+#: What a handler is.  One that returns something is refused: only an exception says that a message failed, and nothing
+#: awaits what an ``async def`` returns.
 OneByOne = Callable[[Message], None]
 InBatches = Callable[[list[Message]], None]
 
 One = TypeVar("One", bound=OneByOne)
 Batch = TypeVar("Batch", bound=InBatches)
 
+# -- written by python -m tests.keyword_types --------------------------------------------------------------------------
 
-class SharedArguments(ReaderKeywords, total=False):
-    """Every keyword of a Reader but *batch_size*, *batch_wait* and *on_give_up*."""
+
+class _Shared(TypedDict, total=False):
+    """Keywords of Readers and Writers."""
+
+    lookupd_http_addresses: Addresses | None
+    dialect: DialectName | Dialect
+    address_map: AddressMap | None
+    allowed_addresses: Callable[[str, int], bool] | None
+    tls: TLSOptions | ssl.SSLContext | bool | None
+    compression: Compression | None
+    deflate_level: int
+    auth_secret: str | bytes | None
+    heartbeat_interval: float
+    output_buffer_size: int | None
+    output_buffer_timeout: float | None
+    sample_rate: int
+    msg_timeout: float | None
+    client_id: str | None
+    hostname: str | None
+    user_agent: str
+    topology_region: str | None
+    topology_zone: str | None
+    connect_timeout: float
+    handshake_timeout: float
+    write_timeout: float
+    max_frame_size: int
+    extra_identify: Mapping[str, object]
+    lookupd_poll_interval: float
+    lookupd_poll_jitter: float
+    lookupd_timeout: float
+    lookupd_max_body: int
+    lookupd_tls: bool | TLSOptions | ssl.SSLContext | None
+    lookupd_token: str | None
+    reconnect_delay: float
+    max_reconnect_delay: float
+    reconnect_jitter: float
+
+
+class WriterArguments(_Shared, total=False):
+    """Keywords of a Writer."""
+
+    publish_timeout: float
+    retries: int
+    max_msg_size: int
+    max_body_size: int
+    max_pending: int
+    max_connections: int
+    coalesce: bool
+    trace: bool
+
+
+class _Reader(_Shared, total=False):
+    """Keywords of a Reader, but for those that its handler's type decides."""
 
     nsqd_tcp_addresses: Addresses | None
-    lookupd_http_addresses: Addresses | None
     max_in_flight: int
     concurrency: int | None
     handler_pool: HandlerPool
-    delivery: Delivery
+    delivery: DeliveryMode
     backoff: BackoffOptions | bool | None
-    dialect: DialectName | Dialect
     partitions: Collection[int] | None
     ordered: bool
-    address_map: AddressMap | None
-    allowed_addresses: Callable[[str, int], bool] | None
     rdy_idle_timeout: float
     rdy_low_timeout: float
     handle_signals: bool
@@ -49,26 +99,23 @@ class SharedArguments(ReaderKeywords, total=False):
     on_failure: Callable[[Message, BaseException], None] | None
     on_backoff: Callable[[float], None] | None
     on_slow: Callable[[Message, float], None] | None
+    time_limit: float | None
+    soft_time_limit: float | None
+    rate_limit: str | None
+    max_attempts: int
+    requeue_delay: float
+    requeue_growth: float
+    max_requeue_delay: float
+    requeue_jitter: float
 
 
-class ReaderArguments(SharedArguments, total=False):
-    """Every keyword of a Reader but *batch_size* and *batch_wait*, which say what its handler gets."""
+class ReaderArguments(_Reader, total=False):
+    """Keywords of a Reader, but for *batch_size* and *batch_wait*."""
 
     on_give_up: Callable[[Message], None] | None
 
 
-class HandlerArguments(SharedArguments, total=False):
+class HandlerArguments(_Reader, total=False):
     """The same for ``@worker.handler`` and a Worker's defaults."""
 
     on_give_up: str | Callable[[Message], None] | None
-
-
-class WriterArguments(WriterKeywords, total=False):
-    """Every keyword of a Writer."""
-
-    lookupd_http_addresses: Addresses | None
-    coalesce: bool
-    dialect: DialectName | Dialect
-    trace: bool
-    address_map: AddressMap | None
-    allowed_addresses: Callable[[str, int], bool] | None

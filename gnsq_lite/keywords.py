@@ -1,8 +1,4 @@
-"""The keyword arguments of Reader and Writer, split into the option dataclasses they belong to.
-
-Each name is declared once, with its default and range, in :mod:`gnsq_lite.options`; the ``TypedDict``s here give type
-checkers and editors the same names, and a test holds the two together.
-"""
+"""The keyword arguments of Reader and Writer: split into the option dataclasses they belong to, and checked."""
 
 from __future__ import annotations
 
@@ -10,15 +6,13 @@ import dataclasses
 import difflib
 import inspect
 import os
-import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import (
     Address,
-    Compression,
     TLSOptions,
     format_address,
     is_host_name,
@@ -30,76 +24,9 @@ T = TypeVar("T")
 
 #: One address, several, or none.
 Addresses = str | Address | Iterable[str | Address]
-#: How a Reader uses its max_in_flight; see :class:`gnsq_lite.Reader`.
-Delivery = Literal["auto", "prompt", "bulk"]
 
 DEFAULT_TCP_PORT = 4150
 DEFAULT_LOOKUPD_PORT = 4161
-
-
-class ConnectionKeywords(TypedDict, total=False):
-    """See :class:`gnsq_lite.options.ConnectionOptions`."""
-
-    tls: TLSOptions | ssl.SSLContext | bool | None
-    compression: Compression | None
-    deflate_level: int
-    auth_secret: str | bytes | None
-    heartbeat_interval: float
-    output_buffer_size: int | None
-    output_buffer_timeout: float | None
-    sample_rate: int
-    msg_timeout: float | None
-    client_id: str | None
-    hostname: str | None
-    user_agent: str
-    topology_region: str | None
-    topology_zone: str | None
-    connect_timeout: float
-    handshake_timeout: float
-    write_timeout: float
-    max_frame_size: int
-    extra_identify: Mapping[str, object]
-
-
-class LookupKeywords(TypedDict, total=False):
-    """See :class:`gnsq_lite.options.LookupOptions`."""
-
-    lookupd_poll_interval: float
-    lookupd_poll_jitter: float
-    lookupd_timeout: float
-    lookupd_max_body: int
-    lookupd_tls: TLSOptions | ssl.SSLContext | bool | None
-    lookupd_token: str | None
-
-
-class ReaderKeywords(ConnectionKeywords, LookupKeywords, total=False):
-    """Every keyword of a Reader that is not in its signature."""
-
-    max_attempts: int
-    requeue_delay: float
-    requeue_growth: float
-    max_requeue_delay: float
-    requeue_jitter: float
-    time_limit: float | None
-    soft_time_limit: float | None
-    rate_limit: str | None
-    reconnect_delay: float
-    max_reconnect_delay: float
-    reconnect_jitter: float
-
-
-class WriterKeywords(ConnectionKeywords, LookupKeywords, total=False):
-    """Every keyword of a Writer that is not in its signature."""
-
-    publish_timeout: float
-    retries: int
-    max_msg_size: int
-    max_body_size: int
-    max_pending: int
-    max_connections: int
-    reconnect_delay: float
-    max_reconnect_delay: float
-    reconnect_jitter: float
 
 
 def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[..., Any]) -> None:
@@ -118,18 +45,14 @@ def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[
 def split(known: Mapping[str, Any], owner: Callable[..., Any], *kinds: type[Any]) -> list[Any]:
     """Return an instance of each dataclass in *kinds*, made of the keywords that are its fields.
 
-    Raises OptionError for a keyword of *owner* that is no field of any, with the nearest name.
+    ``tls=True`` means TLSOptions(), ``tls=False`` None.  Raises OptionError for a keyword that is no field of any; it
+    names the nearest of them and of *owner*'s parameters.
     """
     names = {field.name: kind for kind in kinds for field in dataclasses.fields(kind)}
     check_names(known, names, owner)
+    if isinstance(known.get("tls"), bool):
+        known = {**known, "tls": TLSOptions() if known["tls"] else None}
     return [kind(**{n: v for n, v in known.items() if names[n] is kind}) for kind in kinds]
-
-
-def normalized_tls(value: Any) -> Any:
-    """Return the TLS options that *value* means: True is the defaults, False is none."""
-    if value is True:
-        return TLSOptions()
-    return None if value is False else value
 
 
 def address_list(given: Addresses | None, *, option: str, default_port: int) -> list[Address]:

@@ -20,7 +20,7 @@ def between(default: Any, *, low: float, high: float, unit: str, doc: str, span:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def count(default: float, low: float, high: float, unit: str, doc: str) -> Any:
+def count(default: float | None, low: float, high: float, unit: str, doc: str) -> Any:
     """Declare a number of something."""
     return between(default, low=low, high=high, unit=unit, doc=doc)
 
@@ -46,7 +46,7 @@ def documented(default: Any, doc: str, *, unit: str = "", span: str = "") -> Any
 
 
 def hook(arguments: str, doc: str) -> Any:
-    """Declare a callback that is None by default, with what it is called with and when."""
+    """Declare a callback that is None by default: its arguments, when it is called, and in which thread."""
     return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
@@ -88,11 +88,10 @@ def check_choice(name: str, value: T, *allowed: object) -> T:
 def check_ranges(options: Any) -> None:
     """Raise OptionError for the first field of the dataclass *options* that is outside its declared range."""
     for spec in dataclasses.fields(options):
-        value = getattr(options, spec.name)
-        if value is not None and "low" in spec.metadata:
-            low, high = spec.metadata["low"], spec.metadata["high"]
-            is_whole = isinstance(spec.default, int) or spec.metadata["unit"] == "bytes"
-            check_number(spec.name, value, low, high, whole=is_whole)
+        if "low" in spec.metadata:
+            value, kinds = getattr(options, spec.name), str(spec.type).split(" | ")
+            if value is not None or "None" not in kinds:
+                check_number(spec.name, value, spec.metadata["low"], spec.metadata["high"], whole="int" in kinds)
 
 
 def check_at_most(options: Any, name: str, limit: str) -> None:

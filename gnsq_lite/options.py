@@ -130,34 +130,6 @@ class WriterReconnectOptions(ReconnectOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriterOptions:
-    """How a Writer publishes (PUB-1 to PUB-4)."""
-
-    publish_timeout: float = duration(15.0, *TIMEOUT, "time limit of a publish, from connecting to the answer")
-    retries: int = count(
-        0, 0, 1000, "times", "how often a publish of unknown outcome is sent again; nsqd may then have it twice"
-    )
-    max_msg_size: int = size(
-        1024 * 1024,
-        1,
-        2**31 - 1,
-        "largest body, as nsqd's --max-msg-size; larger ones are refused before anything is sent",
-    )
-    max_body_size: int = size(
-        5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB, as nsqd's --max-body-size; larger batches are split"
-    )
-    max_pending: int = size(
-        64 * 1024 * 1024, 1, 2**40, "how much publish_nowait may have unanswered; beyond that it raises BacklogFull"
-    )
-    max_connections: int = count(
-        100, 1, 10_000, "connections", "most connections of publishing threads to one nsqd; each one sends AUTH once"
-    )
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class LookupOptions:
     """How nsqlookupds are polled (DISC-1 to DISC-6, CFG-3)."""
 

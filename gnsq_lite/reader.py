@@ -5,47 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT, close_all, drain_on_signals
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.consume.pools import pool_kind
-from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions
 from gnsq_lite.consume.snapshot import reader_stats
-from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.dialects import resolve
-from gnsq_lite.errors import ClosedError, NSQError, OptionError
-from gnsq_lite.keywords import (
-    DEFAULT_TCP_PORT,
-    Addresses,
-    Delivery,
-    address_list,
-    check_callables,
-    check_runs,
-    normalized_tls,
-    split,
-    url_list,
-    with_environment,
-)
+from gnsq_lite.errors import ClosedError, OptionError
+from gnsq_lite.keywords import DEFAULT_TCP_PORT, address_list, check_runs, split, url_list, with_environment
 from gnsq_lite.message import Message
 from gnsq_lite.net.forks import forget_on_fork, look_for_fork
 from gnsq_lite.net.io_thread import io_loop
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import is_patched
-from gnsq_lite.net.settings import AddressMap, Hooks, check_connection, check_lookup
+from gnsq_lite.net.settings import Hooks, check_connection, check_lookup
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop, run_or_leave
-from gnsq_lite.option_fields import check_choice, check_number
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import (
-    TIMEOUT,
     BackoffOptions,
     ConnectionOptions,
-    DialectName,
     HandlerOptions,
-    HandlerPool,
     LookupOptions,
     ReconnectOptions,
     RetryOptions,
@@ -57,7 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from gnsq_lite.arguments import InBatches, OneByOne, ReaderArguments
-    from gnsq_lite.keywords import ReaderKeywords
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -85,30 +69,9 @@ class Reader:
 
     Args:
         topic, channel: Names as nsqd takes them.
-        handler: Called with one :class:`~gnsq_lite.Message`, or with a list of them when *batch_size* is set.
-        nsqd_tcp_addresses: nsqds to connect to: ``"host:port"``, a list, or a comma-separated string.
-        lookupd_http_addresses: nsqlookupds to ask for nsqds; with http(s):// or without.  With no address at all:
-            ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
-        max_in_flight: Messages that the Reader may hold unanswered, over all nsqds; 0 receives none.
-        concurrency: Handlers that run at once; None: max_in_flight, at most 100 greenlets or 8 threads.
-        handler_pool: "greenlet", "thread" or "inline" (in the reading greenlet: fast, and a slow handler delays
-            heartbeats); "auto": greenlets in a monkey-patched process, else threads.
-        backoff: How failures slow the Reader down; False: not at all.
-        on_give_up: Called with a message that had more than *max_attempts*; FIN follows only when it returns.
-        batch_size, batch_wait: Hand lists of up to *batch_size* messages to the handler, waiting at most *batch_wait*
-            seconds, and half of msg_timeout, for a list to fill.
-        dialect: "nsq", "youzan" or a YouzanDialect.
-        partitions, ordered: For Youzan's NSQ; see its page.
-        address_map: Maps an announced host (or "host:port") to the one to connect to; a dict or a function.
-        allowed_addresses: A function of (host, port): whether a discovered nsqd may be connected to.
-        delivery: "prompt": RDY is kept just above what is in flight, so that nsqd sends each message at once, and goes
-            up to all of max_in_flight with the rate; "bulk": always all of it; "auto": "bulk" for batches.
-        rdy_idle_timeout, rdy_low_timeout: Seconds after which a connection without, or with, messages gives
-            its turn to another when max_in_flight is smaller than the number of connections (RDY-6).
-        handle_signals: Whether SIGTERM drains it while the main thread waits in ``start(block=True)`` or :meth:`join`
-            of any Reader, unless the program handles SIGTERM itself.
-        on_connected, on_disconnected, on_error, on_failure, on_backoff, on_slow: Hooks; they must not block.
-        options: Every field of ConnectionOptions, HandlerOptions, RetryOptions, ReconnectOptions and LookupOptions.
+        handler: Called with one :class:`~gnsq_lite.Message`, or with a list of them if *batch_size* is set.
+        options: Keywords; the page Options of the documentation lists them with defaults, units and ranges.  Durations
+            are seconds.
 
     Raises:
         InvalidName, OptionError: before anything is opened.
@@ -135,95 +98,58 @@ class Reader:
         batch_wait: float | None = None,
         **options: Unpack[ReaderArguments],
     ) -> None: ...
-    def __init__(
-        self,
-        topic: str,
-        channel: str,
-        handler: OneByOne | InBatches,
-        *,
-        nsqd_tcp_addresses: Addresses | None = None,
-        lookupd_http_addresses: Addresses | None = None,
-        max_in_flight: int = 1,
-        concurrency: int | None = None,
-        handler_pool: HandlerPool = "auto",
-        backoff: BackoffOptions | bool | None = None,
-        on_give_up: Callable[[Message], None] | None = None,
-        batch_size: int | None = None,
-        batch_wait: float | None = None,
-        dialect: DialectName | Dialect = "nsq",
-        partitions: Collection[int] | None = None,
-        ordered: bool = False,
-        address_map: AddressMap | None = None,
-        allowed_addresses: Callable[[str, int], bool] | None = None,
-        delivery: Delivery = "auto",
-        rdy_idle_timeout: float = 10.0,
-        rdy_low_timeout: float = 30.0,
-        handle_signals: bool = True,
-        on_connected: Callable[[str], None] | None = None,
-        on_disconnected: Callable[[str, NSQError], None] | None = None,
-        on_error: Callable[[NSQError], None] | None = None,
-        on_failure: Callable[[Message, BaseException], None] | None = None,
-        on_backoff: Callable[[float], None] | None = None,
-        on_slow: Callable[[Message, float], None] | None = None,
-        **options: Unpack[ReaderKeywords],
-    ) -> None:
+    def __init__(self, topic: str, channel: str, handler: OneByOne | InBatches, **options: Any) -> None:
         check_topic(topic)
         check_channel(channel)
         if not callable(handler):
             raise OptionError("handler", handler, "must be callable with one argument, the message")
         check_runs("handler", handler)
-        hooks = Hooks(on_connected, on_disconnected, on_error, on_failure, on_backoff, on_slow)
-        check_callables(on_give_up=on_give_up, address_map=address_map, allowed_addresses=allowed_addresses)
-        known: dict[str, Any] = {**options, "tls": normalized_tls(options.get("tls"))}
-        connection, limits, retry, reconnect, lookup = split(
-            known, Reader, ConnectionOptions, HandlerOptions, RetryOptions, ReconnectOptions, LookupOptions
+        own, hooks, connection, limits, retry, reconnect, lookup = split(
+            options,
+            Reader,
+            ReaderOptions,
+            Hooks,
+            ConnectionOptions,
+            HandlerOptions,
+            RetryOptions,
+            ReconnectOptions,
+            LookupOptions,
         )
         check_connection(connection)
         check_lookup(lookup)
-        nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
+        nsqds, lookupds = with_environment(own.nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self.topic, self.channel = topic, channel
-        self._handle_signals = handle_signals
-        chosen = resolve(dialect, **_given(partitions=partitions, ordered=ordered or None))
+        chosen = resolve(own.dialect, **_given(partitions=own.partitions, ordered=own.ordered or None))
+        replaced = {
+            "dialect": chosen,
+            "backoff": _backoff(own.backoff),
+            "on_give_up": own.on_give_up or log_give_up,
+            "gives_up_by_callback": own.on_give_up is not None,
+        }
         self._settings = ConsumerSettings(
+            **{**vars(own), **replaced},
             topic=topic,
             channel=channel,
             handler=handler,
-            dialect=chosen,
             endpoints=chosen.named_endpoints([Endpoint(host, port) for host, port in endpoints]),
             lookupds=url_list(lookupds),
-            max_in_flight=_whole("max_in_flight", max_in_flight, 0),
-            is_prompt=_is_prompt(delivery, batch_size),
-            concurrency=None if concurrency is None else _whole("concurrency", concurrency, 1),
-            pool=pool_kind(check_choice("handler_pool", handler_pool, "auto", "greenlet", "thread", "inline")),
-            batch_size=None if batch_size is None else _whole("batch_size", batch_size, 1),
-            batch_wait=check_number("batch_wait", 1.0 if batch_wait is None else batch_wait, *TIMEOUT),
-            rdy_idle_timeout=check_number("rdy_idle_timeout", rdy_idle_timeout, *TIMEOUT),
-            rdy_low_timeout=check_number("rdy_low_timeout", rdy_low_timeout, *TIMEOUT),
+            pool=pool_kind(own.handler_pool),
             connection=connection,
             limits=limits,
             retry=retry,
-            backoff=_backoff(backoff),
             reconnect=reconnect,
             lookup=lookup,
-            on_give_up=on_give_up or log_give_up,
-            gives_up_by_callback=on_give_up is not None,
             hooks=hooks,
-            address_map=address_map,
-            allowed_addresses=allowed_addresses,
         )
-        self._check_pairs(batch_wait)
+        self._warn()
         self._core: Consumer | None = None
         self._loop: Loop | None = None
         self._is_paused = False
         self._claims: dict[str, tuple[Any, Loop | None]] = {}
 
-    def _check_pairs(self, batch_wait: float | None) -> None:
+    def _warn(self) -> None:
         settings = self._settings
-        if batch_wait is not None and settings.batch_size is None:
-            raise OptionError("batch_wait", batch_wait, "needs batch_size")
-        if settings.concurrency is not None and settings.pool == "inline" and settings.concurrency > 1:
-            raise OptionError("concurrency", settings.concurrency, "handler_pool='inline' runs one handler at a time")
         if settings.concurrency is not None and 0 < settings.max_in_flight < settings.concurrency:
             warnings.warn(
                 f"concurrency={settings.concurrency} handlers can never all run with"
@@ -262,12 +188,12 @@ class Reader:
         if loop is None or core is None or self._claim(core, loop) is not core:
             raise ClosedError("a Reader can be started only once; make a new one")
         forget_on_fork(self)
-        if self._handle_signals:
+        if self._settings.handle_signals:
             drain_on_signals(core.end)
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
         begin = partial(run_in_loop, loop, core.start)
         if block:
-            until_signal(core.ended, partial(close_all, core.end), begin, handle_sigterm=self._handle_signals)
+            until_signal(core.ended, partial(close_all, core.end), begin, handle_sigterm=self._settings.handle_signals)
         else:
             begin()
 
@@ -295,7 +221,7 @@ class Reader:
         core = self._started()
         if not (
             or_sigterm(core.ended, partial(close_all, core.end), timeout)
-            if self._handle_signals
+            if self._settings.handle_signals
             else core.ended.wait(timeout)
         ):
             return False
@@ -341,7 +267,7 @@ class Reader:
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 pauses (RDY-8)."""
         core = self._started()
-        run_or_leave(core.loop, core.set_max_in_flight, _whole("max_in_flight", count, 0))
+        run_or_leave(core.loop, core.set_max_in_flight, check_number("max_in_flight", count, 0, 2**31 - 1, whole=True))
 
     def is_starved(self) -> bool:
         """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
@@ -384,20 +310,7 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _whole(name: str, value: int, low: int) -> int:
-    return check_number(name, value, low, 2**31 - 1, whole=True)
-
-
-def _is_prompt(delivery: Any, batch_size: int | None) -> bool:
-    check_choice("delivery", delivery, "auto", "prompt", "bulk")
-    return delivery == "prompt" or (delivery == "auto" and batch_size is None)
-
-
-def _backoff(value: Any) -> BackoffOptions:
-    if value is None or value is True:
-        return BackoffOptions()
+def _backoff(value: BackoffOptions | bool | None) -> BackoffOptions:
     if value is False:
         return BackoffOptions(longest=0.0)
-    if not isinstance(value, BackoffOptions):
-        raise OptionError("backoff", value, "must be BackoffOptions, None, True or False")
-    return value
+    return value if isinstance(value, BackoffOptions) else BackoffOptions()

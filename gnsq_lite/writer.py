@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
+from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import ClosedError, NotSent, NSQError
-from gnsq_lite.keywords import (
-    DEFAULT_TCP_PORT,
-    Addresses,
-    address_list,
-    check_callables,
-    key_bytes,
-    normalized_tls,
-    split,
-    url_list,
-    with_environment,
-)
+from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.addresses import without_credentials
 from gnsq_lite.net.forks import forget_on_fork, look_for_fork
 from gnsq_lite.net.io_thread import io_loop
 from gnsq_lite.net.os_threads import is_plain_thread
-from gnsq_lite.net.settings import AddressMap, check_connection, check_lookup
+from gnsq_lite.net.settings import check_connection, check_lookup
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
-from gnsq_lite.options import (
-    DEFER,
-    TIMEOUT,
-    ConnectionOptions,
-    DialectName,
-    LookupOptions,
-    WriterOptions,
-    WriterReconnectOptions,
-)
+from gnsq_lite.options import DEFER, TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.batches import Batch, batch_of
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import GRACE, Publication, Publish, wait_for_all
-from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
+from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions
 from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
@@ -51,7 +33,7 @@ from gnsq_lite.wire.names import check_topic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite.keywords import WriterKeywords
+    from gnsq_lite.arguments import WriterArguments
     from gnsq_lite.youzan.messages import PublishReceipt
 
 
@@ -62,66 +44,36 @@ class Writer:
     its own.  It connects at the first publish and stays connected; a lost nsqd is skipped and tried again (PUB-4).
 
     Args:
-        nsqd_tcp_addresses: ``"host:port"``, a list, or a comma-separated string.
-        lookupd_http_addresses: nsqlookupds to ask for nsqds.  With no address at all: as for a Reader.
-        publish_timeout: Seconds a publish may take, connecting, writing and nsqd's answer together.
-        retries: How often a publish whose outcome is unknown is sent again (PUB-2): at least once, maybe twice.
-            Attempts to connect are not counted: they go on until publish_timeout.
-        max_msg_size: Bytes of one body, as nsqd's --max-msg-size; larger ones are refused before anything is sent.
-        max_body_size: Bytes of one MPUB, as nsqd's --max-body-size; larger batches are split.
-        max_pending: Bytes that publish_nowait may have unanswered.
-        max_connections: Connections to one nsqd that publishing threads may open.  Each thread that publishes at the
-            same time as others uses one, and each connection sends AUTH once; further publishes share one connection.
-        coalesce: Send publishes of one turn of the loop to one topic as one MPUB; each keeps its own outcome.
-        dialect, trace: For Youzan's NSQ; see its page.
-        options: Every field of ConnectionOptions, LookupOptions and WriterReconnectOptions.
+        nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  With no address
+            at all: ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
+        options: Keywords; the page Options of the documentation lists them with defaults, units and ranges.  Durations
+            are seconds.
 
     Raises:
         OptionError: before anything is opened.
     """
 
-    def __init__(
-        self,
-        nsqd_tcp_addresses: Addresses | None = None,
-        *,
-        lookupd_http_addresses: Addresses | None = None,
-        coalesce: bool = False,
-        dialect: DialectName | Dialect = "nsq",
-        trace: bool = False,
-        address_map: AddressMap | None = None,
-        allowed_addresses: Callable[[str, int], bool] | None = None,
-        **options: Unpack[WriterKeywords],
-    ) -> None:
-        check_callables(address_map=address_map, allowed_addresses=allowed_addresses)
-        known: dict[str, Any] = dict(options)
-        known["tls"] = normalized_tls(known.get("tls"))
+    def __init__(self, nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[WriterArguments]) -> None:
         own, connection, lookup, reconnect = split(
-            known, Writer, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
+            options, Writer, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
         )
         check_connection(connection)
         check_lookup(lookup)
-        nsqds, lookupds = with_environment(nsqd_tcp_addresses, lookupd_http_addresses)
+        nsqds, lookupds = with_environment(nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
-        self._dialect = resolve(dialect, **({"trace": True} if trace else {}))
+        self._dialect = resolve(own.dialect, **({"trace": True} if own.trace else {}))
         self._nsqd_max_msg_size = own.max_msg_size
-        #: nsqd counts what the dialect sends beside each body.
-        self._own: WriterOptions = replace(own, max_msg_size=own.max_msg_size - self._dialect.batch_extra)
         self._packs = self._dialect.pack is not None
         self._settings = ProducerSettings(
-            dialect=self._dialect,
+            **{**vars(own), "dialect": self._dialect},
             endpoints=[Endpoint(host, port) for host, port in endpoints],
             lookupds=url_list(lookupds),
             connection=connection,
             reconnect=reconnect,
             lookup=lookup,
-            max_body_size=own.max_body_size,
-            max_pending=own.max_pending,
-            coalesce=coalesce,
-            max_connections=own.max_connections,
-            retries=own.retries,
-            address_map=address_map,
-            allowed_addresses=allowed_addresses,
         )
+        #: nsqd counts what the dialect sends beside each body.
+        self._own = replace(self._settings, max_msg_size=own.max_msg_size - self._dialect.batch_extra)
         #: The loop's part, once something needs it.
         self._core: WriterCore | None = None
         self._made: list[WriterCore] = []

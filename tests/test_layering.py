@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "net": CORE | {"blocking_calls", "speed", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"speed", "wire", "policy", "dialect", "net"},
     "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
-    "arguments": CORE | {"dialect", "net.settings"},
+    "arguments": CORE | {"dialect", "net.settings", "consume.settings"},
     "reader": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "consume"},
     "writer": CORE
     | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "publish", "youzan.messages"},
@@ -64,7 +64,7 @@ OWNERS: dict[str, set[str]] = {
     "greenlet": {"net", "blocking_calls", "broker"},
     "socket": {"net", "broker", "http", "recording", "spark", "cli", "supervise"},
     "select": {"net", "broker"},
-    "ssl": {"net", "broker", "http", "options", "keywords"},
+    "ssl": {"net", "broker", "http", "options", "arguments"},
     "urllib3": {"http"},
     "pyspark": {"spark"},
     "pyarrow": {"recording", "spark", "cli"},

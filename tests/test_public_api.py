@@ -7,12 +7,15 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import gnsq_lite
 from gnsq_lite import Message, Reader, Writer, errors
+from gnsq_lite.consume.settings import ReaderOptions
+from gnsq_lite.publish.settings import WriterOptions
 
 PACKAGE = Path(gnsq_lite.__file__).parent
 
@@ -103,12 +106,12 @@ def test_readers_and_writers_are_context_managers() -> None:
 
 
 def test_the_arguments_have_these_names_and_all_but_the_first_are_keywords() -> None:
-    reader = inspect.signature(Reader).parameters
+    reader = {"topic", "channel", "handler", *(spec.name for spec in fields(ReaderOptions))}
     assert [name for name in READER_ARGUMENTS if name not in reader] == []
-    assert [name for name, p in reader.items() if p.kind is p.POSITIONAL_OR_KEYWORD] == ["topic", "channel", "handler"]
-    writer = inspect.signature(Writer).parameters
+    assert str(inspect.signature(Reader)).startswith("(topic: 'str', channel: 'str', handler: ")
+    writer = {"nsqd_tcp_addresses", *(spec.name for spec in fields(WriterOptions))}
     assert [name for name in WRITER_ARGUMENTS if name not in writer] == []
-    assert [name for name, p in writer.items() if p.kind is p.POSITIONAL_OR_KEYWORD] == ["nsqd_tcp_addresses"]
+    assert list(inspect.signature(Writer).parameters) == ["nsqd_tcp_addresses", "options"]
 
 
 def test_a_message_has_these_attributes() -> None:

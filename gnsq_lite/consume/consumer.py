@@ -108,7 +108,7 @@ class Consumer:
         settings = self.settings
         if not settings.batch_size:
             return None
-        batcher = Batcher(settings.batch_size, settings.batch_wait, self.clock, latest)
+        batcher = Batcher(settings.batch_size, settings.batch_wait or 1.0, self.clock, latest)
         return BatchFeeder(self.loop, batcher, self.pool, self.clock, self.flow.is_starved)
 
     # -- starting

@@ -1,27 +1,107 @@
-"""The settings of a Reader's core: checked and complete."""
+"""Options of a Reader beside those in :mod:`gnsq_lite.options`, and all of them as the settings of its core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.errors import OptionError
+from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
-from gnsq_lite.net.settings import AddressMap, Hooks
+from gnsq_lite.net.settings import Hooks, SharedOptions
+from gnsq_lite.option_fields import check_choice, count, documented, duration
 from gnsq_lite.options import (
+    TIMEOUT,
     BackoffOptions,
     ConnectionOptions,
     HandlerOptions,
+    HandlerPool,
     LookupOptions,
     ReconnectOptions,
     RetryOptions,
 )
 
+#: How a Reader uses its max_in_flight.
+DeliveryMode = Literal["auto", "prompt", "bulk"]
+_MOST = 2**31 - 1
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
-    """A Reader's options, checked and split by the part they are for."""
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderOptions(SharedOptions):
+    """Options of a Reader alone."""
+
+    nsqd_tcp_addresses: Addresses | None = documented(
+        None,
+        "nsqds to connect to: 'host:port', a list, or a comma-separated string.  With no address at all:"
+        " NSQ_LOOKUPD_HTTP_ADDRESSES of the environment, else NSQD_TCP_ADDRESSES, else 127.0.0.1:4150",
+    )
+    max_in_flight: int = count(
+        1, 0, _MOST, "messages", "messages that the Reader may hold unanswered, over all nsqds; 0: receive none"
+    )
+    concurrency: int | None = count(
+        None, 1, _MOST, "handlers", "handlers that run at once; None: max_in_flight, at most 100 greenlets or 8 threads"
+    )
+    handler_pool: HandlerPool = documented(
+        "auto",
+        "'greenlet', 'thread' or 'inline' (in the greenlet that reads: fast, and a slow handler delays heartbeats);"
+        " 'auto': greenlets in a monkey-patched process, else threads",
+    )
+    delivery: DeliveryMode = documented(
+        "auto",
+        "'prompt': RDY is just above what is in flight, so that nsqd sends each message at once, and rises with the"
+        " rate; 'bulk': always all of max_in_flight; 'auto': 'bulk' for batches, else 'prompt'",
+    )
+    backoff: BackoffOptions | bool | None = documented(
+        None, "BackoffOptions: how failures slow the Reader down; None or True: the defaults; False: not at all"
+    )
+    on_give_up: Callable[[Message], None] | None = documented(
+        None,
+        "called with a message that had more than max_attempts; FIN follows when it returns, REQ when it raises;"
+        " None: log the message",
+    )
+    batch_size: int | None = count(
+        None, 1, _MOST, "messages", "the handler gets a list of at most so many messages; None: one message"
+    )
+    batch_wait: float | None = duration(
+        None, *TIMEOUT, "how long a list may fill, and at most half of msg_timeout; None: 1"
+    )
+    partitions: Collection[int] | None = documented(None, "partitions to read; Youzan's NSQ")
+    ordered: bool = documented(False, "read each partition in order; Youzan's NSQ")
+    rdy_idle_timeout: float = duration(
+        10.0,
+        *TIMEOUT,
+        "if there are more connections than max_in_flight: how long one without messages keeps its turn",
+    )
+    rdy_low_timeout: float = duration(30.0, *TIMEOUT, "the same for a connection with messages")
+    handle_signals: bool = documented(
+        True,
+        "whether SIGTERM closes the Reader while the main thread waits in start(block=True) or join() of any Reader,"
+        " unless the program handles SIGTERM",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_callables(on_give_up=self.on_give_up)
+        check_choice("handler_pool", self.handler_pool, "auto", "greenlet", "thread", "inline")
+        check_choice("delivery", self.delivery, "auto", "prompt", "bulk")
+        if self.backoff is not None and not isinstance(self.backoff, (bool, BackoffOptions)):
+            raise OptionError("backoff", self.backoff, "must be BackoffOptions, None, True or False")
+        if self.batch_wait is not None and self.batch_size is None:
+            raise OptionError("batch_wait", self.batch_wait, "needs batch_size")
+        if self.handler_pool == "inline" and self.concurrency is not None and self.concurrency > 1:
+            raise OptionError("concurrency", self.concurrency, "handler_pool='inline' runs one handler at a time")
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether RDY is kept low where that brings messages sooner."""
+        return self.delivery == "prompt" or (self.delivery == "auto" and self.batch_size is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSettings(ReaderOptions):
+    """All options of a Reader, checked and complete."""
 
     topic: str
     channel: str
@@ -29,29 +109,19 @@ class ConsumerSettings:
     dialect: Dialect
     endpoints: Sequence[Endpoint]
     lookupds: Sequence[str]
-    max_in_flight: int
-    #: Whether RDY is kept low where that brings messages sooner.
-    is_prompt: bool
-    concurrency: int | None
     pool: Literal["greenlet", "thread", "inline"]
-    batch_size: int | None
-    batch_wait: float
-    rdy_idle_timeout: float
-    rdy_low_timeout: float
     connection: ConnectionOptions
     limits: HandlerOptions
     retry: RetryOptions
     backoff: BackoffOptions
     reconnect: ReconnectOptions
     lookup: LookupOptions
+    hooks: Hooks = field(default_factory=Hooks)
     on_give_up: Callable[[Message], Any]
     #: Whether on_give_up is the user's, not the default.
     gives_up_by_callback: bool
     #: Returns what other processes know of a message: *begun* and *unseen* of ``Tries.gives_up()``.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
-    hooks: Hooks = field(default_factory=Hooks)
-    address_map: AddressMap | None = None
-    allowed_addresses: Callable[[str, int], bool] | None = None
 
     def log_fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
         """Return the ``extra`` of a log line."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
+from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import NSQError, OptionError
-from gnsq_lite.keywords import check_callables
+from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
-from gnsq_lite.option_fields import hook
+from gnsq_lite.option_fields import check_ranges, documented, hook
 from gnsq_lite.options import (
     Address,
     ConnectionOptions,
+    DialectName,
     HTTPOptions,
     LookupOptions,
     TLSOptions,
@@ -45,24 +46,50 @@ def check_lookup(options: LookupOptions) -> None:
         tls.context()
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """Callbacks of the user; each is called in the I/O loop and must not wait.  What one raises is logged."""
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions:
+    """Options of Readers and Writers: where nsqd is, and which dialect it speaks."""
 
-    on_connected: Callable[[str], Any] | None = hook("address", "an nsqd is connected and subscribed")
-    on_disconnected: Callable[[str, NSQError], Any] | None = hook(
+    lookupd_http_addresses: Addresses | None = documented(
+        None, "nsqlookupds to ask for nsqds: as nsqd_tcp_addresses, with http(s):// or without"
+    )
+    dialect: DialectName | Dialect = documented("nsq", "'nsq', 'youzan', or a YouzanDialect")
+    address_map: AddressMap | None = documented(
+        None, "maps an announced host (or host:port) to the one to connect to; a dict or a function of (host, port)"
+    )
+    allowed_addresses: Callable[[str, int], bool] | None = documented(
+        None, "function of (host, port): whether a discovered nsqd may be connected to"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_callables(address_map=self.address_map, allowed_addresses=self.allowed_addresses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """Callbacks of the user.  What one raises is logged.
+
+    They run in greenlets of the I/O loop and must not block it; on_failure says where it runs.
+    """
+
+    on_connected: Callable[[str], None] | None = hook("address", "an nsqd is connected and subscribed")
+    on_disconnected: Callable[[str, NSQError], None] | None = hook(
         "address, error", "a connection was lost or could not be made; *error* says why"
     )
-    on_error: Callable[[NSQError], Any] | None = hook(
+    on_error: Callable[[NSQError], None] | None = hook(
         "error", "a connection was lost, nsqd refused a late answer, or an ordered partition was stopped"
     )
-    on_failure: Callable[[Message, BaseException], Any] | None = hook(
-        "message, error", "a handler raised *error* (not Requeue), or on_give_up did; the message has been requeued"
+    on_failure: Callable[[Message, BaseException], None] | None = hook(
+        "message, error",
+        "a handler raised *error* (not Requeue), or on_give_up did; the message has been requeued.  Runs in the thread"
+        " or greenlet of the handler, or in another thread if time_limit ended a handler in a thread; in a"
+        " monkey-patched process with handler_pool='thread', in the I/O loop",
     )
-    on_backoff: Callable[[float], Any] | None = hook(
+    on_backoff: Callable[[float], None] | None = hook(
         "seconds", "backoff pauses the Reader for so many seconds; 0.0: backoff is over"
     )
-    on_slow: Callable[[Message, float], Any] | None = hook(
+    on_slow: Callable[[Message, float], None] | None = hook(
         "message, seconds", "its handler has run for *seconds*, the soft_time_limit, and runs on"
     )
 

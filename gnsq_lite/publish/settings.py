@@ -1,14 +1,15 @@
-"""The settings of a Writer's core: all checked, nothing left to look up."""
+"""Options of a Writer beside those in :mod:`gnsq_lite.options`, and all of them as the settings of its core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, TLSNotGranted, WrongDialectError
-from gnsq_lite.net.settings import AddressMap
-from gnsq_lite.options import ConnectionOptions, LookupOptions, ReconnectOptions
+from gnsq_lite.net.settings import SharedOptions
+from gnsq_lite.option_fields import count, documented, duration, size
+from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, ReconnectOptions
 
 #: The endpoint of a publish that any nsqd may take.
 NOWHERE = Endpoint("", 0)
@@ -27,9 +28,39 @@ def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
-    """A Writer's options, checked and split by the part they are for."""
+@dataclass(frozen=True, kw_only=True)
+class WriterOptions(SharedOptions):
+    """Options of a Writer alone (PUB-1 to PUB-4)."""
+
+    publish_timeout: float = duration(15.0, *TIMEOUT, "time limit of a publish, from connecting to the answer")
+    retries: int = count(
+        0, 0, 1000, "times", "how often a publish of unknown outcome is sent again; nsqd may then have it twice"
+    )
+    max_msg_size: int = size(
+        1024 * 1024,
+        1,
+        2**31 - 1,
+        "largest body, as nsqd's --max-msg-size; larger ones are refused before anything is sent",
+    )
+    max_body_size: int = size(
+        5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB, as nsqd's --max-body-size; larger batches are split"
+    )
+    max_pending: int = size(
+        64 * 1024 * 1024, 1, 2**40, "how much publish_nowait may have unanswered; beyond that it raises BacklogFull"
+    )
+    max_connections: int = count(
+        100, 1, 10_000, "connections", "most connections of publishing threads to one nsqd; each one sends AUTH once"
+    )
+
+    coalesce: bool = documented(
+        False, "send publishes of one iteration of the loop to one topic as one MPUB; each keeps its own outcome"
+    )
+    trace: bool = documented(False, "publishes return a PublishReceipt; Youzan's NSQ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings(WriterOptions):
+    """All options of a Writer, checked and complete."""
 
     dialect: Dialect
     endpoints: Sequence[Endpoint]
@@ -37,14 +68,3 @@ class ProducerSettings:
     connection: ConnectionOptions
     reconnect: ReconnectOptions
     lookup: LookupOptions
-    #: Bytes of an MPUB at the most.
-    max_body_size: int
-    #: Bytes that publishes nobody waits for may have on their way.
-    max_pending: int
-    coalesce: bool
-    #: Blocking connections to one nsqd at the most.
-    max_connections: int = 100
-    #: How often a publish of unknown outcome is sent again.
-    retries: int = 0
-    address_map: AddressMap | None = None
-    allowed_addresses: Callable[[str, int], bool] | None = None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.giveup import check_name
-from gnsq_lite.keywords import ConnectionKeywords, LookupKeywords
 from gnsq_lite.message import Message
+from gnsq_lite.net.settings import SharedOptions
 from gnsq_lite.option_fields import check_number, per_second
+from gnsq_lite.options import ConnectionOptions, LookupOptions
 from gnsq_lite.supervise.election import Election
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
 #: Reader options that a Writer to the same nsqds takes too.
 _SHARED = (
-    {"nsqd_tcp_addresses", "lookupd_http_addresses", "address_map", "allowed_addresses", "dialect"}
-    | set(ConnectionKeywords.__annotations__)
-    | set(LookupKeywords.__annotations__)
+    {"nsqd_tcp_addresses"}
+    | {spec.name for kind in (SharedOptions, ConnectionOptions, LookupOptions) for spec in fields(kind)}
 ) - {"sample_rate", "msg_timeout"}
 
 

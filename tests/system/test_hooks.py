@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import gevent
 import pytest
 
 from gnsq_lite import BackoffOptions, Message, Writer
+from gnsq_lite.net.os_threads import is_patched, native_ident
 from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, channel, reader_on
@@ -42,6 +44,36 @@ def test_a_hook_that_times_out_ends_nothing(broker: ServerHandle, topic: str, ho
         broker.restart()
         broker.publish(topic, b"after")
         wait_for(lambda: (b"after", 2) in seen)
+
+
+@pytest.mark.parametrize("pool", ["greenlet", "thread"])
+def test_on_failure_runs_where_the_handler_ran_and_other_hooks_in_the_loop(
+    broker: ServerHandle, topic: str, pool: Any
+) -> None:
+    threads: dict[str, set[int]] = {}
+
+    def note(name: str) -> None:
+        threads.setdefault(name, set()).add(native_ident())
+
+    def handle(message: Message) -> None:
+        note("handler")
+        (gevent.sleep if pool == "greenlet" else time.sleep)(1.5)
+        if message.attempts == 1:
+            raise ValueError("once")
+
+    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow")
+    hooks: dict[str, Any] = {name: (lambda *args, name=name: note(name)) for name in names}
+    backoff = BackoffOptions(unit=0.05, longest=0.1)
+    options = {"requeue_delay": 0.0, "backoff": backoff, "soft_time_limit": 0.1, "handler_pool": pool}
+    with reader_on(broker, topic, handle, **options, **hooks) as reader:
+        broker.publish(topic, b"x")
+        wait_for(lambda: reader.stats().finished == 1)
+        broker.stop()
+        wait_for(lambda: set(threads) == {*names, "handler"})
+    loop = threads["on_connected"]
+    assert len(loop) == 1
+    assert all(threads[name] == loop for name in names if name != "on_failure"), threads
+    assert threads["on_failure"] <= (loop if is_patched() and pool == "thread" else threads["handler"])
 
 
 def test_a_hook_that_exits_ends_the_reader_with_it(broker: ServerHandle, topic: str) -> None:

@@ -13,16 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import Reader, Writer, options
+from gnsq_lite.consume import settings as consume_settings
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import BackoffOptions, ConnectionOptions, TLSOptions, format_address, parse_address
+from gnsq_lite.publish import settings as publish_settings
 from tests.certs import Certificates
 
 CLASSES = sorted(
     (
         value
-        for name, value in vars(options).items()
-        if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == options.__name__
+        for module in (options, consume_settings, publish_settings)
+        for name, value in vars(module).items()
+        if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == module.__name__
+        if not name.endswith("Settings")
     ),
     key=lambda cls: cls.__name__,
 )
@@ -45,6 +49,8 @@ COMPANIONS: dict[tuple[str, str, str], dict[str, Any]] = {
     ("ReconnectOptions", "max_reconnect_delay", "low"): {"reconnect_delay": 0.01},
     ("WriterReconnectOptions", "reconnect_delay", "high"): {"max_reconnect_delay": 86400.0},
     ("WriterReconnectOptions", "max_reconnect_delay", "low"): {"reconnect_delay": 0.01},
+    ("ReaderOptions", "batch_wait", "low"): {"batch_size": 1},
+    ("ReaderOptions", "batch_wait", "high"): {"batch_size": 1},
 }
 
 

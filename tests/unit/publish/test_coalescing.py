@@ -215,17 +215,17 @@ def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
 
 
 def test_a_batch_ends_where_the_next_body_would_make_it_too_large() -> None:
-    bench = Bench(max_body_size=4 + 3 * (4 + 1))
-    greenlets = bench.spawn(*[b"%d" % n for n in range(7)], b"x" * 100, b"y")
+    bench, bodies = Bench(max_body_size=4 + 3 * (4 + 20)), [b"%020d" % n for n in range(7)]
+    greenlets = bench.spawn(*bodies, b"x" * 100, b"y")
     assert bench.wire.sent == [
-        commands.multipublish("t", [b"0", b"1", b"2"]),
-        commands.multipublish("t", [b"3", b"4", b"5"]),
-        commands.publish("t", b"6"),
+        commands.multipublish("t", bodies[:3]),
+        commands.multipublish("t", bodies[3:6]),
+        commands.publish("t", bodies[6]),
         commands.publish("t", b"x" * 100),
         commands.publish("t", b"y"),
     ]
     for _ in range(4):
-        bench.submit(b"z")
+        bench.submit(b"z" * 20)
     end_turn()
     assert [publication.count for publication in bench.wire.unanswered[5:]] == [3, 1]
     bench.answer()
