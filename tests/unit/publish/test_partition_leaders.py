@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,9 +109,13 @@ class Line:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.connection = self.endpoint = endpoint
+        self.link = SimpleNamespace(close=lambda error: None)
 
     def owes(self) -> list[Publish]:
         return []
+
+    def forget_done(self) -> None:
+        pass
 
 
 class Known:
