@@ -6,7 +6,6 @@ into bytes and what a server said into values.
 
 from __future__ import annotations
 
-import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, Op
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
 from gnsq_lite.policy import sequence as order
-from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -121,6 +119,119 @@ class Members(Protocol):
         """Take a bad one; return what to do with it."""
 
 
+class RoutedPublish(Protocol):
+    """One message or batch on its way, as a :class:`Router` sees it."""
+
+    topic: str
+    batch: bool
+    key: bytes | None
+    partition: int | None
+    #: Set where more is asked for than a plain message or batch.
+    request: PublishRequest | None
+    #: The command that is sent.
+    data: bytes
+    #: Its place among the publishes of the Writer.
+    number: int
+    #: The endpoint whose turn it is, if any may take it.
+    leader: Endpoint | None
+    #: The last refusal.
+    last_error: NSQError | None
+    #: Whether an nsqd may have it; and whether an earlier attempt is why.
+    sent: bool
+    in_doubt: bool
+
+    def done(self) -> bool: ...
+
+    def asked(self) -> PublishRequest: ...
+
+    def command_behind(self, head: bytes) -> bytes: ...
+
+
+class Timer(Protocol):
+    """Calls a function once."""
+
+    def close(self) -> None: ...
+
+
+class Lookups(Protocol):
+    """The lookups of one topic."""
+
+    def poke(self) -> None:
+        """Ask the nsqlookupds now."""
+
+    @property
+    def said(self) -> Mapping[str, Lookup]:
+        """The last good answer of each nsqlookupd, by its address."""
+
+    def health(self) -> Mapping[str, Any]:
+        """Return the state of each nsqlookupd by its address; ``ok`` is False while it fails."""
+
+
+class RouterHost(Protocol):
+    """The core of a Writer, as a :class:`Router` sees it."""
+
+    def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
+        """Send a publish; False if the endpoint, which is connected from now on, takes none for now."""
+
+    def fail(self, publish: Any, error: NSQError) -> None:
+        """Settle a publish with an error."""
+
+    def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_round: Callable[[], None]) -> Lookups | None:
+        """Look a topic up from now on; return None without nsqlookupds."""
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
+        """Call *act* once."""
+
+    def avoids(self, endpoint: Endpoint) -> bool:
+        """Return whether the endpoint is silent or cannot be reached; from any thread."""
+
+    def load(self, endpoint: Endpoint) -> int:
+        """Return how many publishes the endpoint has not answered; from any thread."""
+
+    def owes(self, topic: str, partition: int) -> bool:
+        """Return whether a publish to a partition is unanswered; disconnect silent nodes that owe it."""
+
+
+class Router(Protocol):
+    """Chooses the endpoint of each publish, and holds those that cannot be sent yet.  In the loop's thread."""
+
+    def leader(self, publish: RoutedPublish) -> Endpoint | None:
+        """Make a publish's command, return its endpoint; from any thread.  None: the loop has to send it."""
+
+    def send(self, publish: RoutedPublish) -> None:
+        """Send a publish, or hold it."""
+
+    def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
+        """An endpoint has refused a publish, and another one may take it."""
+
+    def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
+        """Send again what a lost endpoint, or None, a silent one, did not take."""
+
+    def look_again(self, endpoint: Endpoint) -> None:
+        """An endpoint is silent: another one may lead its partition."""
+
+    def on_room(self, endpoint: Endpoint) -> None:
+        """An endpoint takes publishes."""
+
+    def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
+        """Return whether another endpoint that is not silent may take a publish."""
+
+    def waiting(self) -> Sequence[Any]:
+        """Return the publishes that are held."""
+
+    def forget_done(self) -> None:
+        """Drop held publishes that have their outcome."""
+
+    def unavailable(self, publish: RoutedPublish) -> NSQError | None:
+        """Return why no endpoint may take a publish, as far as is known; from any thread."""
+
+    def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
+        """Return the error of an expired publish that no nsqd has, given one without its partition; from any thread."""
+
+    def close(self) -> None:
+        """Look up nothing more."""
+
+
 class Dialect(Protocol):
     """What Reader and Writer ask of a flavour of NSQ: all of it.  What has a body is what plain NSQ does."""
 
@@ -187,10 +298,9 @@ class Dialect(Protocol):
         """Whether publishing to *topic* needs a lookup of that topic (role "write") first."""
         return False
 
-    @property
-    def balances_load(self) -> bool:
-        """Whether a publish that any endpoint may take goes to one that owes the fewest answers (YZ-4)."""
-        return False
+    def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> Router | None:
+        """Return what chooses the endpoint of each publish; None: each nsqd may take each publish."""
+        return None
 
     @property
     def pack(self) -> Packer | None:
@@ -223,17 +333,6 @@ class Dialect(Protocol):
         """
         return request
 
-    def prepare(self, request: PublishRequest) -> PublishRequest:
-        """Return *request* with what stays the same however often it is sent."""
-        return request
-
-    def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
-        """Return the endpoint to publish to, out of the reachable *endpoints*.  Raises NotSent, OptionError."""
-
-    def leaders(self, topic: str, route: Lookup | None) -> Leaders | None:
-        """Return what does the same as :meth:`choose` and :meth:`encode` for one plain message; None: nothing does."""
-        return None
-
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """Return the bytes of the command.  Raises OptionError for what the dialect cannot do."""
 
@@ -254,7 +353,6 @@ class PlainDialect(Dialect):
     def __init__(self, **options: Any) -> None:
         for name, value in options.items():
             raise OptionError(name, value, "needs Youzan's NSQ: pass dialect='youzan'")
-        self._turn = itertools.count()
 
     def lookup_path(self, topic: str, role: Role) -> str:
         """Ask for the topic's nsqds; to publish, for all nsqds: the first publish makes the topic (PUB-4)."""
@@ -274,12 +372,6 @@ class PlainDialect(Dialect):
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
         """SUB."""
         return (commands.subscribe(topic, channel),)
-
-    def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
-        """Round robin."""
-        if not endpoints:
-            raise NotSent("no nsqd can be reached")
-        return endpoints[next(self._turn) % len(endpoints)]
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """PUB, MPUB or DPUB."""

@@ -319,7 +319,7 @@ class HTTPStatusError(HTTPError):
 
 
 class PartitionUnavailable(NotSent):
-    """The partition a key maps to cannot be reached; nothing was sent, never to another partition (YZ-5)."""
+    """The partition of a publish had no leader that took it in time.  No nsqd has it, of no other partition either."""
 
     def __init__(self, topic: str, partition: int, why: str) -> None:
         super().__init__(topic, partition, why)

@@ -127,7 +127,7 @@ class Writer:
                 publish = self._checked_publish(topic, body, None, 0.0, None, None, None, None)
                 return self._leave_to_loop(publish, receipt)  # type: ignore[no-any-return]
             if core is not None and not (core.closing or is_plain_thread()):
-                if core.routed:
+                if core.router is not None:
                     key = key_bytes(key)
                     if key is not None or partition is not None:
                         self._dialect.check_place(key, partition)
@@ -296,7 +296,7 @@ class Writer:
             return False
         if core is None:
             return not self._needs_loop
-        return not (self._settings.coalesce or core.routed or core.has_backlog())
+        return not (self._settings.coalesce or core.router is not None or core.has_backlog())
 
     def _core_if_needed(self, seconds: float) -> WriterCore | None:
         """Return the loop's part, which is started unless the caller can do without.  Raises NotSent, ClosedError."""
@@ -315,14 +315,11 @@ class Writer:
             if type(outcome) is not Left:
                 return outcome
             left = outcome
-        elif core is not None and core.routed and is_plain_thread() and not core.has_backlog():
-            leader = core.leaders.in_thread(publish)
-            if leader is not None:
-                outcome = core.publish_to_leader(leader, publish)
-                if type(outcome) is not Left:
-                    return outcome
-                left = outcome
-            publish.data = b""
+        elif core is not None and core.router is not None and is_plain_thread() and not core.has_backlog():
+            outcome = core.publish_to_leader(publish)
+            if type(outcome) is not Left:
+                return outcome
+            left = outcome
         return self._leave_to_loop(publish, left)
 
     def _leave_to_loop(self, publish: Publish, left: Left) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Endpoint
+from gnsq_lite.dialect import Endpoint, Lookup, Router
 from gnsq_lite.errors import ClosedError, ConnectionLost, NotSent, NsqdError, NSQError, OutcomeUnknown
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
@@ -23,13 +23,11 @@ from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.rng import Rng
-from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
 from gnsq_lite.publish.node import Node
 from gnsq_lite.publish.outcomes import Outcomes
-from gnsq_lite.publish.partition_leaders import PartitionLeaders
 from gnsq_lite.publish.pool import Left, Pool
-from gnsq_lite.publish.publication import Publication, Publish, of_the_parent
+from gnsq_lite.publish.publication import Publication, Publish, not_reached, of_the_parent
 from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
@@ -45,7 +43,7 @@ class WriterCore:
     """Carries out the publishes that the pool does not.  Made in the loop's thread, where everything runs but for
 
     * ``publish``, ``publish_alone``, ``carry_and_wait``, ``carry``, ``carry_nowait``: a Writer's ways to publish;
-    * ``publish_to_leader``: a plain thread's way to a partition's leader;
+    * ``publish_to_leader``: a plain thread's way to the endpoint that the router chooses;
     * ``give_up``: the end of a publish whose thread does not wait any longer;
     * ``has_backlog``: whether a ``publish_nowait`` has no outcome yet.
     """
@@ -79,38 +77,21 @@ class WriterCore:
     def _set_up(self) -> None:
         """Make what a reset makes again: the nodes, their connections, and what waits for them."""
         settings, clock = self.settings, self.clock
-        shunned: Shunned[Endpoint] = Shunned()
-        self.leaders = PartitionLeaders(
-            self.loop,
-            settings,
-            clock,
-            self.rng,
-            shunned=shunned,
-            nodes=lambda: list(self.nodes.values()),
-            load=self._load,
-            avoids=self.pool.avoids,
-            send_to=self._send_to,
-            fail=self.outcomes.failed_with,
-            keep=self.keep,
-        )
+        #: Chooses where each publish goes, in a dialect that has leaders; None: each nsqd may take each publish.
+        self.router: Router | None = settings.dialect.router(self, settings.endpoints)
         self.rotation = Rotation(
-            shunned,
-            goes_elsewhere=self.goes_elsewhere,
-            on_silent=self.leaders.refresh,
-            send_again=self._send_again,
+            goes_elsewhere=self.goes_elsewhere, on_silent=self.look_leader_up, send_again=self._send_again
         )
         self.nodes = self.rotation.nodes
-        #: Whether every publish goes to an endpoint that the dialect chooses.
-        self.routed = settings.dialect.needs_route("")
-        self._send = self.leaders.send if self.routed else self.rotation.send
+        self._send: Callable[[Publish], None] = self.rotation.send if self.router is None else self.router.send
+        self._discoveries: list[Discovery] = []
         self._coalescing: Coalescing | None = None
         #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout).  From any thread.
         #: Raises InvalidName before anything is sent, and the publish's own error.
         self.publish: Callable[[str, bytes, float], Any] = self.publish_alone
-        if settings.coalesce and not self.routed:
+        if settings.coalesce and self.router is None:
             self._coalescing = Coalescing(self.loop, settings, clock, self.outcomes, self._send, self.publish_alone)
             self.publish = self._coalescing.publish
-        self._discovery: Discovery | None = None
 
     def reset(self) -> None:
         """Close all connections, give each publish an outcome, and begin again with fresh state (see Loop)."""
@@ -138,13 +119,11 @@ class WriterCore:
         if self._started or self.closing:
             return
         self._started = True
-        if not self.routed:
+        if self.router is None:
             self._connect(self.settings.endpoints)
             if self.settings.lookupds:
-                called: dict[str, Any] = {"on_found": self._connect, "on_forget": self._forget}
-                called["publish_waits"] = lambda: bool(self.rotation.waiting)
-                self._discovery = Discovery.of(self.settings, "", "write", self.rng, self.clock, **called)
-                self.keep(self.loop.spawn("discovery", self._discovery.run))
+                waits = {"publish_waits": lambda: bool(self.rotation.waiting)}
+                self._discover("", on_found=self._connect, on_forget=self._forget, **waits)
         self.keep(self.loop.spawn("writer-ticker", self._tick))
 
     def _tick(self) -> None:
@@ -153,6 +132,13 @@ class WriterCore:
             for node in list(self.nodes.values()):
                 node.check(self.clock.now())
             self.rotation.look_again()
+
+    def _discover(self, topic: str, **called: Callable[..., Any]) -> Discovery:
+        """Look up the nsqds of a topic, or all of them, from now on."""
+        discovery = Discovery.of(self.settings, topic, "write", self.rng, self.clock, **called)
+        self._discoveries.append(discovery)
+        self.keep(self.loop.spawn(f"discovery {topic}", discovery.run))
+        return discovery
 
     def keep(self, greenlet: Any) -> None:
         """Have *greenlet* killed at close."""
@@ -212,36 +198,34 @@ class WriterCore:
 
     def give_up(self, publish: Publish) -> None:
         """Settle a publish whose deadline has passed, unless the loop just has; in the thread that waits for it."""
-        reasons = [] if publish.sent else self._reasons()
+        unsent = self._not_sent(publish)
         with self.lock:
-            error = publish.expired(reasons)
+            error: NSQError = publish.timed_out() if publish.sent else unsent
             is_first = publish.give_up(error)
         if is_first:
             publish.announce()
             self.loop.call_soon(lambda: self._given_up(publish, error))
 
-    def publish_to_leader(self, leader: Endpoint, publish: Publish) -> Any:
-        """Publish, in a plain thread, to *leader*; return the receipt, or a Left: the loop has to do it.
+    def publish_to_leader(self, publish: Publish) -> Any:
+        """Publish, in a plain thread, to the leader that the router chooses; return the receipt, or a Left.
 
-        A leader that cannot be reached, or does not answer, is looked up again (YZ-18).
+        Left: the loop has to do it, because there is no leader, or it cannot be reached.
         """
-        outcome: Any = None
-        try:
-            outcome = self.pool.publish(
-                publish.topic,
-                publish.data,
-                publish.timeout,
-                publish.count,
-                publish.request,
-                leader=leader,
-                deadline=publish.deadline,
-            )
-        except OutcomeUnknown:
-            self.loop.call_soon(lambda: self.leaders.refresh(leader))
-            raise
-        if type(outcome) is Left:
-            publish.data = b""
-            self.loop.call_soon(lambda: self.leaders.refresh(leader))
+        leader = None if self.router is None else self.router.leader(publish)
+        outcome: Any = Left(publish.retries)
+        if leader is not None:
+            topic, timeout, count, request = publish.topic, publish.timeout, publish.count, publish.request
+            try:
+                outcome = self.pool.publish(
+                    topic, publish.data, timeout, count, request, leader=leader, deadline=publish.deadline
+                )
+            except OutcomeUnknown:
+                self.loop.call_soon(lambda: self.look_leader_up(leader))
+                raise
+            if type(outcome) is not Left:
+                return outcome
+            self.loop.call_soon(lambda: self.look_leader_up(leader))
+        publish.data = b""
         return outcome
 
     # -- publishing, in the loop
@@ -280,29 +264,64 @@ class WriterCore:
         self.outcomes.add(publish)
         self._send(publish)
 
-    def _send_to(self, endpoint: Endpoint, publish: Publish) -> None:
-        """Send it to that endpoint, and to no other, once it is connected."""
-        node = self._node(endpoint)
-        if node.waiting or not node.send(publish):
-            node.waiting.append(publish)
-
     def _send_again(self, publishes: Iterable[Publish], lost: Endpoint | None = None) -> None:
-        """Send, in order, what a lost connection did not take."""
-        if self.routed:
-            self.leaders.put_back(publishes, lost)
+        """Send, in order, what a lost connection did not take; None: a silent one."""
+        if self.router is not None:
+            self.router.put_back(publishes, lost)
         else:
             for publish in publishes:
                 self._send(publish)
 
     def goes_elsewhere(self, publish: Publish, endpoint: Endpoint) -> bool:
         """Return whether another node that is not silent may take a publish instead of *endpoint*."""
-        return self.leaders.goes_elsewhere(publish, endpoint) if self.routed else self.rotation.any_answers()
+        router = self.router
+        return self.rotation.any_answers() if router is None else router.goes_elsewhere(publish, endpoint)
+
+    # -- the router's host
+
+    def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
+        """Send a publish; return False if the endpoint, which is connected from now on, takes none for now."""
+        return self._node(endpoint).send(publish)
+
+    def fail(self, publish: Publish, error: NSQError) -> None:
+        """Settle a publish with an error."""
+        self.outcomes.failed_with(publish, error)
+
+    def look_up(
+        self, topic: str, on_lookup: Callable[[Lookup], None], on_round: Callable[[], None]
+    ) -> Discovery | None:
+        """Look a topic up from now on; return None without nsqlookupds."""
+        if not self.settings.lookupds:
+            return None
+        return self._discover(topic, on_lookup=lambda address, lookup: on_lookup(lookup), on_round=on_round)
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
+        """Call *act* once, in the hub; return the timer."""
+        return self.loop.timer(seconds, act)
+
+    def avoids(self, endpoint: Endpoint) -> bool:
+        """Return whether the endpoint is silent or cannot be reached; from any thread."""
+        return self.rotation.shunned.has(endpoint) or self.pool.avoids(endpoint)
+
+    def load(self, endpoint: Endpoint) -> int:
+        """Return how many publishes the endpoint has not answered; from any thread."""
+        node = self.nodes.get(endpoint)
+        return self.pool.busy_at(endpoint) + (0 if node is None else len(node.unanswered))
+
+    def owes(self, topic: str, partition: int) -> bool:
+        """Return whether a publish to a partition is unanswered; a silent node is disconnected."""
+        nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]
+        owing = [node for node in nodes if any(each.topic == topic and not each._done for each in node.unanswered)]
+        for node in owing:
+            node.disconnect_if_silent()
+        return bool(owing)
+
+    def look_leader_up(self, endpoint: Endpoint) -> None:
+        """Look for another leader: *endpoint* is silent (YZ-18)."""
+        if self.router is not None:
+            self.router.look_again(endpoint)
 
     # -- nodes
-
-    def _load(self, endpoint: Endpoint) -> int:
-        node = self.nodes.get(endpoint)
-        return self.pool.busy_at(endpoint) + (0 if node is None else len(node.owes()))
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
         """Connect to nsqds that any publish may go to."""
@@ -333,24 +352,22 @@ class WriterCore:
     def on_connected(self, node: Node) -> None:
         """Send what waited for this node, or for any."""
         self.rotation.join(node)
-        if self._discovery is not None:
-            self._discovery.connected(node.endpoint)
+        for discovery in self._discoveries if self.router is None else ():
+            discovery.connected(node.endpoint)
         self.on_room(node)
 
     def on_room(self, node: Node) -> None:
         """Send what waited for this node, or for any."""
-        waiting = node.waiting
-        while waiting and (waiting[0].done() or node.send(waiting[0])):
-            waiting.popleft()  # once it has its place
-        if self.routed:
-            self.rotation.relieve()
+        if self.router is not None:
+            self.router.on_room(node.endpoint)
         else:
             self.rotation.send_waiting()
 
     def on_disconnected(self, node: Node) -> None:
         """Its connection is gone."""
-        if self.rotation.part(node) and self._discovery is not None:
-            self._discovery.disconnected(node.endpoint)
+        if self.rotation.part(node) and self.router is None:
+            for discovery in self._discoveries:
+                discovery.disconnected(node.endpoint)
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
         """Send *unsent* again, in order; or fail what waits, if no nsqd was ever reached and waiting cannot help."""
@@ -358,7 +375,7 @@ class WriterCore:
         self._send_again(unsent, node.endpoint)
         hopeless = self.rotation.hopeless()
         if hopeless is not None:
-            for publish in (*self.rotation.waiting, *self.leaders.waiting()):
+            for publish in (*self.rotation.waiting, *(self.router.waiting() if self.router is not None else ())):
                 self.outcomes.failed_with(publish, hopeless)
             self.rotation.forget_done()
 
@@ -373,8 +390,8 @@ class WriterCore:
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
         """nsqd refused it; where its leader has moved, it follows."""
-        if self.routed and not publish.done() and self.settings.dialect.should_reroute(error):
-            self.leaders.retry(publish, error, endpoint)
+        if self.router is not None and not publish.done() and self.settings.dialect.should_reroute(error):
+            self.router.refused(publish, error, endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publish.come_apart(error):  # one bad publish harms no other
                 self.outcomes.add(each)
@@ -390,21 +407,32 @@ class WriterCore:
         self._on_expired()
 
     def _expired(self, publish: Publish) -> NSQError:
-        return publish.expired([] if publish.sent else self._reasons())
+        return publish.timed_out() if publish.sent else self._not_sent(publish)
+
+    def _not_sent(self, publish: Publish) -> NotSent:
+        """Return the error of an expired publish that no nsqd has; from any thread."""
+        error = not_reached(publish.topic, publish.timeout, self._reasons(publish))
+        return error if self.router is None else self.router.not_sent(publish, error)
 
     def _on_expired(self) -> None:
         """Drop what has an outcome, and leave silent nodes alone."""
         while self._entering and self._entering[0]._done:
             self._entering.popleft()
         self.rotation.forget_done()
-        self.leaders.forget(Publish.done)
+        if self.router is not None:
+            self.router.forget_done()
         self.rotation.overdue()
 
-    def _reasons(self) -> list[NSQError | str]:
-        """Return the known reasons why no nsqd can be reached; from any thread, while the loop connects to others."""
+    def _reasons(self, publish: Publish) -> list[NSQError | str]:
+        """Return the known reasons why a publish was not sent; from any thread, while the loop connects to others."""
+        error = publish.last_error or (None if self.router is None else self.router.unavailable(publish))
+        if error is not None:
+            return [error]
         known = [why for each in list(self.nodes.values()) if (why := each.why_not()) is not None]
-        for discovery in () if known else (self._discovery, *self.leaders.discoveries()):
-            known += [each.error for each in discovery.health().values() if each.error] if discovery else []
+        for discovery in () if known else list(self._discoveries):
+            for address, each in discovery.health().items():
+                if not each.ok:
+                    known.append(each.error or f"nsqlookupd {address} has not answered")
         return known
 
     # -- the end
@@ -438,9 +466,10 @@ class WriterCore:
     def _stop(self) -> None:
         """End the timers, lookups and greenlets."""
         self.outcomes.stop()
-        self.leaders.close()
-        if self._discovery is not None:
-            self._discovery.stop()
+        if self.router is not None:
+            self.router.close()
+        for discovery in self._discoveries:
+            discovery.stop()
         self.loop.kill(self._greenlets)
 
     def close_for_exit(self, timeout: float) -> int:
@@ -455,7 +484,8 @@ class WriterCore:
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
             for publish in self.unsettled():
                 publish.settle(error=of_the_parent())
-            self.leaders.abandon()
-            if self._discovery is not None:
-                self._discovery.abandon()
+            if self.router is not None:
+                self.router.close()
+            for discovery in self._discoveries:
+                discovery.abandon()
             self.loop.kill((*(node.task for node in self.nodes.values()), *self._greenlets))

@@ -204,8 +204,6 @@ class Node:
         self.connection: Any = None
         #: The publishes that were sent, the oldest first; an expired one keeps its place.
         self.unanswered: deque[Publish] = deque()
-        #: Routed publishes, which may go nowhere else, until the connection is there.
-        self.waiting: deque[Publish] = deque()
         self.error: NSQError | None = None
         self._last_logged, self._log_again_at = "", 0.0
         self.task: Any = None
@@ -248,7 +246,7 @@ class Node:
             connection.complaints.add(log, error)
             return
         self._owner.on_refused(self._answered(connection), error, self.endpoint)
-        if error.closes_connection and not self.owes():
+        if error.closes_connection and not self.unanswered:
             raise error
 
     def _answered(self, connection: Connection) -> Publish:
@@ -259,16 +257,12 @@ class Node:
             self._owner.on_silent_answered(self, in_time=not publish.done())
         return publish
 
-    def owes(self) -> list[Publish]:
-        """Return its unanswered publishes, with those not sent yet."""
-        return [*self.unanswered, *self.waiting]
-
     def oldest(self) -> Publish | None:
         """Return its oldest unanswered publish, or None."""
-        return next(iter(self.owes()), None)
+        return self.unanswered[0] if self.unanswered else None
 
     def take_movable(self, may_move: Callable[[Publish], bool]) -> list[Publish]:
-        """Remove and return, in order, what another node may get instead: what was not sent or may be sent again.
+        """Remove and return, in order, what may be sent again and another node may get instead.
 
         A stand-in keeps the place of each that was sent, and takes its answer.
         """
@@ -278,15 +272,7 @@ class Node:
                 _spend_retry(publish)
                 self.unanswered[place] = publish.stand_in()
                 again.append(publish)
-        waiting = [publish for publish in self.waiting if not publish.done()]
-        self.waiting = deque()
-        for publish in waiting:
-            (again if may_move(publish) else self.waiting).append(publish)
         return again
-
-    def forget_done(self) -> None:
-        """Drop what has an outcome and was not sent."""
-        self.waiting = deque(each for each in self.waiting if not each.done())
 
     # -- life; the link's owner
 
@@ -331,9 +317,8 @@ class Node:
         again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a lasting loss once
         self.error = reason
         self._owner.loss_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
-        publishes, waiting = deque(self.unanswered), self.waiting
+        publishes = deque(self.unanswered)
         self.unanswered.clear()
-        self.waiting = deque()
         is_refusal = isinstance(reason, NsqdError)
         refused = publishes.popleft() if is_refusal and publishes else None
         unsent: list[Publish] = []
@@ -349,7 +334,6 @@ class Node:
             else:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
                 self._owner.outcomes.failed_with(publish, OutcomeUnknown(why))
-        unsent += waiting
         if refused is not None and isinstance(reason, NsqdError):
             self._owner.on_refused(refused, reason, self.endpoint)  # first: it was published before the others
         self._owner.on_lost(self, reason, unsent)

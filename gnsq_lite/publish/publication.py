@@ -40,7 +40,6 @@ class Publish(Completion):
     """One publish on its way: one message, or a batch, and its outcome."""
 
     __slots__ = (
-        "again_at",
         "batch",
         "bodies",
         "carrier",
@@ -54,7 +53,6 @@ class Publish(Completion):
         "last_error",
         "leader",
         "loop",
-        "moves",
         "number",
         "partition",
         "peers",
@@ -99,12 +97,9 @@ class Publish(Completion):
         self.data = b""
         #: Bytes that count against max_pending.
         self.cost = 0
-        #: Order among routed publishes, how many pauses its leader was looked for, when the last one ends, and what it
-        #: met last.
+        #: The router's: its place among all, the leader that a thread has chosen, and the last refusal.
         self.number = 0
-        self.moves = 0
         self.leader: Endpoint | None = None
-        self.again_at = 0.0
         self.last_error: NSQError | None = None
         #: Whether an nsqd may have it; and whether an earlier attempt, which got no answer, is why.
         self.sent = self.in_doubt = False
@@ -196,13 +191,9 @@ class Publish(Completion):
         other.settle()
         return other
 
-    def expired(self, reasons: Sequence[NSQError | str]) -> NSQError:
-        """Return the error for a deadline that has passed; *reasons* say why no nsqd could be reached."""
-        if self.last_error is not None and not self.sent:
-            return self.last_error
-        if self.sent:
-            return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
-        return not_reached(self.topic, self.timeout, reasons)
+    def timed_out(self) -> PublishTimeout:
+        """Return the error for a deadline that has passed after the publish was sent."""
+        return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
 
     # -- waiting
 

@@ -22,7 +22,6 @@ class Rotation:
     """A Writer's nsqds, and what waits for any of them.  In the loop's thread.
 
     Args:
-        shunned: The endpoints that are left out where another will do; kept here.
         goes_elsewhere: Says whether another nsqd, that answers as far as is known, may take a publish.
         on_silent: Told of an endpoint as long as it is silent.
         send_again: Sends, in order, what was taken from a silent one.
@@ -30,14 +29,14 @@ class Rotation:
 
     def __init__(
         self,
-        shunned: Shunned[Endpoint],
         *,
         goes_elsewhere: Callable[[Publish, Endpoint], bool],
         on_silent: Callable[[Endpoint], None],
         send_again: Callable[[Iterable[Publish]], None],
     ) -> None:
         self._goes_elsewhere, self._on_silent, self._send_again = goes_elsewhere, on_silent, send_again
-        self.shunned = shunned
+        #: The endpoints that are left out where another will do.
+        self.shunned: Shunned[Endpoint] = Shunned()
         self.nodes: dict[Endpoint, Node] = {}
         #: Those whose handshake is done, in a list for round robin.
         self.connected: list[Node] = []
@@ -100,8 +99,6 @@ class Rotation:
         waiting = [publish for publish in self.waiting if not publish.done()]
         self.waiting.clear()
         self.waiting.extend(waiting)
-        for node in self.nodes.values():
-            node.forget_done()
 
     # -- who comes and goes
 
@@ -176,12 +173,6 @@ class Rotation:
             node.silent = False
             self.shunned.discard(node.endpoint)
         return back
-
-    def relieve(self) -> None:
-        """Move what waits for shunned ones to one that has connected."""
-        for node in list(self.nodes.values()):
-            if node.waiting and self.shunned.has(node.endpoint):
-                self._relieve(node)
 
     def _relieve(self, node: Node) -> None:
         self._send_again(node.take_movable(lambda each: self._goes_elsewhere(each, node.endpoint)))

@@ -52,7 +52,7 @@ class PayloadWriter(Writer):
             core = self._start(timeout)
         deadline = core.clock.now() + timeout
         publish = Publish(core.loop, payload.topic, Bodies(payload), timeout, deadline, batch=True)
-        if not core.routed:
+        if core.router is None:
             publish.data = commands.multipublish_head(payload.topic) + payload.data
         core.carry(publish)
         return publish

@@ -6,10 +6,10 @@ Where each rule lives:
 YZ-1           ``lookupds.LookupSet``
 YZ-2           ``lookup.lookup_path``, ``lookup.parse_layout``
 YZ-3, YZ-4     ``commands``, ``dialect``
-YZ-5           ``hashing``, ``partitions.PartitionChooser``
+YZ-5           ``hashing``, ``partitions.PartitionChooser``, ``router``
 YZ-6, YZ-13    ``ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
-YZ-8, YZ-12    ``partitions.should_reroute``, ``dialect.look_up_after``; ``publish.partition_leaders``
+YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``, ``dialect.look_up_after``
 YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role, RouterHost
 from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
-from gnsq_lite.policy.leaders import Leaders
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
@@ -28,6 +27,7 @@ from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
 from gnsq_lite.youzan.partitions import MOVED, PartitionChooser, should_reroute
+from gnsq_lite.youzan.router import LeaderRouter
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -214,26 +214,18 @@ class YouzanDialect(Dialect):
         """Always: a publish goes to the leader of a partition."""
         return True
 
-    def choose(self, request: PublishRequest, endpoints: Sequence[Endpoint], route: Lookup | None) -> Endpoint:
-        """Return the leader of the key's, the named, or the next partition (YZ-4, YZ-5).
-
-        Raises PartitionUnavailable, NotSent, OptionError; nothing was sent.
-        """
-        if request.key is None and request.partition is None:
-            return self._chooser.in_turn(request.topic, endpoints)
-        layout = route.meta if route is not None and isinstance(route.meta, TopicLayout) else EMPTY
-        reachable = None if route is not None and endpoints is route.endpoints else set(endpoints)
-        if route is None or not layout.has_partitions:
-            layout = TopicLayout(producers=tuple(endpoints))
-        return self._chooser.choose(
-            request.topic, layout, key=request.key, partition=request.partition, reachable=reachable
+    def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
+        """Return what sends each publish to the leader of its partition."""
+        options = self.options
+        return LeaderRouter(
+            host,
+            self,
+            self._chooser,
+            self._clock,
+            nsqds=nsqds,
+            traces=options.trace,
+            by_load=options.balance == "load",
         )
-
-    def leaders(self, topic: str, route: Lookup | None) -> Leaders | None:
-        """Return them where a publish needs no more than its partition's PUB."""
-        if self.options.trace or self.balances_load or route is None or not isinstance(route.meta, TopicLayout):
-            return None
-        return self._chooser.leaders(topic, route.meta)
 
     def check_place(self, key: bytes | None, partition: int | None) -> None:
         """Raise OptionError for what no topic has."""
@@ -258,11 +250,6 @@ class YouzanDialect(Dialect):
         for body, extra in zip(request.bodies, beside, strict=False):
             check_body(body, most - extra)
         return request
-
-    @property
-    def balances_load(self) -> bool:
-        """As the option ``balance`` says (YZ-4)."""
-        return self.options.balance == "load"
 
     @property
     def pack(self) -> Packer | None:

@@ -326,19 +326,6 @@ def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another()
         publication.result(0)
 
 
-@pytest.mark.rule("PUB-2")
-def test_what_has_passed_its_deadline_is_kept_in_no_queue() -> None:
-    bench = Bench(nodes=1)
-    entering, waiting = (publish_of(bench.core, b"x", 5.0) for _ in range(2))
-    bench.core._entering.append(entering)
-    bench.core._begin()
-    bench.core.outcomes.add(waiting)
-    bench.nodes[0].waiting.append(waiting)
-    bench.later(5.0)
-    assert [type(each._error) for each in (entering, waiting)] == [errors.PublishTimeout, errors.NotSent]
-    assert [*bench.core._entering, *bench.nodes[0].waiting] == []
-
-
 def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(nodes=1)
     full, lost = errors.PubFailedError("E_PUB_FAILED disk full", "nsqd"), errors.ConnectionLost("nsqd", "closed")

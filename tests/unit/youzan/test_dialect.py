@@ -13,16 +13,13 @@ from gnsq_lite.errors import (
     ConnectionLost,
     HeartbeatTimeout,
     NotLeaderError,
-    NotSent,
     OptionError,
-    PartitionUnavailable,
     ProtocolError,
     SubOrderIsMustError,
     TopicNotExistError,
 )
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.messages import PublishReceipt, YouzanMessage
 from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
 from tests.fakes import FakeClock, decode_message
@@ -195,35 +192,6 @@ def test_it_asks_for_the_other_lookupds() -> None:
 # -- publishing --
 
 
-@pytest.mark.rule("YZ-5")
-def test_a_key_is_published_to_its_partition_and_nowhere_else() -> None:
-    dialect = YouzanDialect()
-    route = said(dialect, [A, B, A, None])
-    keys = {partition_of(k, 4): k for k in (b"%d" % n for n in range(40))}
-    assert dialect.needs_route("t")
-    assert dialect.choose(request(key=keys[1]), route.endpoints, route) == Endpoint("10.0.0.2", 4150, 1)
-    with pytest.raises(PartitionUnavailable):
-        dialect.choose(request(key=keys[3]), route.endpoints, route)
-    with pytest.raises(PartitionUnavailable, match="cannot be reached"):
-        dialect.choose(request(key=keys[1]), [e for e in route.endpoints if e.partition != 1], route)
-
-
-@pytest.mark.rule("YZ-4")
-def test_without_a_key_partitions_take_turns() -> None:
-    dialect = YouzanDialect()
-    route = said(dialect, [A, B])
-    assert [dialect.choose(request(), route.endpoints, route).partition for _ in range(4)] == [0, 1, 0, 1]
-    assert dialect.choose(request(partition=1), route.endpoints, route).partition == 1
-
-
-def test_without_a_lookup_an_nsqd_chooses_its_own_partition() -> None:
-    dialect = YouzanDialect()
-    assert dialect.choose(request(), [A], None) == A
-    assert dialect.choose(request(partition=2), [A], None) == Endpoint("10.0.0.1", 4150, 2)
-    with pytest.raises(NotSent, match="how many"):
-        dialect.choose(request(key=b"k"), [A], None)
-
-
 def test_the_command_follows_from_what_was_asked_for() -> None:
     dialect, at = YouzanDialect(), Endpoint("a", 1, 3)
     verbs = {
@@ -295,8 +263,6 @@ def test_fewer_partitions_are_believed_once_a_minute_of_answers_said_so() -> Non
 
     assert known([A, B, A, B]) == 4
     assert known([A, B]) == 4
-    with pytest.raises(PartitionUnavailable):  # it is no other partition's because of that
-        dialect.choose(request(partition=3), (A, B), said(dialect, [A, B]))
     clock.advance(59.0)
     assert known([A, B, A, B, A]) == 5
     assert known([A]) == 5

