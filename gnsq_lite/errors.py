@@ -319,7 +319,7 @@ class HTTPStatusError(HTTPError):
 
 
 class PartitionUnavailable(NotSent):
-    """The partition of a publish had no leader that took it in time.  No nsqd has it, of no other partition either."""
+    """The partition of a publish had no leader that took it in time.  No nsqd has the message (YZ-5)."""
 
     def __init__(self, topic: str, partition: int, why: str) -> None:
         super().__init__(topic, partition, why)
