@@ -21,19 +21,19 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["gnsq_lite", "gnsq_lite.*"]),
     package_data={
-        "gnsq_lite": ["py.typed", "*.pyi"],
+        "gnsq_lite": ["py.typed"],
+        "gnsq_lite._core": ["*.pyi"],
         "gnsq_lite.contrib": ["*.json"],
         "gnsq_lite.supervise": ["*.html"],
     },
-    # Where no compiler is, the install goes on without: speed.py and packing.py have the same in Python.
+    # Where no compiler is, the install goes on without: twin.py has the same in Python.
     ext_modules=[
         Extension(
-            "gnsq_lite._speed",
-            ["gnsq_lite/_speed.c", "gnsq_lite/_speed_run.c", "gnsq_lite/_speed_lists.c"],
-            depends=["gnsq_lite/_speed.h", "gnsq_lite/_slots.h"],
+            "gnsq_lite._core.native",
+            [f"gnsq_lite/_core/{name}.c" for name in ("native", "drain", "lists", "packing")],
+            depends=["gnsq_lite/_core/native.h"],
             optional=True,
         ),
-        Extension("gnsq_lite._pack", ["gnsq_lite/_pack.c"], optional=True),
     ],
     install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0.2,<3"],
     extras_require={

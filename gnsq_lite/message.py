@@ -5,7 +5,7 @@ once or, after :meth:`Message.enable_async`, later and from any thread or greenl
 TOUCH on its own (MSG-3).
 
 Whoever answers removes the message's token, so there is one answer.  Only this file and the C part do that (see
-:mod:`gnsq_lite.speed`); all other code uses :func:`is_open`, :func:`is_expired`, :func:`finish_new` and
+:mod:`gnsq_lite._core`); all other code uses :func:`is_open`, :func:`is_expired`, :func:`finish_new` and
 :func:`unless_answered`.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from gnsq_lite._core import columns, finish_open, keep_open, know_message
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
-from gnsq_lite.speed import columns, finish_open, keep_open, know
 
 #: The token of an unanswered message: nothing has happened, the user answers later, nsqd's time-out has passed.
 NEW: Final = 0
@@ -321,7 +321,7 @@ def keep_all(messages: list[Message]) -> None:
 
 
 def read_columns(messages: list[Any]) -> tuple[str | None, bytes, bytes, bytes, bytes, bytes] | None:
-    """Return what the messages hold, column by column, as :func:`gnsq_lite.speed.columns` does; None: it cannot.
+    """Return what the messages hold, column by column, as :func:`gnsq_lite._core.columns` does; None: it cannot.
 
     The first is the address of the one nsqd, None for messages of several.
     """
@@ -335,4 +335,4 @@ def send_back(messages: Iterable[Message]) -> None:
         unless_answered(message.requeue, 0.0, False)
 
 
-know(Message, NEW, ASYNC)  # a change of Message.__init__ needs the same change in _speed.c
+know_message(Message, NEW, ASYNC)  # a change of Message.__init__ needs the same change in _core/native.c

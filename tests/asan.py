@@ -39,8 +39,8 @@ TARGETS = ("frames", "message", "youzan", "packed")
 #: Large fields and limits, which chance alone does not find.
 NUMBERS = (b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x00\x00\x10\x00")
 #: A mistake: batches are written into eight bytes too few.
-PLANTED = ("gnsq_lite/_pack.c", "SIZE_LENGTH + payload);", "SIZE_LENGTH + payload - 8);")
-LOOK = "from gnsq_lite import _pack, _speed; print(*(each.__file__ for each in (_pack, _speed)))"
+PLANTED = ("gnsq_lite/_core/packing.c", "SIZE_LENGTH + payload);", "SIZE_LENGTH + payload - 8);")
+LOOK = "from gnsq_lite._core import native; print(native.__file__)"
 
 
 def compiler() -> tuple[str, str]:
@@ -97,7 +97,7 @@ def build(folder: Path) -> dict[str, str]:
         [sys.executable, "-c", LOOK], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
     paths = looked.stdout.split()
-    if len(paths) != 3 or not all(path.startswith(str(folder)) for path in paths):
+    if len(paths) != 1 or not all(path.startswith(str(folder)) for path in paths):
         raise SystemExit(f"the C part was not built:\n{looked.stdout}{looked.stderr}")
     return variables
 

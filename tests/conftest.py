@@ -58,11 +58,9 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     """Say which implementation the run tests: the accelerator is easily missing where a compile has failed."""
-    from gnsq_lite import packing, speed
+    from gnsq_lite import _core
 
-    parts = {"messages": speed, "batches": packing}
-    said = (f"{part} in {'C' if home.is_accelerated else 'Python'}" for part, home in parts.items())
-    return f"gnsq_lite: {', '.join(said)}"
+    return f"gnsq_lite: what is done per message in {'C' if _core.is_accelerated else 'Python'}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -219,7 +219,7 @@ def design() -> Drawing:
     d.box(30, 330, 170, 60, "wire/", "bytes to events and back", colour="warn")
     d.box(216, 330, 170, 60, "policy/", "RDY, backoff, retries", colour="warn")
     d.box(402, 330, 180, 60, "dialect, youzan/", "plain NSQ or Youzan's", colour="warn")
-    d.box(598, 330, 172, 60, "speed, packing", "C, or the same in Python", colour="warn")
+    d.box(598, 330, 172, 60, "_core", "C, or the same in Python", colour="warn")
     for x in (115, 300, 490):
         d.path(f"M{x} 284L{x} 328", "line", head="end")
     d.text(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from gnsq_lite._core import skip_answered
 from gnsq_lite.message import Message, is_open
-from gnsq_lite.speed import skip_answered
 
 #: So many answered messages may be kept because an older one is not answered.
 _KEPT = 1000

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
+from gnsq_lite._core import TURN_OVER, Runner
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import TimeLimitExceeded
@@ -21,7 +22,6 @@ from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
 from gnsq_lite.net.os_threads import has_patched_threads, is_patched, native_held_lock, native_ident, native_rlock
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.speed import TURN_OVER, Runner
 
 log = logging.getLogger("gnsq_lite.reader")
 

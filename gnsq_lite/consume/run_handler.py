@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
+from gnsq_lite._core import Runner, all_new
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.message import (
     Message,
@@ -25,7 +26,6 @@ from gnsq_lite.message import (
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
-from gnsq_lite.speed import Runner, all_new
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -53,7 +53,6 @@ class HandlerEvents(Protocol):
         """No handler was called: nsqd has taken the message back."""
 
 
-#: As in _speed_run.c.
 RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
 
 
@@ -87,16 +86,13 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
             if message.attempts > most and outcomes.gives_up(message):
                 outcomes.on_too_many_attempts(message)
                 return
-            returned = handler(message)
-            if returned is not None:
-                refuse_unrun(returned)
+            value = handler(message)
         except BaseException as error:
             outcomes.on_exception(message, error)
             if not isinstance(error, Exception):
                 raise HandlerRaised from error
             return
-        if not finish_new(message):
-            settled(message)
+        returned(message, value)
 
     def failed(message: Message, error: BaseException) -> None:
         try:
@@ -106,13 +102,21 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
             if not isinstance(error, Exception):
                 raise HandlerRaised from error
 
-    def settled(message: Message) -> None:
+    def returned(message: Message, value: object) -> None:
+        if value is not None:
+            try:
+                refuse_unrun(value)
+            except Exception as error:
+                outcomes.on_exception(message, error)
+                return
+        if finish_new(message):
+            return
         if is_expired(message):
             unless_answered(message.finish)  # too late, but for a message that nsqd has sent here again
         elif not message.has_responded:
             outcomes.on_left_open(message)
 
-    return Runner(handler, most, run, failed, settled)
+    return Runner(handler, most, run, failed, returned)
 
 
 def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: HandlerEvents, max_attempts: int) -> Runner:
@@ -152,7 +156,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
             return
         finish_all_new(live)
 
-    return Runner(handler, most, run, lambda batch, error: None, lambda batch: None)
+    return Runner(handler, most, run, lambda batch, error: None, lambda batch, value: None)
 
 
 def key_of(message: Message) -> tuple[str, bytes]:

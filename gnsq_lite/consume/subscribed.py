@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from gnsq_lite._core import Fins
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.dialect import Endpoint
@@ -26,7 +27,6 @@ from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.delivery import SPAN, Delivery
-from gnsq_lite.speed import Fins
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.identify import Negotiated
 

@@ -19,7 +19,7 @@ GRACE = 5.0
 #: Seconds between two looks, at the most and at the least; in between a twentieth of the shortest limit.
 _SELDOM, _OFTEN = 1.0, 0.01
 
-#: A worker's list of itself and its job, or None; see :class:`gnsq_lite.speed.PureRunner`.
+#: A worker's list of itself and its job, or None; see :class:`gnsq_lite._core.Runner`.
 Seat = list[Any]
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, Final
 
+from gnsq_lite._core import pack, with_sizes
 from gnsq_lite.errors import BodyTypeError, InvalidBody, MessageTooLarge, OptionError
 from gnsq_lite.option_fields import check_number
-from gnsq_lite.packing import pack, with_sizes
 from gnsq_lite.wire.constants import MAX_DEFER, MAX_DURATION_MS, MAX_INT32, MESSAGE_ID_LENGTH
 from gnsq_lite.wire.names import check_channel, check_topic
 

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from gnsq_lite._core import scan
 from gnsq_lite.errors import FrameError, ProtocolError, WrongPortError
-from gnsq_lite.speed import scan
 from gnsq_lite.wire.constants import (
     FRAME_ERROR,
     FRAME_HEAD_LENGTH,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from gnsq_lite._core import murmur3_32
 from gnsq_lite.errors import OptionError
-from gnsq_lite.packing import murmur3_32
 
 KeyMapping = Literal["go", "java"]
 

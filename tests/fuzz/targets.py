@@ -11,12 +11,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from gnsq_lite._core import murmur3_32, pack, pure_murmur3_32, pure_pack
 from gnsq_lite.broker.commands import CommandError, CommandReader, LineTooLong
 from gnsq_lite.dialect import PlainDialect
 from gnsq_lite.errors import HTTPResponseError, ProtocolError
 from gnsq_lite.message import Message
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.packing import murmur3_32, pack, pure_murmur3_32, pure_pack
 from gnsq_lite.wire.compress import MAX_PIECE, DeflateCodec, SnappyCodec
 from gnsq_lite.wire.frames import FrameDecoder
 from gnsq_lite.wire.identify import parse_identify_reply

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gnsq_lite import accelerator, packing, speed
+from gnsq_lite import _core
 
 
 @pytest.mark.parametrize(
@@ -23,50 +23,49 @@ from gnsq_lite import accelerator, packing, speed
     ],
 )
 def test_the_environment_chooses(environment: dict[str, str], word: str) -> None:
-    assert accelerator.wanted(environment) == word
+    assert _core.wanted(environment) == word
 
 
 def test_another_word_is_refused() -> None:
     with pytest.raises(ImportError, match="'c', 'python' or 'auto'"):
-        accelerator.wanted({"GNSQ_LITE_IMPL": "fast"})
+        _core.wanted({"GNSQ_LITE_IMPL": "fast"})
 
 
-def test_without_the_gil_the_extensions_are_left_out_and_a_warning_says_so() -> None:
+def test_without_the_gil_the_extension_is_left_out_and_a_warning_says_so() -> None:
     with pytest.warns(RuntimeWarning, match="not tested without the GIL"):
-        assert accelerator.wanted({}, has_gil=False) == "python"
+        assert _core.wanted({}, has_gil=False) == "python"
     with pytest.raises(ImportError, match="without the GIL"):
-        accelerator.wanted({"GNSQ_LITE_IMPL": "c"}, has_gil=False)
+        _core.wanted({"GNSQ_LITE_IMPL": "c"}, has_gil=False)
 
 
 def test_a_missing_extension_is_an_error_only_where_it_is_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ImportError("no _speed")
-    monkeypatch.setattr(accelerator, "WANTED", "auto")
-    accelerator.do_without(missing)
-    monkeypatch.setattr(accelerator, "WANTED", "c")
+    missing = ImportError("no native")
+    monkeypatch.setattr(_core, "WANTED", "auto")
+    _core.do_without(missing)
+    monkeypatch.setattr(_core, "WANTED", "c")
     with pytest.raises(ImportError, match="was not built"):
-        accelerator.do_without(missing)
+        _core.do_without(missing)
 
 
 def test_what_was_demanded_runs_here() -> None:
-    if accelerator.WANTED != "auto":
-        parts = {part.is_accelerated for part in (speed, packing)}
-        assert parts == {accelerator.WANTED == "c"}
+    if _core.WANTED != "auto":
+        assert _core.is_accelerated == (_core.WANTED == "c")
 
 
 IN_ANOTHER_INTERPRETER = """
 import sys
-from gnsq_lite import packing, speed
-assert packing.is_accelerated is speed.is_accelerated is {accelerated}
-assert packing.pack(b"MPUB t\\n", [b"a", b"bc"], 9) == packing.pure_pack(b"MPUB t\\n", [b"a", b"bc"], 9)
+from gnsq_lite import _core
+assert _core.is_accelerated is {accelerated}
+assert _core.pack(b"MPUB t\\n", [b"a", b"bc"], 9) == _core.pure_pack(b"MPUB t\\n", [b"a", b"bc"], 9)
 """
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="Python 3.13 has the first interpreters that are to be had")
-def test_the_extensions_load_in_an_interpreter_with_a_gil_of_its_own() -> None:
+def test_the_extension_loads_in_an_interpreter_with_a_gil_of_its_own() -> None:
     interpreters = importlib.import_module("_interpreters")
     number = interpreters.create("isolated")
     try:
-        failed = interpreters.run_string(number, IN_ANOTHER_INTERPRETER.format(accelerated=speed.is_accelerated))
+        failed = interpreters.run_string(number, IN_ANOTHER_INTERPRETER.format(accelerated=_core.is_accelerated))
     finally:
         interpreters.destroy(number)
     assert failed is None, failed.formatted

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import errors
-from gnsq_lite.packing import murmur3_32, pack, pure_murmur3_32, pure_pack
+from gnsq_lite._core import murmur3_32, pack, pure_murmur3_32, pure_pack
 from gnsq_lite.wire import commands
 
 
@@ -67,7 +67,7 @@ def test_more_than_the_size_field_can_tell_is_not_packed() -> None:
 
 @pytest.mark.parametrize("arguments", [(), (b"", []), ("", [], 1), (b"", (b"x",), 1), (b"", [b"x"], "1")])
 def test_the_accelerator_refuses_other_arguments(arguments: tuple[Any, ...]) -> None:
-    accelerated = pytest.importorskip("gnsq_lite._pack", reason="the accelerator was not built").pack
+    accelerated = pytest.importorskip("gnsq_lite._core.native", reason="the accelerator was not built").pack
     with pytest.raises(TypeError):
         accelerated(*arguments)
 
@@ -89,7 +89,7 @@ def test_both_hash_a_key_alike(key: bytes, seed: int) -> None:
 
 
 def test_what_is_no_key_is_refused() -> None:
-    accelerated = pytest.importorskip("gnsq_lite._pack", reason="the accelerator was not built").murmur3_32
+    accelerated = pytest.importorskip("gnsq_lite._core.native", reason="the accelerator was not built").murmur3_32
     for wrong in ((), ("text",), (b"k", "text"), (b"k", 1, 2)):
         with pytest.raises(TypeError):
             accelerated(*wrong)

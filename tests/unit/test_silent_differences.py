@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite._core import QUEUE_EMPTY, Fins
 from gnsq_lite.consume import run_handler
 from gnsq_lite.consume.run_handler import make_runner
 from gnsq_lite.message import Message
-from gnsq_lite.speed import QUEUE_EMPTY, Fins
 from tests.unit.test_runner import BOTH, MOST, FakeConnection, FakeOutcomes
 
 

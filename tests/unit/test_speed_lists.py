@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite import speed
+from gnsq_lite import _core
+from gnsq_lite._core import Fins
 from gnsq_lite.message import ASYNC, EXPIRED, LATE_ASYNC, NEW, Message, finish_all, finish_all_new, finish_new, keep_all
-from gnsq_lite.speed import Fins, PureFins
 from gnsq_lite.youzan.messages import Layout, message_factory
 
 ANSWERED = -1
@@ -95,15 +95,15 @@ def test_a_youzan_message_and_another_object_in_a_list_are_finished_too() -> Non
         def finish(self) -> None:
             self.finished += 1
 
-    connection = Connection(PureFins(lambda: None))  # which C does not know: it calls the connection
+    connection = Connection(Fins(lambda: None))
     youzan = message_factory(Layout(), None)(connection, 1, 1, b"y" * 16, b"")
     other = Other()
     finish_all([youzan, other, Message(connection, 1, 1, b"m" * 16, b"")])  # type: ignore[list-item, arg-type]
-    assert connection.seen == [("FIN", b"y" * 16), ("FIN", b"m" * 16)]
+    assert answered(connection) == {b"y" * 16, b"m" * 16}
     assert other.finished == 1
-    for odd in (None, (), object()) if speed.is_accelerated else ():
+    for odd in (None, (), object()) if _core.is_accelerated else ():
         with pytest.raises(TypeError):
-            speed.finish_open(odd, True)  # type: ignore[arg-type]
+            _core.finish_open(odd, True)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.sampled_from([NEW, ASYNC, EXPIRED, LATE_ASYNC]), max_size=8))
@@ -119,8 +119,8 @@ def test_a_list_is_kept_open_as_its_messages_are_one_by_one(tokens: list[int]) -
 def test_all_are_new_where_nothing_else_is_to_be_seen_to(tokens: list[int], most: int) -> None:
     messages = made(Connection(), tokens)
     plain = all(token == NEW for token in tokens) and len(tokens) <= most
-    assert speed.all_new(messages, most) in ((plain,) if speed.is_accelerated else (False,))
-    assert not speed.all_new([*messages, object()], 9)
+    assert _core.all_new(messages, most) in ((plain,) if _core.is_accelerated else (False,))
+    assert not _core.all_new([*messages, object()], 9)
 
 
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 65535), st.binary(max_size=9)), max_size=6))
@@ -128,8 +128,8 @@ def test_columns_hold_what_the_messages_do(rows: list[tuple[int, int, bytes]]) -
     connection = Connection()
     ids = [b"%016x" % n for n in range(len(rows))]
     messages: list[Any] = [Message(connection, *row[:2], one, row[2]) for row, one in zip(rows, ids, strict=True)]  # type: ignore[arg-type]
-    found = speed.columns(messages)
-    if not rows or not speed.is_accelerated:
+    found = _core.columns(messages)
+    if not rows or not _core.is_accelerated:
         assert found is None
         return
     assert found is not None
@@ -142,7 +142,7 @@ def test_columns_hold_what_the_messages_do(rows: list[tuple[int, int, bytes]]) -
     assert joined == b"".join(ids)
     places = struct.unpack(f"={count + 1}i", ends)
     assert [bodies[a:b] for a, b in pairwise(places)] == [row[2] for row in rows]
-    second = speed.columns([*messages, Message(Connection(), 1, 1, b"i" * 16, b"")])  # type: ignore[arg-type]
+    second = _core.columns([*messages, Message(Connection(), 1, 1, b"i" * 16, b"")])  # type: ignore[arg-type]
     assert second is not None
     assert second[0] is None
 
@@ -162,12 +162,12 @@ def test_columns_hold_what_the_messages_do(rows: list[tuple[int, int, bytes]]) -
 )
 def test_a_list_with_one_odd_message_is_for_python(field: str, value: Any) -> None:
     messages = made(Connection(), [NEW, NEW])
-    assert (speed.columns(messages) is not None) == speed.is_accelerated
+    assert (_core.columns(messages) is not None) == _core.is_accelerated
     setattr(messages[1], field, value)
-    assert speed.columns(messages) is None
+    assert _core.columns(messages) is None
     delattr(messages[1], field)
-    assert speed.columns(messages) is None
-    assert speed.columns([*messages[:1], object()]) is None
+    assert _core.columns(messages) is None
+    assert _core.columns([*messages[:1], object()]) is None
 
 
 def test_a_wake_may_change_the_list_and_what_it_raises_comes_through() -> None:
@@ -189,10 +189,11 @@ def test_no_reference_is_kept_and_none_is_lost_by_lists() -> None:
     watched = [connection, connection.fins, *messages, messages[1].id, messages[1].body]
     before = [sys.getrefcount(one) for one in watched]
     for _ in range(20):
-        speed.columns(messages)
-        speed.all_new(messages, 1)
-        speed.keep_open(messages)
-        speed.finish_open(messages, True)
+        _core.columns(messages)
+        _core.all_new(messages, 1)
+        _core.keep_open(messages)
+        _core.finish_open(messages, True)
+        connection.fins.take()
         for message in messages:
             message._token = NEW
     del message

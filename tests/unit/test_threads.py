@@ -11,11 +11,11 @@ from typing import Any
 import gevent
 import pytest
 
+from gnsq_lite._core import Runner
 from gnsq_lite.consume import pools
 from gnsq_lite.consume.pools import ThreadPool
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.speed import Runner
 from tests.fakes import FakeClock
 from tests.native import is_patched, native_held_lock, native_ident, native_lock, start_native_thread
 from tests.profiles import repeats

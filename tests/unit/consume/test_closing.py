@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader
+from gnsq_lite._core import Fins
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.message import Message
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.speed import Fins
 from tests.fakes import FakeClock
 from tests.unit.test_runner import FakeConnection
 

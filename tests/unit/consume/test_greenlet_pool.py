@@ -10,10 +10,11 @@ from typing import Any
 import gevent
 import pytest
 
+from gnsq_lite._core import QUEUE_EMPTY
 from gnsq_lite.consume import pools
 from gnsq_lite.consume.pools import GreenletPool, InlinePool
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.speed import QUEUE_EMPTY, PureRunner
+from tests.unit.test_runner import PureRunner
 
 
 @pytest.fixture

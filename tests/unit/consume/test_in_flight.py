@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite._core import Fins
 from gnsq_lite.consume import run_handler
 from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
-from gnsq_lite.speed import Fins
 from tests.unit.test_runner import FakeConnection, FakeOutcomes
 
 LATE = 1e9  # seconds: any message is late then

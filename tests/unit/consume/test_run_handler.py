@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite._core import Fins
 from gnsq_lite.consume import run_handler
 from gnsq_lite.message import EXPIRED, Message
-from gnsq_lite.speed import Fins
 from tests.unit.test_runner import FakeConnection, FakeOutcomes
 
 

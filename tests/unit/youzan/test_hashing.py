@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnsq_lite._core import murmur3_32
 from gnsq_lite.errors import OptionError
-from gnsq_lite.packing import murmur3_32
 from gnsq_lite.youzan.hashing import java_string_hash, partition_of
 
 GO = [

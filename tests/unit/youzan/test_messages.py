@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite import speed
+from gnsq_lite import _core
 from gnsq_lite.errors import FrameError, ProtocolError
 from gnsq_lite.message import Message, Tailed, finish_new
 from gnsq_lite.youzan.messages import (
@@ -202,8 +202,8 @@ def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
         struct.pack(">iIqH16s", 30 + len(rest), 2, 7, 3, b"i" * 16) + rest
         for rest in (struct.pack(">qI", 100, 40) + b"body", struct.pack(">qI", -1, 0))
     )
-    owner = SimpleNamespace(read_at=1.0, fins=speed.PureFins(list))
-    for scan in (speed.scan, speed.pure_scan):
+    owner = SimpleNamespace(read_at=1.0, fins=_core.Fins(list))
+    for scan in (_core.scan, _core.pure_scan):
         found: list[Any] = []
         assert scan(data, 0, 1000, make, owner, found) == len(data)
         first, second = found
@@ -218,17 +218,17 @@ def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
 def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
     make = message_factory(Layout(tail=True), 5)
     data = struct.pack(">iIqH16s", 30 + 11, 2, 7, 3, b"i" * 16) + b"x" * 11
-    for scan in (speed.scan, speed.pure_scan):
+    for scan in (_core.scan, _core.pure_scan):
         with pytest.raises(FrameError, match="11 bytes where the place"):
             scan(data, 0, 1000, make, OWNER, [])
 
 
 def test_c_refuses_a_class_without_those_slots() -> None:
     data = struct.pack(">iIqH16s", 30, 2, 7, 3, b"i" * 16)
-    if speed.is_accelerated:
+    if _core.is_accelerated:
         for kind in (int, Message):
             with pytest.raises((TypeError, AttributeError)):
-                speed.scan(data, 0, 1000, Tailed(kind, 0, 0, Message), OWNER, [])  # type: ignore[arg-type]
+                _core.scan(data, 0, 1000, Tailed(kind, 0, 0, Message), OWNER, [])  # type: ignore[arg-type]
 
 
 def test_c_fills_the_slots_of_each_class_where_they_are() -> None:
@@ -239,8 +239,8 @@ def test_c_fills_the_slots_of_each_class_where_they_are() -> None:
         __slots__ = ("_first", "partition", "place")
 
     data = struct.pack(">iIqH16s", 30 + 6, 2, 7, 3, b"i" * 16) + b"atbody"
-    for kind in (One, Other, One, Other) if speed.is_accelerated else ():
+    for kind in (One, Other, One, Other) if _core.is_accelerated else ():
         found: list[Any] = []
-        speed.scan(data, 0, 1000, Tailed(kind, 2, 5, Message), SimpleNamespace(read_at=1.0), found)
+        _core.scan(data, 0, 1000, Tailed(kind, 2, 5, Message), SimpleNamespace(read_at=1.0), found)
         assert (type(found[0]), found[0].place, found[0].partition, found[0].body) == (kind, b"at", 5, b"body")
         assert not hasattr(found[0], "_first")

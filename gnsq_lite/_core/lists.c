@@ -1,55 +1,21 @@
-/* The accelerator's third part: what is done to a list of messages at once, kept open, finished, or read column by column.
+/* What is done to a list of messages at once: kept open, finished, or read column by column.
 
-   Only messages that Message.__init__ or the scan made are touched; all others are returned, or the whole list is refused,
+   Only messages that Message.__init__ or scan() made are touched; all others are returned, or the whole list is refused,
    and Python does it. */
 
-#include "_speed.h"
-
-static PyObject *
-list_of(PyObject *argument, const char *name)
-{
-    if (!PyList_Check(argument)) {
-        PyErr_Format(PyExc_TypeError, "%s() takes a list", name);
-        return NULL;
-    }
-    return argument;
-}
-
-/* The list that is the first of two arguments; NULL with an exception. */
-static PyObject *
-list_of_two(PyObject *const *args, Py_ssize_t count, const char *name)
-{
-    if (count != 2) {
-        PyErr_Format(PyExc_TypeError, "%s() takes 2 arguments, not %zd", name, count);
-        return NULL;
-    }
-    return list_of(args[0], name);
-}
-
-static inline int
-is_message(const State *state, PyObject *object)
-{
-    return state->message != NULL && PyObject_TypeCheck(object, state->message);
-}
+#include "native.h"
 
 PyObject *
-all_new(PyObject *module, PyObject *const *args, Py_ssize_t count)
+all_new(PyObject *module, PyObject *args)
 {
     const State *state = PyModule_GetState(module);
-    PyObject *messages = list_of_two(args, count, "all_new");
-    long most = messages == NULL ? -1 : PyLong_AsLong(args[1]);
-    if (most == -1 && PyErr_Occurred()) {
+    PyObject *messages;
+    long most;
+    if (!PyArg_ParseTuple(args, "O!l:all_new", &PyList_Type, &messages, &most)) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
-        PyObject *message = PyList_GET_ITEM(messages, i);
-        if (!is_message(state, message) || *slot(state, message, TOKEN) != state->fresh) {
-            Py_RETURN_FALSE;
-        }
-        PyObject *attempts = *slot(state, message, ATTEMPTS);
-        int overflow = 1;
-        if (attempts == NULL || !PyLong_CheckExact(attempts) ||
-            PyLong_AsLongAndOverflow(attempts, &overflow) > most || overflow) {
+        if (!is_plain(state, PyList_GET_ITEM(messages, i), most)) {
             Py_RETURN_FALSE;
         }
     }
@@ -57,20 +23,18 @@ all_new(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 PyObject *
-keep_open(PyObject *module, PyObject *messages)
+keep_open(PyObject *module, PyObject *args)
 {
     const State *state = PyModule_GetState(module);
-    if (list_of(messages, "keep_open") == NULL) {
+    PyObject *messages;
+    if (!PyArg_ParseTuple(args, "O!:keep_open", &PyList_Type, &messages)) {
         return NULL;
     }
     PyObject *others = PyList_New(0);
     for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
         PyObject *message = PyList_GET_ITEM(messages, i);
-        if (is_message(state, message) && *slot(state, message, TOKEN) == state->fresh) {
-            PyObject **place = slot(state, message, TOKEN), *token = *place;
-            Py_INCREF(state->kept);
-            *place = state->kept;
-            Py_DECREF(token);
+        if (is_known(&state->message, message) && *slot(&state->message, message, TOKEN) == state->fresh) {
+            Py_SETREF(*slot(&state->message, message, TOKEN), Py_NewRef(state->kept));
         }
         else if (PyList_Append(others, message) < 0) {
             Py_CLEAR(others);
@@ -83,10 +47,10 @@ keep_open(PyObject *module, PyObject *messages)
 static int
 finish_one(const State *state, PyObject *message, int kept_too, Target *target, PyObject *others)
 {
-    if (!is_message(state, message)) {
+    if (!is_known(&state->message, message)) {
         return PyList_Append(others, message);
     }
-    PyObject **place = slot(state, message, TOKEN), *token = *place;
+    PyObject **place = slot(&state->message, message, TOKEN), *token = *place;
     if (token == NULL) {
         return 0;
     }
@@ -95,17 +59,20 @@ finish_one(const State *state, PyObject *message, int kept_too, Target *target, 
     }
     *place = NULL;
     Py_DECREF(token);
-    return queue_fin(state, message, target, kept_too ? state->finish : state->handled);
+    return queue_fin(state, message, target, kept_too ? "finish" : "handled");
 }
 
 PyObject *
-finish_open(PyObject *module, PyObject *const *args, Py_ssize_t count)
+finish_open(PyObject *module, PyObject *args)
 {
     const State *state = PyModule_GetState(module);
-    PyObject *messages = list_of_two(args, count, "finish_open");
-    int kept_too = messages == NULL ? -1 : PyObject_IsTrue(args[1]);
-    PyObject *others = kept_too < 0 ? NULL : PyList_New(0);
+    PyObject *messages;
+    int kept_too;
     Target target = {NULL, NULL};
+    if (!PyArg_ParseTuple(args, "O!p:finish_open", &PyList_Type, &messages, &kept_too)) {
+        return NULL;
+    }
+    PyObject *others = PyList_New(0);
     for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
         PyObject *message = PyList_GET_ITEM(messages, i);
         Py_INCREF(message); /* a FIN may wake what changes the list */
@@ -121,8 +88,6 @@ finish_open(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* -- columns ------------------------------------------------------------------------------------------------------- */
 
-enum { ID_LENGTH = 16 };
-
 /* The bytes that all bodies take; -1 where a message is of another kind, or they are too many for 32-bit offsets. */
 static Py_ssize_t
 measure(const State *state, PyObject *messages)
@@ -130,11 +95,11 @@ measure(const State *state, PyObject *messages)
     Py_ssize_t total = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
         PyObject *message = PyList_GET_ITEM(messages, i);
-        if (!Py_IS_TYPE(message, state->message)) {
+        if (!Py_IS_TYPE(message, state->message.type)) {
             return -1;
         }
-        PyObject *body = *slot(state, message, BODY), *id = *slot(state, message, ID);
-        PyObject *stamp = *slot(state, message, TIMESTAMP), *attempts = *slot(state, message, ATTEMPTS);
+        PyObject *body = *slot(&state->message, message, BODY), *id = *slot(&state->message, message, ID);
+        PyObject *stamp = *slot(&state->message, message, TIMESTAMP), *attempts = *slot(&state->message, message, ATTEMPTS);
         if (body == NULL || !PyBytes_CheckExact(body) || id == NULL || !PyBytes_CheckExact(id) ||
             PyBytes_GET_SIZE(id) != ID_LENGTH || stamp == NULL || !PyLong_CheckExact(stamp) || attempts == NULL ||
             !PyLong_CheckExact(attempts) || PyBytes_GET_SIZE(body) > INT32_MAX - total) {
@@ -149,9 +114,9 @@ measure(const State *state, PyObject *messages)
 static int
 put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32_t *used)
 {
-    PyObject *body = *slot(state, message, BODY);
-    long long stamp = PyLong_AsLongLong(*slot(state, message, TIMESTAMP));
-    long attempts = PyLong_AsLong(*slot(state, message, ATTEMPTS));
+    PyObject *body = *slot(&state->message, message, BODY);
+    long long stamp = PyLong_AsLongLong(*slot(&state->message, message, TIMESTAMP));
+    long attempts = PyLong_AsLong(*slot(&state->message, message, ATTEMPTS));
     if (PyErr_Occurred() || attempts > INT32_MAX || attempts < INT32_MIN) {
         PyErr_Clear();
         return -1;
@@ -160,7 +125,7 @@ put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32
     int32_t narrow = (int32_t)attempts;
     memcpy(columns[0] + i * (Py_ssize_t)sizeof(wide), &wide, sizeof(wide));
     memcpy(columns[1] + i * (Py_ssize_t)sizeof(narrow), &narrow, sizeof(narrow));
-    memcpy(columns[2] + i * ID_LENGTH, PyBytes_AS_STRING(*slot(state, message, ID)), ID_LENGTH);
+    memcpy(columns[2] + i * ID_LENGTH, PyBytes_AS_STRING(*slot(&state->message, message, ID)), ID_LENGTH);
     memcpy(columns[4] + *used, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
     *used += (int32_t)PyBytes_GET_SIZE(body);
     memcpy(columns[3] + (i + 1) * (Py_ssize_t)sizeof(*used), used, sizeof(*used));
@@ -168,18 +133,19 @@ put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32
 }
 
 PyObject *
-columns(PyObject *module, PyObject *messages)
+columns(PyObject *module, PyObject *args)
 {
     const State *state = PyModule_GetState(module);
-    if (list_of(messages, "columns") == NULL) {
+    PyObject *messages;
+    if (!PyArg_ParseTuple(args, "O!:columns", &PyList_Type, &messages)) {
         return NULL;
     }
     Py_ssize_t count = PyList_GET_SIZE(messages);
-    Py_ssize_t total = state->message == NULL || count == 0 || count > INT32_MAX / ID_LENGTH ? -1 : measure(state, messages);
+    Py_ssize_t total = count == 0 || count > INT32_MAX / ID_LENGTH ? -1 : measure(state, messages);
     if (total < 0) {
         Py_RETURN_NONE;
     }
-    PyObject *owner = *slot(state, PyList_GET_ITEM(messages, 0), CONNECTION);
+    PyObject *owner = *slot(&state->message, PyList_GET_ITEM(messages, 0), CONNECTION);
     Py_ssize_t sizes[5] = {count * 8, count * 4, count * ID_LENGTH, (count + 1) * 4, total};
     PyObject *bytes[5] = {NULL, NULL, NULL, NULL, NULL}, *found = NULL;
     char *places[5];
@@ -193,7 +159,7 @@ columns(PyObject *module, PyObject *messages)
     memset(places[3], 0, sizeof(used));
     for (Py_ssize_t i = 0; i < count; i++) { /* the GIL is held, and nothing here calls Python: the list is the same */
         PyObject *message = PyList_GET_ITEM(messages, i);
-        if (*slot(state, message, CONNECTION) != owner) {
+        if (*slot(&state->message, message, CONNECTION) != owner) {
             owner = NULL;
         }
         if (put(state, message, i, places, &used) < 0) {

@@ -1,0 +1,191 @@
+/* drain() calls the handler for one queued message after the other, and queues the FIN of each from which it returned None.
+
+   Whatever is not that plain case - an exception, another value, an expired message, too many attempts, an answer kept for
+   later - is left to the Python functions of the Runner.  A handler may switch greenlets or release the GIL: nothing here
+   is held in a place that another call of drain() would change. */
+
+#include "native.h"
+#include <time.h>
+
+enum { QUEUE_EMPTY, TURN_OVER, SURPLUS };
+
+static double
+seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Take over the exception that is set, its traceback in it. */
+static PyObject *
+take_error(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL && value != NULL) {
+        (void)PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Call the function in a slot of *known*'s *object*, with up to two arguments; -1 with an exception. */
+static int
+call(const Known *known, PyObject *object, int which, PyObject *first, PyObject *second)
+{
+    PyObject *callable = Py_XNewRef(*slot(known, object, which)); /* what is called may set the slot */
+    if (callable == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a slot is empty");
+        return -1;
+    }
+    PyObject *result = PyObject_CallFunctionObjArgs(callable, first, second, NULL);
+    Py_DECREF(callable);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* As Fins.add() does. */
+static int
+add_fin(const Known *known, PyObject *fins, PyObject *id)
+{
+    PyObject *ids = *slot(known, fins, IDS), **due = slot(known, fins, DUE);
+    if (ids == NULL || !PyList_Check(ids) || id == NULL || !PyBytes_Check(id)) {
+        PyErr_SetString(PyExc_TypeError, "the ids of Fins are bytes in a list");
+        return -1;
+    }
+    if (PyList_Append(ids, id) < 0) {
+        return -1;
+    }
+    if (*due == Py_True) {
+        return 0;
+    }
+    Py_XSETREF(*due, Py_NewRef(Py_True));
+    return call(known, fins, WAKE, NULL, NULL);
+}
+
+int
+queue_fin(const State *state, PyObject *message, Target *target, const char *method)
+{
+    PyObject *connection = *slot(&state->message, message, CONNECTION);
+    if (connection == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "_connection");
+        return -1;
+    }
+    if (connection != target->connection) {
+        Py_INCREF(connection);
+        PyObject *fins = PyObject_GetAttrString(connection, "fins");
+        if (fins == NULL) {
+            Py_DECREF(connection);
+            return -1;
+        }
+        Py_XSETREF(target->fins, fins);
+        Py_XSETREF(target->connection, connection);
+    }
+    if (state->fins.type != NULL && Py_IS_TYPE(target->fins, state->fins.type)) {
+        return add_fin(&state->fins, target->fins, *slot(&state->message, message, ID));
+    }
+    PyObject *result = PyObject_CallMethod(target->connection, method, "O", message);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int
+handle(const State *state, PyObject *runner, PyObject *handler, long most, PyObject *job, Target *target)
+{
+    const Known *known = &state->runner;
+    if (!is_plain(state, job, most)) {
+        return call(known, runner, RUN, job, NULL);
+    }
+    PyObject *result = PyObject_CallOneArg(handler, job);
+    if (result == NULL) {
+        PyObject *error = take_error();
+        if (error == NULL) {
+            PyErr_SetString(PyExc_SystemError, "the handler failed without an exception");
+            return -1;
+        }
+        int done = call(known, runner, FAILED, job, error);
+        Py_DECREF(error);
+        return done;
+    }
+    PyObject **place = slot(&state->message, job, TOKEN), *token = *place;
+    if (result != Py_None || (token != NULL && token != state->fresh)) {
+        int done = call(known, runner, RETURNED, job, result);
+        Py_DECREF(result);
+        return done;
+    }
+    Py_DECREF(result);
+    if (token == NULL) {
+        return 0; /* the handler has answered */
+    }
+    *place = NULL;
+    Py_DECREF(token);
+    return queue_fin(state, job, target, "handled");
+}
+
+/* Show *job* in *seat*, a worker's list of itself and what it is at; -1 with an exception. */
+static int
+show(PyObject *seat, PyObject *job)
+{
+    return seat == Py_None ? 0 : PyList_SetItem(seat, 1, Py_NewRef(job));
+}
+
+PyObject *
+drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = PyModule_GetState(module);
+    const Known *known = &state->runner;
+    Target target = {NULL, NULL};
+    long why = QUEUE_EMPTY;
+    if (count != 3 || !is_known(known, args[0]) || (args[2] != Py_None && !PyList_Check(args[2]))) {
+        PyErr_SetString(PyExc_TypeError, "drain() takes a Runner, a queue, and a list of two places or None");
+        return NULL;
+    }
+    PyObject *runner = args[0], *queue = args[1], *seat = args[2];
+    PyObject *limit = *slot(known, runner, MOST), *handler = *slot(known, runner, HANDLER);
+    if (handler == NULL || limit == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a slot is empty");
+        return NULL;
+    }
+    long most = PyLong_AsLong(limit);
+    PyObject *popleft = most == -1 && PyErr_Occurred() ? NULL : PyObject_GetAttrString(queue, "popleft");
+    int failed = popleft == NULL;
+    Py_INCREF(handler);
+    while (!failed) {
+        Py_ssize_t left = PyObject_Size(queue);
+        PyObject *surplus = *slot(known, runner, SURPLUS_OF_WORKERS);
+        long more = surplus == NULL ? 0 : PyLong_AsLong(surplus);
+        if (left <= 0 || more > 0 || (more == -1 && PyErr_Occurred())) {
+            why = left > 0 && more > 0 ? SURPLUS : QUEUE_EMPTY;
+            failed = PyErr_Occurred() != NULL;
+            break;
+        }
+        PyObject *job = PyObject_CallNoArgs(popleft);
+        if (job == NULL) {
+            failed = !PyErr_ExceptionMatches(PyExc_IndexError);
+            if (!failed) {
+                PyErr_Clear(); /* another thread took it */
+            }
+            break;
+        }
+        failed = show(seat, job) < 0 || handle(state, runner, handler, most, job, &target) < 0;
+        Py_DECREF(job);
+        PyObject *ends = *slot(known, runner, TURN_ENDS);
+        if (!failed && ends != NULL && PyFloat_Check(ends) && seconds() > PyFloat_AS_DOUBLE(ends)) {
+            why = TURN_OVER;
+            break;
+        }
+    }
+    Py_DECREF(handler);
+    Py_XDECREF(popleft);
+    Py_XDECREF(target.connection);
+    Py_XDECREF(target.fins);
+    failed = show(seat, Py_None) < 0 || failed;
+    return failed ? NULL : PyLong_FromLong(why);
+}

@@ -1,0 +1,321 @@
+/* The optional extension: what is done once per message (see gnsq_lite/_core/__init__.py).
+
+   This file turns frames into messages.  It knows nothing but the layout of a message frame (WIRE-2, WIRE-3) and where the
+   slots of Message are; it makes no decision: it stops at whatever is no whole, lawful message frame, and Python goes on
+   from there.  drain.c calls handlers, lists.c takes whole lists, packing.c makes an MPUB. */
+
+#include "native.h"
+
+enum { FRAME_MESSAGE = 2 };
+/* Offsets in a message frame, from its first byte; sizes count what follows the size field. */
+enum { SIZE_LENGTH = 4, KIND_AT = 4, TIMESTAMP_AT = 8, ATTEMPTS_AT = 16, ID_AT = 18, BODY_AT = 34 };
+enum { SMALLEST_SIZE = BODY_AT - SIZE_LENGTH };
+
+static inline uint64_t
+big_endian(const unsigned char *at, int count)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+/* -- where slots are ------------------------------------------------------------------------------------------------ */
+
+/* The offset of the slot *name* of *type* or of a base; -1 with an exception: TypeError where it has none. */
+static Py_ssize_t
+slot_offset(PyTypeObject *type, const char *name)
+{
+    Py_ssize_t offset = -1;
+    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
+    if (found == NULL) {
+        return -1;
+    }
+    if (Py_IS_TYPE(found, &PyMemberDescr_Type) && PyType_IsSubtype(type, PyDescr_TYPE(found))) {
+        const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
+        if (member->type == Py_T_OBJECT_EX && member->flags == 0 && member->offset >= (Py_ssize_t)sizeof(PyObject) &&
+            member->offset + (Py_ssize_t)sizeof(PyObject *) <= type->tp_basicsize) {
+            offset = member->offset;
+        }
+    }
+    Py_DECREF(found);
+    if (offset < 0) {
+        PyErr_Format(PyExc_TypeError, "%s is no slot of %s", name, type->tp_name);
+    }
+    return offset;
+}
+
+static int
+know(Known *known, PyTypeObject *type, const char *const names[], int count)
+{
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || !PyType_IS_GC(type) || type->tp_itemsize != 0) {
+        PyErr_SetString(PyExc_TypeError, "a class with __slots__ is needed");
+        return -1;
+    }
+    Known found = {type, {0}};
+    for (int i = 0; i < count; i++) {
+        if ((found.offset[i] = slot_offset(type, names[i])) < 0) {
+            return -1;
+        }
+    }
+    Py_INCREF(type);
+    Py_XDECREF(known->type);
+    *known = found;
+    return 0;
+}
+
+static PyObject *
+know_message(PyObject *module, PyObject *args)
+{
+    static const char *const names[MESSAGE_SLOTS] = {
+        "_connection", "timestamp_ns", "attempts", "id", "body", "_received_at", "_token",
+    };
+    State *state = PyModule_GetState(module);
+    PyTypeObject *type;
+    PyObject *fresh, *kept;
+    if (!PyArg_ParseTuple(args, "O!OO:know_message", &PyType_Type, &type, &fresh, &kept) ||
+        know(&state->message, type, names, MESSAGE_SLOTS) < 0) {
+        return NULL;
+    }
+    Py_XSETREF(state->fresh, Py_NewRef(fresh));
+    Py_XSETREF(state->kept, Py_NewRef(kept));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+know_classes(PyObject *module, PyObject *args)
+{
+    static const char *const of_fins[FINS_SLOTS] = {"_ids", "_wake", "due"};
+    static const char *const of_runner[RUNNER_SLOTS] = {
+        "handler", "most", "run", "failed", "returned", "surplus", "_turn_ends",
+    };
+    State *state = PyModule_GetState(module);
+    PyTypeObject *fins, *runner;
+    if (!PyArg_ParseTuple(args, "O!O!:know_classes", &PyType_Type, &fins, &PyType_Type, &runner) ||
+        know(&state->fins, fins, of_fins, FINS_SLOTS) < 0 || know(&state->runner, runner, of_runner, RUNNER_SLOTS) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- frames to messages --------------------------------------------------------------------------------------------- */
+
+/* What *make* asks for: the class of its messages and, where it is a gnsq_lite.message.Tailed, how many bytes before the
+   body go into the slot "place", and what goes into the slot "partition".  No type: *make* is to be called. */
+typedef struct {
+    PyTypeObject *type;
+    PyObject *read_at, *partition;
+    Py_ssize_t tail, place_at, partition_at;
+} Kind;
+
+/* Fill *kind*; *read_at* in it is the caller's.  -1 with an exception. */
+static int
+know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
+{
+    PyTypeObject *message = state->message.type;
+    PyObject *type = make;
+    if (PyTuple_Check(make) && PyTuple_GET_SIZE(make) == 4) {
+        type = PyTuple_GET_ITEM(make, 0);
+        kind->tail = PyLong_AsSsize_t(PyTuple_GET_ITEM(make, 1));
+        kind->partition = PyTuple_GET_ITEM(make, 2);
+        if (kind->tail < 0 || message == NULL || !PyType_Check(type) ||
+            !PyType_IsSubtype((PyTypeObject *)type, message)) {
+            return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "Tailed() of no messages"), -1);
+        }
+        if ((kind->place_at = slot_offset((PyTypeObject *)type, "place")) < 0 ||
+            (kind->partition_at = slot_offset((PyTypeObject *)type, "partition")) < 0) {
+            return -1;
+        }
+    }
+    else if (make != (PyObject *)message) {
+        return 0;
+    }
+    kind->type = (PyTypeObject *)type;
+    kind->read_at = PyObject_GetAttrString(owner, "read_at");
+    return kind->read_at == NULL ? -1 : 0;
+}
+
+/* The message of the whole frame at *at*, as make(owner, timestamp_ns, attempts, id, body) returns it. */
+static PyObject *
+make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
+         const Kind *kind)
+{
+    const Known *known = &state->message;
+    const char *rest = (const char *)at + BODY_AT;
+    Py_ssize_t length = size - SMALLEST_SIZE;
+    Py_ssize_t tail = kind->type != NULL && kind->tail <= length ? kind->tail : 0;
+    PyObject *message = NULL, *place = tail == 0 ? NULL : PyBytes_FromStringAndSize(rest, tail);
+    PyObject *fields[5] = {
+        owner,
+        PyLong_FromLongLong((int64_t)big_endian(at + TIMESTAMP_AT, 8)),
+        PyLong_FromLong((long)big_endian(at + ATTEMPTS_AT, 2)),
+        PyBytes_FromStringAndSize((const char *)at + ID_AT, ID_LENGTH),
+        PyBytes_FromStringAndSize(rest + tail, length - tail),
+    };
+    if (!fields[1] || !fields[2] || !fields[3] || !fields[4] || (tail != 0 && !place)) {
+        goto done;
+    }
+    if (kind->type == NULL || tail != kind->tail) {
+        message = PyObject_Vectorcall(make, fields, 5, NULL);
+        goto done;
+    }
+    if ((message = kind->type->tp_alloc(kind->type, 0)) == NULL) {
+        goto done;
+    }
+    *slot(known, message, CONNECTION) = Py_NewRef(owner);
+    for (int i = TIMESTAMP; i <= BODY; i++) { /* the slots and the arguments have the same order */
+        *slot(known, message, i) = fields[i];
+    }
+    *slot(known, message, RECEIVED_AT) = Py_NewRef(kind->read_at);
+    *slot(known, message, TOKEN) = Py_NewRef(state->fresh);
+    if (place != NULL) {
+        *(PyObject **)((char *)message + kind->place_at) = place;
+        *(PyObject **)((char *)message + kind->partition_at) = Py_NewRef(kind->partition);
+    }
+    return message;
+done:
+    for (int i = 1; i < 5; i++) {
+        Py_XDECREF(fields[i]);
+    }
+    Py_XDECREF(place);
+    return message;
+}
+
+static PyObject *
+scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = PyModule_GetState(module);
+    if (count != 6 || !PyBytes_Check(args[0]) || !PyList_Check(args[5])) {
+        PyErr_SetString(PyExc_TypeError, "scan(data: bytes, at: int, limit: int, make, owner, found: list)");
+        return NULL;
+    }
+    PyObject *data = args[0], *make = args[3], *owner = args[4], *found = args[5];
+    Kind kind = {NULL, NULL, NULL, 0, 0, 0};
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    long long limit = PyLong_AsLongLong(args[2]);
+    if (at < 0 || PyErr_Occurred()) {
+        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "scan() from a negative place"), NULL);
+    }
+    const unsigned char *start = (const unsigned char *)PyBytes_AS_STRING(data);
+    Py_ssize_t length = PyBytes_GET_SIZE(data);
+    while (at <= length - BODY_AT) {
+        const unsigned char *frame = start + at;
+        int32_t size = (int32_t)big_endian(frame, SIZE_LENGTH);
+        if (big_endian(frame + KIND_AT, 4) != FRAME_MESSAGE || size < SMALLEST_SIZE || size > limit ||
+            size > length - at - SIZE_LENGTH) {
+            break;
+        }
+        if (kind.type == NULL && know_kind(state, make, owner, &kind) < 0) {
+            return NULL;
+        }
+        PyObject *message = make_one(state, frame, size, make, owner, &kind);
+        if (message == NULL || PyList_Append(found, message) < 0) {
+            Py_XDECREF(message);
+            Py_XDECREF(kind.read_at);
+            return NULL;
+        }
+        Py_DECREF(message);
+        at += SIZE_LENGTH + size;
+    }
+    Py_XDECREF(kind.read_at);
+    return PyLong_FromSsize_t(at);
+}
+
+static PyObject *
+skip_answered(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = PyModule_GetState(module);
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "skip_answered(messages: list, at: int)");
+        return NULL;
+    }
+    PyObject *messages = args[0];
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (at < 0) {
+        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "a negative place"), NULL);
+    }
+    while (at < PyList_GET_SIZE(messages) && is_known(&state->message, PyList_GET_ITEM(messages, at)) &&
+           *slot(&state->message, PyList_GET_ITEM(messages, at), TOKEN) == NULL) {
+        at++;
+    }
+    return PyLong_FromSsize_t(at);
+}
+
+/* -- the module ----------------------------------------------------------------------------------------------------- */
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->message.type);
+    Py_VISIT(state->fins.type);
+    Py_VISIT(state->runner.type);
+    Py_VISIT(state->fresh);
+    Py_VISIT(state->kept);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->message.type);
+    Py_CLEAR(state->fins.type);
+    Py_CLEAR(state->runner.type);
+    Py_CLEAR(state->fresh);
+    Py_CLEAR(state->kept);
+    return 0;
+}
+
+static void
+release(void *module)
+{
+    (void)clear((PyObject *)module);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
+
+/* twin.py documents them. */
+static PyMethodDef methods[] = {
+    {"know_message", know_message, METH_VARARGS, "know_message($module, type, fresh, kept, /)\n--\n\n"},
+    {"know_classes", know_classes, METH_VARARGS, "know_classes($module, fins, runner, /)\n--\n\n"},
+    {"scan", FAST(scan), "scan($module, data, at, limit, make, owner, found, /)\n--\n\n"},
+    {"skip_answered", FAST(skip_answered), "skip_answered($module, messages, at, /)\n--\n\n"},
+    {"drain", FAST(drain), "drain($module, runner, queue, seat, /)\n--\n\n"},
+    {"all_new", all_new, METH_VARARGS, "all_new($module, messages, most, /)\n--\n\n"},
+    {"keep_open", keep_open, METH_VARARGS, "keep_open($module, messages, /)\n--\n\n"},
+    {"finish_open", finish_open, METH_VARARGS, "finish_open($module, messages, kept_too, /)\n--\n\n"},
+    {"columns", columns, METH_VARARGS, "columns($module, messages, /)\n--\n\n"},
+    {"pack", pack, METH_VARARGS, "pack($module, head, bodies, most, /)\n--\n\n"},
+    {"murmur3_32", murmur3_32, METH_VARARGS, "murmur3_32($module, data, seed=0, /)\n--\n\n"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED}, /* all state is the module's */
+#endif
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_USED}, /* fills slots and takes tokens without a lock */
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "gnsq_lite._core.native",
+    .m_doc = "The optional extension; gnsq_lite._core chooses between it and Python.",
+    .m_size = sizeof(State),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = release,
+};
+
+PyMODINIT_FUNC
+PyInit_native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

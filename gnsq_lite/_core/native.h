@@ -1,0 +1,78 @@
+/* What the files of the extension share.  gnsq_lite/_core/__init__.py says what it is. */
+
+#ifndef GNSQ_LITE_NATIVE_H
+#define GNSQ_LITE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#endif
+
+/* The slots that C fills and reads directly: of a Message, of Fins, of a Runner. */
+enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, MESSAGE_SLOTS };
+enum { IDS, WAKE, DUE, FINS_SLOTS };
+enum { HANDLER, MOST, RUN, FAILED, RETURNED, SURPLUS_OF_WORKERS, TURN_ENDS, RUNNER_SLOTS };
+
+enum { ID_LENGTH = 16 };
+
+/* A class with __slots__, and where these are in its objects.  No type until know_message() or know_classes(). */
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t offset[8];
+} Known;
+
+typedef struct {
+    Known message, fins, runner;
+    PyObject *fresh, *kept; /* the token of a new message, and of one whose user answers later */
+} State;
+
+static inline PyObject **
+slot(const Known *known, PyObject *object, int which)
+{
+    return (PyObject **)((char *)object + known->offset[which]);
+}
+
+static inline int
+is_known(const Known *known, PyObject *object)
+{
+    return known->type != NULL && PyObject_TypeCheck(object, known->type);
+}
+
+/* Whether *message* is one, is new, and was not sent more than *most* times. */
+static inline int
+is_plain(const State *state, PyObject *message, long most)
+{
+    if (!is_known(&state->message, message) || *slot(&state->message, message, TOKEN) != state->fresh) {
+        return 0;
+    }
+    PyObject *attempts = *slot(&state->message, message, ATTEMPTS);
+    int overflow = 1;
+    return attempts != NULL && PyLong_CheckExact(attempts) &&
+           PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
+}
+
+/* The connection that was answered last, and its Fins; None where the connection is to be called. */
+typedef struct {
+    PyObject *connection, *fins;
+} Target;
+
+/* Queue the FIN of *message*, whose token was taken, or call that method of its connection; -1 with an exception. */
+int queue_fin(const State *state, PyObject *message, Target *target, const char *method);
+
+PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+PyObject *all_new(PyObject *module, PyObject *args);
+PyObject *keep_open(PyObject *module, PyObject *args);
+PyObject *finish_open(PyObject *module, PyObject *args);
+PyObject *columns(PyObject *module, PyObject *args);
+
+PyObject *pack(PyObject *module, PyObject *args);
+PyObject *murmur3_32(PyObject *module, PyObject *args);
+
+#endif

@@ -1,0 +1,104 @@
+/* An MPUB's bytes in one pass over its bodies, and the hash of a key.
+
+   Of a batch it decides nothing: where a body is not exactly bytes, is empty or too large, it returns None, and Python
+   finds out what is wrong and says so. */
+
+#include "native.h"
+
+enum { SIZE_LENGTH = 4 };
+#define MOST_PAYLOAD ((Py_ssize_t)0x7fffffff)
+
+static inline char *
+put_size(char *at, Py_ssize_t size)
+{
+    uint32_t value = (uint32_t)size;
+    at[0] = (char)(value >> 24);
+    at[1] = (char)(value >> 16);
+    at[2] = (char)(value >> 8);
+    at[3] = (char)value;
+    return at + SIZE_LENGTH;
+}
+
+/* Bytes that the bodies take with their sizes, and count before them; -1 where one is not lawful. */
+static Py_ssize_t
+payload_of(PyObject *bodies, Py_ssize_t most)
+{
+    Py_ssize_t payload = SIZE_LENGTH;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); i++) {
+        PyObject *body = PyList_GET_ITEM(bodies, i);
+        if (!PyBytes_CheckExact(body)) {
+            return -1;
+        }
+        Py_ssize_t size = PyBytes_GET_SIZE(body);
+        if (size == 0 || size > most || size > MOST_PAYLOAD - payload - SIZE_LENGTH) {
+            return -1;
+        }
+        payload += SIZE_LENGTH + size;
+    }
+    return payload;
+}
+
+PyObject *
+pack(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *head, *bodies;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "SO!n:pack", &head, &PyList_Type, &bodies, &most)) {
+        return NULL;
+    }
+    Py_ssize_t payload = PyList_GET_SIZE(bodies) == 0 ? -1 : payload_of(bodies, most);
+    if (payload < 0 || PyBytes_GET_SIZE(head) > PY_SSIZE_T_MAX - SIZE_LENGTH - payload) {
+        Py_RETURN_NONE;
+    }
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(head) + SIZE_LENGTH + payload);
+    if (packed == NULL) {
+        return NULL;
+    }
+    char *at = PyBytes_AS_STRING(packed);
+    memcpy(at, PyBytes_AS_STRING(head), (size_t)PyBytes_GET_SIZE(head));
+    at = put_size(at + PyBytes_GET_SIZE(head), payload);
+    at = put_size(at, PyList_GET_SIZE(bodies));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); i++) { /* the GIL is held: nobody changed the list meanwhile */
+        PyObject *body = PyList_GET_ITEM(bodies, i);
+        at = put_size(at, PyBytes_GET_SIZE(body));
+        memcpy(at, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
+        at += PyBytes_GET_SIZE(body);
+    }
+    return packed;
+}
+
+static inline uint32_t
+rotated(uint32_t value, int bits)
+{
+    return (value << bits) | (value >> (32 - bits));
+}
+
+static inline uint32_t
+scrambled(uint32_t k)
+{
+    return rotated(k * 0xcc9e2d51u, 15) * 0x1b873593u;
+}
+
+PyObject *
+murmur3_32(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *data;
+    unsigned int h = 0; /* the seed */
+    if (!PyArg_ParseTuple(args, "S|I:murmur3_32", &data, &h)) {
+        return NULL;
+    }
+    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(data);
+    Py_ssize_t size = PyBytes_GET_SIZE(data), left = size;
+    for (; left >= 4; at += 4, left -= 4) {
+        uint32_t k = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        h = rotated(h ^ scrambled(k), 13) * 5 + 0xe6546b64u;
+    }
+    uint32_t rest = 0;
+    while (left > 0) {
+        rest = rest << 8 | at[--left];
+    }
+    h ^= scrambled(rest) ^ (uint32_t)size;
+    h = (h ^ h >> 16) * 0x85ebca6bu;
+    h = (h ^ h >> 13) * 0xc2b2ae35u;
+    return PyLong_FromUnsignedLong(h ^ h >> 16);
+}
