@@ -1,12 +1,17 @@
-"""Cores on fakes have nothing to send when the interpreter exits, so nothing waits for them then."""
+"""Cores on fakes have nothing to send when the interpreter exits, and nothing to reset after their test."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from gnsq_lite.net.loop import loop_here
 from gnsq_lite.publish import core
 
 
 @pytest.fixture(autouse=True)
-def stays_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+def ends_with_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(core, "close_at_exit", lambda core: None)
+    yield
+    loop_here().cores.clear()
