@@ -14,7 +14,6 @@ from gnsq_lite.consume.pools import pool_kind
 from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions
 from gnsq_lite.consume.snapshot import reader_stats
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, address_list, check_runs, split, url_list, with_environment
 from gnsq_lite.message import Message
@@ -37,6 +36,7 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.wire.names import check_channel, check_topic
+from gnsq_lite.youzan.by_name import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PublishRequest
-from gnsq_lite.dialects import resolve
 from gnsq_lite.errors import ClosedError, NotSent, NSQError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.addresses import without_credentials
@@ -29,6 +28,7 @@ from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
+from gnsq_lite.youzan.by_name import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

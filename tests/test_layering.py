@@ -15,7 +15,7 @@ PACKAGE = ROOT / "gnsq_lite"
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
 BASE = {"errors", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
-CLIENT = CORE | FACADE | {"dialect", "dialects", "youzan", "http", "net", "consume", "publish", "wire"}
+CLIENT = CORE | FACADE | {"dialect", "youzan", "http", "net", "consume", "publish", "wire"}
 CLIENT |= {"arguments", "reader", "writer"}
 
 #: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
@@ -32,7 +32,6 @@ ALLOWED: dict[str, set[str]] = {
     "wire": BASE | {"option_fields", "options", "_core"},
     "policy": BASE | {"option_fields", "options", "clock"},
     "dialect": BASE | {"clock", "options", "message", "wire", "policy"},
-    "dialects": BASE | {"option_fields", "dialect", "youzan"},
     "youzan": CORE | {"_core", "wire", "policy", "dialect"},
     "blocking_calls": set(),
     "http": {"blocking_calls"} | BASE | {"option_fields", "options", "clock", "keywords", "wire.names"},
@@ -40,9 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "consume": CORE | {"_core", "wire", "policy", "dialect", "net"},
     "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
     "arguments": CORE | {"dialect", "net.settings", "consume.settings"},
-    "reader": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "consume"},
-    "writer": CORE
-    | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "publish", "youzan.messages"},
+    "reader": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "consume"},
+    "writer": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "publish"},
     "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},

@@ -1,4 +1,4 @@
-"""Which dialect a Reader or Writer speaks, by its name."""
+"""The dialects by the names that ``dialect=`` takes."""
 
 from __future__ import annotations
 
