@@ -1,7 +1,4 @@
-"""Carries out what :class:`gnsq_lite.policy.batch.Batcher` decides: lists for a handler that wants batches.
-
-Also what takes messages out again that wait for a handler, in batches or not.
-"""
+"""Lists of messages for a handler that wants batches, and what takes messages out again that wait for a handler."""
 
 from __future__ import annotations
 
@@ -12,78 +9,78 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.consume.pools import Pool
 from gnsq_lite.message import Message
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.policy.batch import Batcher
-
-
-def latest(message: Message) -> float:
-    """Return when a message is to be handed on at the latest: half its time is the handler's (MSG-5)."""
-    return message.received_at + message._connection.msg_timeout / 2.0
 
 
 class BatchFeeder:
-    """Hands a list to the pool when it is full, when its wait is over, or when no more can come (RDY-7)."""
+    """Collects messages into lists of *size*, and hands each to the pool when it is full; in the loop's thread.
+
+    A list that is not full is handed on *wait* seconds after its first message came, and no later than half of that
+    message's time: the other half is the handler's (MSG-5).  It is handed on at once when the Reader is starved and no
+    handler runs: nsqd sends nothing more before something is answered (RDY-7).
+    """
 
     def __init__(
-        self, loop: Loop, batcher: Batcher[Message], pool: Pool, clock: Clock, starved: Callable[[], bool]
+        self, loop: Loop, size: int, wait: float, pool: Pool, clock: Clock, is_starved: Callable[[], bool]
     ) -> None:
-        self._loop, self._batcher, self._pool, self._clock, self._starved = loop, batcher, pool, clock, starved
+        self._loop, self._size, self._wait, self._pool = loop, size, wait, pool
+        self._clock, self._is_starved = clock, is_starved
+        self._held: list[Message] = []
         self._timer: Any = None
 
     def add(self, messages: list[Message]) -> None:
-        """Take what a read brought; in the loop's thread."""
-        self._hand_on(self._batcher.add(messages))
-        # While a handler runs its answers will bring more, so a list that is not full may wait for them.
-        if self._batcher.next_tick is not None and self._starved() and not self._pool.busy():
-            self._hand_on(self._batcher.flush_now())
-        self._watch()
-
-    def _hand_on(self, batches: list[list[Message]]) -> None:
+        """Take what a read brought."""
+        was_empty, size = not self._held, self._size
+        self._held.extend(messages)
+        full = len(self._held) // size * size
+        batches = [self._held[at : at + size] for at in range(0, full, size)]
+        del self._held[:full]
+        if was_empty or full:
+            self._start_timer()
         if batches:
             self._pool.submit(batches)
+        # While a handler runs its answers will bring more, so a list that is not full may wait for them.
+        if self._held and self._is_starved() and not self._pool.busy():
+            self._hand_on()
 
-    def _watch(self) -> None:
-        due = self._batcher.next_tick
-        if due is None:
-            self._stop_timer()
-        elif self._timer is None or not self._timer.active:
-            self._timer = self._loop.timer(due - self._clock.now(), self._on_time)
-
-    def _on_time(self) -> None:
-        """In the hub, where no handler may run: it could not wait for anything."""
+    def _start_timer(self) -> None:
         self._stop_timer()
-        self._loop.spawn("batches", self._tick)
-
-    def _tick(self) -> None:
-        try:
-            self._hand_on(self._batcher.tick())
-        finally:
-            self._watch()
+        if self._held:
+            first = self._held[0]
+            latest = first.received_at + first._connection.msg_timeout / 2.0 - self._clock.now()
+            # In the hub no handler may run: it could not wait for anything.
+            self._timer = self._loop.timer(
+                max(0.0, min(self._wait, latest)), lambda: self._loop.spawn("batches", self._hand_on)
+            )
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
-            self._timer.stop()
             self._timer.close()
             self._timer = None
 
+    def _hand_on(self) -> None:
+        batches = self.take()
+        if batches:
+            self._pool.submit(batches)
+
     def waiting(self) -> int:
-        """Messages in the list that is not full yet."""
-        return len(self._batcher)
+        """Return how many messages are in the list that is not full yet."""
+        return len(self._held)
 
     def drop(self, useless: Callable[[Message], bool]) -> list[Message]:
         """Remove and return those in that list that are *useless*."""
-        return self._batcher.drop(useless)
+        dropped, kept = _split(self._held, useless)
+        self._held = kept
+        return dropped
 
     def take(self) -> list[list[Message]]:
         """Remove and return what was not handed on."""
         self._stop_timer()
-        return self._batcher.flush_now()
-
-
-# -- what waits for a handler, in the pool's queue or in a list that is not full yet --------------------------------
+        held, self._held = self._held, []
+        return [held] if held else []
 
 
 def take_queued(pool: Pool, batches: BatchFeeder | None) -> list[Message]:
-    """Remove and return the messages that no handler has begun."""
+    """Remove and return the messages that no handler has begun, in the pool's queue or in a list that is not full."""
     jobs = pool.take_queued() + (batches.take() if batches is not None else [])
     return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
 
@@ -97,15 +94,20 @@ def drop(pool: Pool, batches: BatchFeeder | None, useless: Callable[[Message], b
     dropped: list[Message] = []
     kept: list[Any] = []
     for job in pool.take_queued():
-        if isinstance(job, list):
-            left: list[Message] = []
-            for message in job:
-                (dropped if useless(message) else left).append(message)
-            kept += [left] if left else []
-        else:
-            (dropped if useless(job) else kept).append(job)
+        out, left = _split(job if isinstance(job, list) else [job], useless)
+        dropped += out
+        if left:
+            kept.append(left if isinstance(job, list) else job)
     if kept:
         pool.submit(kept)
     if batches is not None:
         dropped += batches.drop(useless)
     return dropped
+
+
+def _split(messages: list[Message], useless: Callable[[Message], bool]) -> tuple[list[Message], list[Message]]:
+    """Return the *useless* messages, and the others."""
+    found: tuple[list[Message], list[Message]] = [], []
+    for message in messages:
+        found[not useless(message)].append(message)
+    return found

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.consume.batches import BatchFeeder, drop, latest, take_queued
+from gnsq_lite.consume.batches import BatchFeeder, drop, take_queued
 from gnsq_lite.consume.closing import Closing
+from gnsq_lite.consume.endpoints import Losses, StoppedPartitions
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
-from gnsq_lite.consume.stopped import StoppedPartitions
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.consume.subscription import Subscription
 from gnsq_lite.consume.time_limits import TimeLimits
@@ -41,8 +41,6 @@ from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
-from gnsq_lite.policy.batch import Batcher
-from gnsq_lite.policy.losses import Losses
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -91,7 +89,7 @@ class Consumer:
         )
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self.stopped = StoppedPartitions(self.tries)
-        self.losses: Losses[Endpoint] = Losses(settings.reconnect, clock=clock, rng=self.rng)
+        self.losses = Losses(settings.reconnect, clock=clock, rng=self.rng)
         self._loss_log = LossLog(log, clock)
         self.search = LeaderSearch(loop, self.rng, clock, self._is_read, self._ask)
         self.discovery: Discovery | None = None
@@ -108,8 +106,8 @@ class Consumer:
         settings = self.settings
         if not settings.batch_size:
             return None
-        batcher = Batcher(settings.batch_size, settings.batch_wait or 1.0, self.clock, latest)
-        return BatchFeeder(self.loop, batcher, self.pool, self.clock, self.flow.is_starved)
+        size, wait = settings.batch_size, settings.batch_wait or 1.0
+        return BatchFeeder(self.loop, size, wait, self.pool, self.clock, self.flow.is_starved)
 
     # -- starting
 
@@ -124,8 +122,6 @@ class Consumer:
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
-        if self.flow.rate is not None:
-            self._greenlets.append(self.loop.spawn("rate limit", self.flow.rate.run))
         self._connect_given()
         if settings.lookupds:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
@@ -340,7 +336,7 @@ class Consumer:
             self.outcomes.on_expired(message)
         if not_begun:
             running = connection.in_flight.count - sum(message._connection is connection for message in others)
-            self.flow.stalled(connection, len(not_begun), running)
+            self.flow.stalled(connection.endpoint, len(not_begun), running)
 
     def on_answers_lost(self, count: int) -> None:
         """Answers came when their connection was gone."""

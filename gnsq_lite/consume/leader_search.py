@@ -9,7 +9,17 @@ from typing import Any
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.loop import Loop, sleep
-from gnsq_lite.policy.losses import LONGEST_PAUSE, first_pause
+
+#: Longest pause, seconds, between two lookups for the leader of a partition that was lost; up to 30 % more by chance.
+LONGEST_PAUSE = 8.0
+
+
+def first_pause(after: float, misses: int) -> float:
+    """Return the seconds before the search for a leader that was lost *misses* times in a row.
+
+    *after* for the first three, then twice as long each time, up to the longest pause.
+    """
+    return min(after * 2.0 ** min(max(0, misses - 3), 16), LONGEST_PAUSE)
 
 
 class LeaderSearch:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from gnsq_lite._core import Fins
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.in_flight import InFlight
-from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection
@@ -43,37 +43,11 @@ _SPARE = 10
 _CHECK_ROOM = 1.0
 
 
-class Flow(Protocol):
-    """Flow control: sets RDY by the messages that come and go; called in the loop's thread."""
-
-    @property
-    def watches(self) -> bool:
-        """Whether a RDY may follow, which goes out before the answers to what a read brought."""
-
-    def received(self, endpoint: Endpoint, count: int) -> None:
-        """A read brought *count* messages; called while :attr:`watches`, and for more in flight than the RDY."""
-
-    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
-        """Messages left in flight; called as :meth:`received` is.
-
-        *answered* were answered, at least one by FIN if *success*; nsqd has taken *expired* back.
-        """
-
-    def count_successes(self) -> int:
-        """Return how many messages of the Reader were finished so far; from any thread."""
-
-    def failed(self, successes: int) -> None:
-        """A message failed after so many *successes*: RDY 0, if it follows, goes out before the message's REQ."""
-
-    def rest(self, endpoint: Endpoint, resting: bool) -> None:
-        """The connection holds a failed message and gets no other; or it continues."""
-
-
 class MessageOwner(Owner, Protocol):
     """Receives the messages of a connection, in the loop's thread; its methods do not wait."""
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> FlowControl:
         """The flow control that counts the messages."""
 
     @property

@@ -3,11 +3,16 @@
 Greenlets: TimeLimitExceeded is raised in the handler, where it waits.  Threads cannot be ended, and nothing is tried:
 an exception set from outside would hit the next line of Python, even in a ``finally``, and never a call hanging in C.
 The messages of such a thread are answered for it, its own answers are ignored, and another thread takes its place.
+
+Nothing is recorded when a handler begins or ends.  Each look sees the job of each worker, and the age of a job counts
+from the first look that saw it.  So an age is too short by at most the time between two looks.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from gnsq_lite.clock import Clock
@@ -19,9 +24,36 @@ from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
-from gnsq_lite.policy.handler_times import Act, HandlerTimes, Running
 
 log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds that a handler has to end in which :class:`TimeLimitExceeded` was raised.
+GRACE = 5.0
+#: Seconds between two looks, at the most and at the least; in between a twentieth of the shortest limit.
+_SELDOM, _OFTEN = 1.0, 0.01
+
+
+class _Done(IntEnum):
+    """What was done about a running handler."""
+
+    NOTHING = 0
+    WARNED = 1
+    INTERRUPTED = 2
+    WRITTEN_OFF = 3
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    """A job that a worker was seen to run.  *seat* is the worker's list of itself and its job, or None."""
+
+    seat: list[Any]
+    job: Any
+    since: float
+    done: _Done = _Done.NOTHING
+
+    def still_runs(self) -> bool:
+        """Return whether the worker still runs the same job."""
+        return self.seat[1] is self.job
 
 
 class TimeLimits:
@@ -38,15 +70,17 @@ class TimeLimits:
         hooks: UserHooks,
     ) -> None:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
-        self._outcomes, self._hooks = outcomes, hooks
-        self._times = HandlerTimes(settings.limits, clock, interruptible=settings.pool != "thread")
+        self._clock, self._outcomes, self._hooks = clock, outcomes, hooks
+        self._soft, self._hard = settings.limits.soft_time_limit, settings.limits.time_limit
         #: Whether there is a limit; without one, :meth:`look` is called on demand only.
-        self.is_needed = (settings.limits.time_limit, settings.limits.soft_time_limit) != (None, None)
+        self.is_needed = (self._soft, self._hard) != (None, None)
+        #: The running jobs, by the id of their seat.
+        self._running: dict[int, _Running] = {}
         #: Handlers that still run after they were written off.
         self.overdue = 0
 
     def busy(self) -> int:
-        """Running handlers, without those that were written off."""
+        """Return how many handlers run, without those that were written off."""
         return self._pool.busy() - self.overdue
 
     def set_concurrency(self, count: int) -> None:
@@ -56,43 +90,60 @@ class TimeLimits:
 
     def run(self) -> None:
         """Watch until killed."""
+        shortest = min((limit for limit in (self._soft, self._hard) if limit is not None), default=_SELDOM * 20)
         while True:
-            sleep(self._times.look_every)
+            sleep(min(_SELDOM, max(_OFTEN, shortest / 20)))
             self.look()
 
     def look(self) -> float:
         """Act on exceeded limits; return the age of the oldest running handler, seconds."""
-        for act, run in self._times.look(tuple(self._pool.seats)):
-            if act is Act.WARN:
-                self._warn(run)
-            elif act is Act.INTERRUPT:
-                self._loop.soon(self._interrupt, run)
-            else:
-                self._write_off(run)
-        overdue = self._times.overdue
+        now, before, self._running = self._clock.now(), self._running, {}
+        for seat in tuple(self._pool.seats):
+            job = seat[1]
+            if job is None:
+                continue
+            run = before.get(id(seat))
+            if run is None or run.seat is not seat or run.job is not job:
+                run = _Running(seat, job, now)
+            self._running[id(seat)] = run
+            self._act(run, now - run.since)
+        runs = [run for run in self._running.values() if run.still_runs()]
+        overdue = sum(run.done is _Done.WRITTEN_OFF for run in runs)
         if overdue != self.overdue:
             self.overdue = overdue
             self.set_concurrency(self._concurrency)
-        return self._times.oldest()
+        return max((now - run.since for run in runs), default=0.0)
 
-    def _warn(self, run: Running) -> None:
-        limit = self._settings.limits.soft_time_limit
+    def _act(self, run: _Running, age: float) -> None:
+        if self._hard is not None and age >= self._hard:
+            is_thread = self._settings.pool == "thread"
+            if run.done < _Done.INTERRUPTED and not is_thread:
+                run.done = _Done.INTERRUPTED
+                self._loop.soon(self._interrupt, run)
+            elif run.done < _Done.WRITTEN_OFF and (is_thread or age >= self._hard + GRACE):
+                run.done = _Done.WRITTEN_OFF
+                self._write_off(run)
+        elif self._soft is not None and age >= self._soft and run.done is _Done.NOTHING:
+            run.done = _Done.WARNED
+            self._warn(run)
+
+    def _warn(self, run: _Running) -> None:
         for message in _messages(run.job):
             said = "the handler of %r (attempt %d) has run for %g s"
-            log_safely(log, logging.WARNING, said, message.id, message.attempts, limit, extra=self._fields(message))
-            self._hooks.call("on_slow", message, limit)
+            log_safely(log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=_fields(message))
+            self._hooks.call("on_slow", message, self._soft)
 
-    def _interrupt(self, run: Running) -> None:
+    def _interrupt(self, run: _Running) -> None:
         """Runs in the hub: a handler in a greenlet is waiting then."""
         if run.still_runs():
             run.seat[0].throw(self._error())
 
-    def _write_off(self, run: Running) -> None:
-        """Answer its messages, in a place where on_give_up may wait."""
+    def _write_off(self, run: _Running) -> None:
+        """Answer its messages, in a place where on_give_up may wait; look() gives its place to another."""
         error = self._error()
         for message in _messages(run.job):
             said = "the handler of %r does not end; another takes its place"
-            log_safely(log, logging.ERROR, said, message.id, extra=self._fields(message))
+            log_safely(log, logging.ERROR, said, message.id, extra=_fields(message))
         if self._settings.pool != "thread":
             self._loop.spawn("answers for a handler", self._answer, run, error)
             return
@@ -110,18 +161,19 @@ class TimeLimits:
             said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
 
-    def _answer(self, run: Running, error: TimeLimitExceeded) -> None:
+    def _answer(self, run: _Running, error: TimeLimitExceeded) -> None:
         try:
             self._outcomes.on_exception(run.job, error)
         except HandlerRaised as raised:  # by on_give_up
             self._outcomes.on_exit(raised.__cause__ or raised)
 
     def _error(self) -> TimeLimitExceeded:
-        return TimeLimitExceeded(self._settings.limits.time_limit or 0.0)
-
-    def _fields(self, message: Message) -> dict[str, Any]:
-        return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}
+        return TimeLimitExceeded(self._hard or 0.0)
 
 
 def _messages(job: Any) -> list[Message]:
     return job if isinstance(job, list) else [job]
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}

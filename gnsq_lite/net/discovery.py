@@ -102,7 +102,7 @@ class Discovery:
         self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
         self._next_listing = 0.0
         self._direct = frozenset(direct)
-        self._wanted: WantedNodes[Endpoint] = WantedNodes(self._direct, lookupds=self._lookupds.addresses, clock=clock)
+        self._wanted: WantedNodes[Endpoint] = WantedNodes(self._lookupds.addresses, clock=clock)
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._has_found = False  # an nsqlookupd has ever listed an nsqd
         self._path, self._parse = path, parse
@@ -281,7 +281,8 @@ class Discovery:
             except Exception:
                 self._tell("address_map failed on %s, which is ignored", str(endpoint), failed=True)
                 continue
-            if target is None or Endpoint(*target, endpoint.partition) not in self._direct:
+            connected_to = endpoint if target is None else Endpoint(*target, endpoint.partition)
+            if endpoint not in self._direct and connected_to not in self._direct:
                 yield endpoint
 
     def _tell(self, form: str, what: str, *, failed: bool = False) -> None:

@@ -12,12 +12,8 @@ module                decides                                                rul
 ``delivery``          how much of its RDY a connection uses at low rates
 ``backoff``           when failures stop the flow, and when to try again     BACK-1 to BACK-5
 ``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
-``pace``              how much RDY goes where handlers do not keep up        MSG-5
 ``rate``              how many messages may come so as to keep a rate
-``batch``             when a batch of messages is handed on                  RDY-7
-``handler_times``     which handlers are slow, or have outlasted their limit
 ``reconnect``         how long a lost direct nsqd is left alone              CONN-3
-``losses``            what a lost nsqd proves, and how long it rests         CONN-3, CONN-4
 ``wanted_nodes``      which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,
                                                                              DISC-6
 ``polls``             when the nsqlookupds are asked                         CFG-3, DISC-4

@@ -1,17 +1,8 @@
 """Which nsqds to connect to, and which to forget (CONN-4, DISC-1, DISC-2, DISC-5, DISC-6).
 
-A node is wanted because it was given directly, or because an nsqlookupd lists it; one connection serves both reasons.
-
-=====================  ==============================  ==========================================================
-node                   when it disconnects             when no nsqlookupd lists it any more
-=====================  ==============================  ==========================================================
-given directly         its owner tries it again        nothing
-                       (:mod:`.reconnect`); it is not
-                       answered with Connect
-found, and connected   tried again when a later poll   stays connected: nsqd knows better than nsqlookupd
-                       lists it
-found, disconnected    --                              forgotten
-=====================  ==============================  ==========================================================
+A node is wanted because an nsqlookupd lists it.  Nodes that were given directly are not the business of this module:
+their owner tries them again (:mod:`.reconnect`).  A found node that is connected stays so when no nsqlookupd lists it
+any more: nsqd knows better.  One that is disconnected is tried again when a later poll lists it, and else forgotten.
 
 An nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6).  That answer is no news, so
 nothing is connected to because of it, but in a round in which *all* fail: then the last good answers are the best
@@ -33,10 +24,10 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Connect(Generic[K]):
-    """Connect to *key*; *source* is the nsqlookupd that lists it, None for one given directly."""
+    """Connect to *key*, which the nsqlookupd *source* lists."""
 
     key: K
-    source: str | None
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ class _Lookupd(Generic[K]):
 
 
 class WantedNodes(Generic[K]):
-    """The union of what was given and what was found, keyed by node.
+    """The union of what was found, keyed by node.
 
     The caller polls, and tells each result with :meth:`answered` or :meth:`failed` as it comes, so that a slow
     nsqlookupd delays nobody; and :meth:`finish_round` when all have answered, failed or timed out.  It tells
@@ -96,7 +87,6 @@ class WantedNodes(Generic[K]):
     __slots__ = (
         "_changes",
         "_clock",
-        "_direct",
         "_good",
         "_known",
         "_listing",
@@ -105,14 +95,7 @@ class WantedNodes(Generic[K]):
         "_up",
     )
 
-    def __init__(
-        self,
-        direct: Iterable[K] = (),
-        *,
-        lookupds: Iterable[str] = (),
-        clock: Clock,
-    ) -> None:
-        self._direct = dict.fromkeys(direct)
+    def __init__(self, lookupds: Iterable[str] = (), *, clock: Clock) -> None:
         self._lookupds: dict[str, _Lookupd[K]] = {name: _Lookupd() for name in lookupds}
         self._clock = clock
         self._listing: Counter[K] = Counter()  # how many nsqlookupds list it; never 0
@@ -123,10 +106,6 @@ class WantedNodes(Generic[K]):
         self._changes: list[Change] = []
 
     # -- connections
-
-    def start(self) -> list[Connect[K]]:
-        """Return the nodes that were given directly.  They are connected to now, and never forgotten."""
-        return [Connect(key, None) for key in self._direct]
 
     def connected(self, key: K) -> None:
         """Take that *key* is connected."""
@@ -179,11 +158,6 @@ class WantedNodes(Generic[K]):
         """The nodes of the last good answers of all nsqlookupds, each once (DISC-2)."""
         return tuple(dict.fromkeys(key for state in self._lookupds.values() for key in state.nodes))
 
-    @property
-    def known(self) -> tuple[K, ...]:
-        """The nodes that were to be connected to and are not forgotten: the given ones first."""
-        return (*self._direct, *self._known)
-
     def health(self) -> dict[str, Health[K]]:
         """Return the state of each nsqlookupd; from any thread."""
         return {
@@ -210,7 +184,7 @@ class WantedNodes(Generic[K]):
         state.count += 1
 
     def _connect_to(self, source: str, nodes: Iterable[K]) -> list[Connect[K]]:
-        wanted = [key for key in nodes if key not in self._up and key not in self._tried and key not in self._direct]
+        wanted = [key for key in nodes if key not in self._up and key not in self._tried]
         self._known.update(dict.fromkeys(wanted))
         self._up.update(wanted)
         self._tried.update(wanted)

@@ -14,7 +14,7 @@ JOINING = """
 import sys, time
 from gevent import monkey; monkey.patch_all()
 from gnsq_lite import Reader
-from gnsq_lite.policy.losses import Losses
+from gnsq_lite.consume.endpoints import Losses
 joined, seen = Losses.joined, []
 def look_and_join(self, key):
     seen.extend(reader.stats().connections)

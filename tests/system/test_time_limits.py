@@ -13,7 +13,6 @@ import pytest
 from gnsq_lite import Message, Reader, TimeLimitExceeded
 from gnsq_lite.broker import Broker
 from gnsq_lite.consume import time_limits
-from gnsq_lite.policy import handler_times
 from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.test_worker_command import get, pages_at, pids, publish, worker
@@ -146,7 +145,7 @@ def test_a_message_that_runs_out_of_time_at_its_last_attempt_is_given_up(
 def test_giving_up_that_outlasts_the_time_limit_is_not_done_twice_at_once(
     broker: ServerHandle, topic: str, pool: Any, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler_times, "GRACE", 0.2)
+    monkeypatch.setattr(time_limits, "GRACE", 0.2)
     broker.prepare(topic, "ch")
     broker.publish(topic, b"bad")
     release, seen, calls, most = threading.Event(), Handled(), [], 0
@@ -180,7 +179,7 @@ def test_giving_up_that_outlasts_the_time_limit_is_not_done_twice_at_once(
 def test_a_greenlet_that_swallows_the_error_is_written_off_in_the_end(
     broker: ServerHandle, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler_times, "GRACE", 0.2)
+    monkeypatch.setattr(time_limits, "GRACE", 0.2)
     broker.prepare(topic, "ch")
     broker.publish(topic, b"stubborn")
     seen, over = Handled(), threading.Event()

@@ -79,15 +79,19 @@ def test_it_is_told_of_successes_until_backoff_is_over() -> None:
 
 
 @pytest.mark.rule("MSG-5")
-def test_it_is_told_of_answers_while_handlers_do_not_keep_up() -> None:
+def test_rdy_goes_down_to_the_running_handlers_and_doubles_while_one_is_free() -> None:
     bench = Bench()
-    bench.flow.stalled(bench.connection, 5, 5)
+    bench.tick(1.0)
+    bench.flow.stalled(NSQD, 5, 2)
     bench.tick(0.5)
-    assert bench.flow.watches
-    for _ in range(10):  # up to what nsqd allows, twice as much a second
+    bench.flow.stalled(NSQD, 1, 0)
+    for _ in range(3):
+        bench.clock.advance(1.0)
+        bench.flow._tick(lambda now: False)  # no handler is free
+    assert bench.sent == [1, 10, 2, 0]
+    for _ in range(10):
         bench.tick(1.0)
-    assert bench.sent == [1, 10, 5, 10]
-    assert not bench.flow.watches
+    assert bench.sent == [1, 10, 2, 0, 1, 2, 4, 8, 10]
 
 
 @pytest.mark.rule("MSG-5")

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.consume.leader_search import LeaderSearch
+from gnsq_lite.consume.leader_search import LONGEST_PAUSE, LeaderSearch, first_pause
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.policy.losses import LONGEST_PAUSE, first_pause
 from tests.fakes import FakeClock
 
 

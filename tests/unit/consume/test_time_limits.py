@@ -1,4 +1,4 @@
-"""What exceeds its time limit, and what becomes of the watch."""
+"""Handlers that exceed their time limits, by looking at the jobs of workers, with a fake clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,121 @@ from typing import Any
 import pytest
 
 from gnsq_lite.consume import time_limits
-from gnsq_lite.consume.time_limits import TimeLimits
+from gnsq_lite.consume.time_limits import GRACE, TimeLimits
+from gnsq_lite.errors import OptionError
 from gnsq_lite.options import HandlerOptions
 from tests.fakes import FakeClock
+
+
+class Job:
+    """A message."""
+
+    id, attempts, topic, channel, nsqd_address = b"id", 1, "t", "c", "nsqd:4150"
+
+
+class Bench:
+    """Time limits of a pool whose workers do as they are told; it is its own loop, pool, outcomes and hooks."""
+
+    def __init__(self, pool: str, **limits: float) -> None:
+        self.clock, self.seats = FakeClock(), list[list[Any]]()
+        self.concurrency = 1
+        self.acts: list[tuple[float, str]] = []
+        settings: Any = SimpleNamespace(limits=HandlerOptions(**limits), pool=pool)
+        me: Any = self
+        self.limits = TimeLimits(me, settings, self.clock, me, 1, me, me)
+        self._began = self.clock.now()
+
+    def _note(self, act: str) -> None:
+        self.acts.append((self.clock.now() - self._began, act))
+
+    def pass_seconds(self, seconds: int) -> None:
+        """Let time pass, with a look every second."""
+        for _ in range(seconds):
+            self.limits.look()
+            self.clock.advance(1.0)
+
+    # -- hooks, loop, worker, outcomes and pool
+
+    def call(self, hook: str, *args: Any) -> None:
+        self._note("warn")
+
+    def soon(self, act: Any, *args: Any) -> None:
+        act(*args)
+
+    def throw(self, error: BaseException) -> None:
+        self._note("interrupt")
+
+    def spawn(self, name: str, act: Any, *args: Any) -> None:
+        act(*args)
+
+    def on_exception(self, job: Any, error: BaseException) -> None:
+        self._note("write off")
+
+    def busy(self) -> int:
+        return sum(seat[1] is not None for seat in self.seats)
+
+    def set_concurrency(self, count: int) -> None:
+        self.concurrency = count
+
+
+def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_limits() -> None:
+    bench = Bench("greenlet")
+    assert bench.limits.look() == 0.0
+    first, second = [1, Job()], [2, Job()]
+    bench.seats.append(first)
+    bench.limits.look()
+    bench.clock.advance(7.0)
+    bench.seats.append(second)
+    assert bench.limits.look() == 7.0
+    first[1] = Job()  # it has taken the next
+    assert bench.limits.look() == 0.0
+    bench.clock.advance(86400.0)
+    assert (bench.limits.look(), bench.acts) == (86400.0, [])
+
+
+def test_a_handler_is_warned_of_once_at_the_soft_limit_and_each_by_itself() -> None:
+    bench = Bench("greenlet", soft_time_limit=10.0)
+    bench.seats.append([bench, Job()])
+    bench.pass_seconds(15)
+    bench.seats[0][1] = Job()
+    bench.pass_seconds(30)
+    assert bench.acts == [(10.0, "warn"), (25.0, "warn")]
+
+
+def test_in_a_greenlet_it_is_interrupted_once_and_written_off_when_it_runs_on() -> None:
+    bench = Bench("greenlet", soft_time_limit=5.0, time_limit=10.0)
+    bench.seats.append([bench, Job()])
+    bench.pass_seconds(40)
+    assert bench.acts == [(5.0, "warn"), (10.0, "interrupt"), (10.0 + GRACE, "write off")]
+    assert (bench.limits.overdue, bench.limits.busy(), bench.concurrency) == (1, 0, 2)
+    bench.seats[0][1] = None
+    bench.limits.look()
+    assert (bench.limits.overdue, bench.concurrency) == (0, 1)
+
+
+def test_a_thread_is_written_off_at_its_limit_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limits, "start_native_thread", lambda name, run: run())
+    monkeypatch.setattr(time_limits, "enter_thread", lambda loop: None)
+    bench = Bench("thread", time_limit=10.0)
+    hung, quick = [1, Job()], [2, Job()]
+    bench.seats += [hung, quick]
+    for _ in range(20):
+        quick[1] = Job()
+        bench.pass_seconds(1)
+    assert bench.acts == [(10.0, "write off")]
+    assert bench.limits.overdue == 1
+    bench.seats.remove(hung)  # its thread has ended
+    bench.limits.look()
+    assert bench.limits.overdue == 0
+
+
+def test_a_worker_that_has_another_ones_place_in_memory_is_not_taken_for_it() -> None:
+    bench, job = Bench("thread", time_limit=10.0), Job()
+    for _ in range(20):
+        bench.clock.advance(9.0)
+        bench.seats = [[1, job]]
+        bench.limits.look()
+    assert bench.acts == []
 
 
 def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
@@ -20,13 +132,13 @@ def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(time_limits, "start_native_thread", start)
-    clock, seat = FakeClock(), [1, []]
-    pool: Any = SimpleNamespace(seats=[seat], set_concurrency=lambda count: None, busy=lambda: 1)
-    settings: Any = SimpleNamespace(limits=HandlerOptions(time_limit=1.0), pool="thread")
-    nothing: Any = None
-    limits = TimeLimits(nothing, settings, clock, pool, 1, nothing, nothing)
-    limits.look()
-    clock.advance(1.5)
-    limits.look()
-    assert limits.overdue == 1
+    bench = Bench("thread", time_limit=1.0)
+    bench.seats.append([1, Job()])
+    bench.pass_seconds(3)
+    assert bench.limits.overdue == 1
     assert "can't start new thread" in caplog.text
+
+
+def test_a_soft_limit_above_the_hard_one_is_refused() -> None:
+    with pytest.raises(OptionError, match="soft_time_limit"):
+        HandlerOptions(time_limit=5.0, soft_time_limit=6.0)

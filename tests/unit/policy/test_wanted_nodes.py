@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gnsq_lite.policy.wanted_nodes import Change, Connect, Forget, Health, WantedNodes
 from tests.fakes import FakeClock
 from tests.profiles import repeats
 
 
-def make(*direct: str, lookupds: tuple[str, ...] = ("L1", "L2")) -> WantedNodes[str]:
-    return WantedNodes(direct, lookupds=lookupds, clock=FakeClock())
+def make(*, lookupds: tuple[str, ...] = ("L1", "L2")) -> WantedNodes[str]:
+    return WantedNodes(lookupds, clock=FakeClock())
 
 
 @pytest.mark.rule("DISC-1")
@@ -78,7 +78,6 @@ def test_a_disconnected_node_that_is_listed_no_more_is_forgotten_once() -> None:
     producers.connected("b")
     producers.answered("L1", [])
     assert producers.finish_round() == [Forget("a")]
-    assert producers.known == ("b",)
     assert producers.finish_round() == []
 
 
@@ -130,32 +129,6 @@ def test_what_a_nsqlookupd_said_that_is_dropped_counts_no_longer() -> None:
     assert producers.answered("L2", ["b"]) == [Connect("b", "L2")]  # it is named again
 
 
-@pytest.mark.rule("CONN-3")
-def test_direct_nodes_are_connected_to_first_and_never_forgotten() -> None:
-    producers = make("d", "e", "d")
-    assert producers.start() == [Connect("d", None), Connect("e", None)]
-    producers.connected("d")
-    assert producers.disconnected("d") == []
-    producers.answered("L1", [])
-    assert producers.finish_round() == []
-    assert producers.known == ("d", "e")
-
-
-@pytest.mark.rule("CONN-3")
-@pytest.mark.rule("DISC-2")
-def test_a_node_given_and_found_has_one_connection_and_its_owner_reconnects_it() -> None:
-    producers = make("d")
-    producers.start()
-    assert producers.answered("L1", ["d", "a"]) == [Connect("a", "L1")]
-    producers.finish_round()
-    producers.connected("d")
-    producers.disconnected("d")
-    assert producers.answered("L1", ["d"]) == []
-    producers.failed("L1", "x")
-    producers.failed("L2", "x")
-    assert all(decision.key != "d" for decision in producers.finish_round())
-
-
 @pytest.mark.rule("DISC-6")
 def test_when_all_fail_connections_stay_and_the_last_known_nodes_are_tried_once_a_round() -> None:
     producers = make()
@@ -168,7 +141,6 @@ def test_when_all_fail_connections_stay_and_the_last_known_nodes_are_tried_once_
     producers.failed("L2", "not JSON")
     assert producers.finish_round() == []
     assert [producers.disconnected(key) for key in "bc"] == [[], []]
-    assert producers.known == ("a", "b", "c")
     for _ in range(2):
         producers.failed("L1", "HTTP 500")
         producers.failed("L2", "not JSON")
@@ -279,30 +251,26 @@ NODES = st.sampled_from("abcde")
 class ProducersMachine(RuleBasedStateMachine):
     """The caller does what it is told; a simple model says what must be true then."""
 
-    @initialize(direct=st.sets(NODES, max_size=2))
-    def begin(self, direct: set[str]) -> None:
-        self.direct = direct
-        self.producers = make(*direct)
+    @initialize()
+    def begin(self) -> None:
+        self.producers = make()
         self.connected: set[str] = set()
         self.connecting: set[str] = set()
         self.answers: dict[str, list[str]] = {"L1": [], "L2": []}
         self.ever: set[str] = set()
-        self.obey(self.producers.start())
 
     def obey(self, decisions: list[Any]) -> None:
         for decision in decisions:
             key = decision.key
             if isinstance(decision, Forget):
                 assert key in self.ever
-                assert key not in self.connected | self.connecting | self.direct
+                assert key not in self.connected | self.connecting
                 assert all(key not in nodes for nodes in self.answers.values())
                 self.ever.discard(key)
             else:
                 assert key not in self.connected | self.connecting, "a second connection"
-                assert (decision.source is None) is (key in self.direct)
-                if decision.source is not None:
-                    assert key in self.answers[decision.source]
-                    self.ever.add(key)
+                assert key in self.answers[decision.source]
+                self.ever.add(key)
                 self.connecting.add(key)
 
     @rule(lookupd=st.sampled_from(["L1", "L2"]), nodes=st.lists(NODES, max_size=4))
@@ -336,15 +304,6 @@ class ProducersMachine(RuleBasedStateMachine):
             self.connected.discard(key)
             self.connecting.discard(key)
             self.obey(self.producers.disconnected(key))
-            if key in self.direct:
-                self.connecting.add(key)  # its owner tries again
-
-    @invariant()
-    def direct_nodes_and_connected_nodes_are_known(self) -> None:
-        if hasattr(self, "producers"):
-            assert self.direct <= set(self.producers.known)
-            assert self.connected | self.connecting <= set(self.producers.known)
-            assert set(self.producers.known) == self.direct | self.ever
 
 
 TestProducersMachine = pytest.mark.rule("CONN-4")(ProducersMachine.TestCase)
