@@ -216,8 +216,7 @@ class Writer:
             else:
                 self._settle(publish)
             publishes.append(publish)
-        wait_for_all(publishes)
-        return None
+        return wait_for_all(publishes)
 
     def _settle(self, publish: Publish) -> None:
         """Carry out a part of a batch, and wait; whatever its outcome is, the other parts follow."""

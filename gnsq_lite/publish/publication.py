@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnsq_lite.clock import Clock
@@ -307,13 +308,16 @@ def of_the_parent() -> OutcomeUnknown:
     return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
 
 
-def wait_for_all(publishes: list[Publish]) -> None:
-    """Wait for all parts of a batch that was split; raise the error of the first that failed, with what nsqd took."""
+def wait_for_all(publishes: list[Publish]) -> PublishReceipt | None:
+    """Wait for all parts of a batch that was split; return the receipt of the first, with those of the others.
+
+    Raises the error of the first part that failed, with what nsqd took.
+    """
     failed: NSQError | None = None
-    taken = 0
+    taken, receipts = 0, []
     for publish in publishes:
         try:
-            publish.result()
+            receipts.append(publish.result())
         except NSQError as error:
             failed = failed or error
         else:
@@ -322,3 +326,5 @@ def wait_for_all(publishes: list[Publish]) -> None:
         told = copy(failed)  # other publishes may be raising the same error
         told.taken, told.total = taken, sum(publish.count for publish in publishes)
         raise told from failed.__cause__
+    first: PublishReceipt | None = receipts[0]
+    return None if first is None else replace(first, rest=tuple(receipts[1:]))

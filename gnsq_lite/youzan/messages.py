@@ -256,12 +256,16 @@ def message_factory(
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """Where a traced publish went (YZ-9): for MPUB_TRACE the first message's id and offset, and the size of all."""
+    """Where a traced publish went (YZ-9): for MPUB_TRACE the first message's id and offset, and the size of all.
+
+    ``rest`` has the receipts of the further parts of a batch that was split.
+    """
 
     internal_id: int
     trace_id: int
     queue_offset: int
     raw_size: int
+    rest: tuple[PublishReceipt, ...] = ()
 
     @property
     def partition(self) -> int:

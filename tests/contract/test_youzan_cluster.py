@@ -201,8 +201,11 @@ def test_a_traced_batch_is_split_with_its_trace_ids_counted(cluster: Cluster) ->
     topic = cluster.topic(1)
     with a_writer(cluster, trace=True) as writer:
         first = writer.publish(topic, b"first")
-        writer.multipublish(topic, [b"x" * 96] * 50_000)  # 5,000,004 bytes, and 400,000 of trace ids
+        batch = writer.multipublish(topic, [b"x" * 96] * 50_000)  # 5,000,004 bytes, and 400,000 of trace ids
         last = writer.publish(topic, b"last")
+    assert batch.internal_id == first.internal_id + 1
+    (second,) = batch.rest
+    assert first.internal_id + 1 < second.internal_id < last.internal_id
     assert last.internal_id - first.internal_id == 50_001
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,20 @@ def test_when_no_nsqlookupd_answers_the_error_says_so() -> None:
     refused = pytest.raises(errors.NotSent, match=r"127\.0\.0\.1:1/\S+ no connection: Connection refused")
     with Writer(lookupd_http_addresses="127.0.0.1:1", publish_timeout=3.0) as writer, refused:
         writer.publish("t", b"x")
+
+
+@pytest.mark.rule("DISC-6")
+@pytest.mark.parametrize("dialect", ["nsq", "youzan"])
+@pytest.mark.parametrize("nowait", [False, True])
+def test_a_silent_nsqlookupd_is_named(dialect: Any, nowait: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Writer(lookupd_http_addresses=address, dialect=dialect, publish_timeout=0.5) as writer:
+            publish = (
+                (lambda: writer.publish_nowait("t", b"x").result()) if nowait else lambda: writer.publish("t", b"x")
+            )
+            with pytest.raises(errors.NotSent, match=f"nsqlookupd {address} has not answered"):
+                publish()
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:
