@@ -42,7 +42,7 @@ from gnsq_lite.wire.constants import OK
 
 #: Seconds after which the return of another connection closes an idle one.
 IDLE = 60.0
-#: Seconds without an answer after which a node is silent; where other nodes are, a connection has as much to open.
+#: Seconds without an answer after which a node is silent; limit for opening a connection where there are other nodes.
 SILENT_AFTER = 1.0
 #: Seconds for which a node is not used after a failure; the loop tries it meanwhile, and more often.
 REST = 5.0
@@ -300,7 +300,7 @@ class Pool:
         self.is_used = True
         limit = deadline - now
         if len(self._in_turn) > 1:
-            limit = min(limit, SILENT_AFTER)
+            limit = min(limit / 2, SILENT_AFTER)
         try:
             address = self._address_of(node.endpoint)
             connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))

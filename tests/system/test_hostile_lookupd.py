@@ -79,9 +79,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     addresses: list[tuple[str, int]] = []
     real = connection.dial
 
-    def noting(loop: Any, host: str, port: int, *rest: Any) -> Any:
+    def noting(host: str, port: int, timeout: float) -> Any:
         addresses.append((host, port))
-        return real(loop, host, port, *rest)
+        return real(host, port, timeout)
 
     monkeypatch.setattr(connection, "dial", noting)
     return addresses
