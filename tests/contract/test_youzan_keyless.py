@@ -91,7 +91,7 @@ def test_callbacks_are_called_from_wherever_publishes_are_made() -> None:
                 for at in range(50):
                     body = b"%d:%d" % (number, at)
                     publication = writer.publish_nowait("t", body)
-                    publication.add_done_callback(lambda one: told.append(one._publish.bodies[0]))
+                    publication.add_done_callback(lambda _, body=body: told.append(body))
                     if at % 10 == 9:
                         time.sleep(0)
 

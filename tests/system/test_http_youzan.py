@@ -14,7 +14,7 @@ from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, Node, NsqdClient
 from gnsq_lite.options import format_address
 from gnsq_lite.worker import Handler
-from gnsq_lite.worker.depths import LINGER, Depths, Place
+from gnsq_lite.worker.depths import Depths, Place
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
 
@@ -132,8 +132,7 @@ def looked_at(lookupd: LookupdClient, topic: str, nsqds: Iterable[str]) -> dict[
         handlers=[Handler(topic, "c", print)], defaults={"lookupd_http_addresses": lookupd.url}
     )
     started: list[Callable[[], None]] = []
-    clock = FakeClock()
-    depths = Depths(worker, lambda name, run: started.append(run), clock, lambda seconds: clock.advance(LINGER))
+    depths = Depths(worker, lambda name, run: started.append(run), FakeClock())
     connections = tuple(SimpleNamespace(address=address) for address in nsqds)
     stats: Any = SimpleNamespace(topic=topic, channel="c", connections=connections)
     depths.look([stats])
