@@ -18,8 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -247,55 +246,6 @@ DO: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
 # What compares them.
 
 
-@contextmanager
-def slow_proxy(address: str) -> Iterator[str]:
-    """Run a proxy that takes a millisecond in each direction, in a process of its own; yield its address."""
-    command = [sys.executable, __file__, "--proxy", address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
-def proxy(target: str) -> None:
-    """Forward connections to *target*; every chunk arrives a millisecond later.  One thread, so it is no bottleneck."""
-    import select
-    import socket
-    from collections import deque
-
-    host, _, port = target.rpartition(":")
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    print(f"127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    poll, ends, late = select.epoll(), dict[int, tuple[socket.socket, socket.socket]](), deque[Any]()
-    poll.register(listener, select.EPOLLIN)
-    while True:
-        wait = max(0.0, late[0][0] - time.monotonic()) if late else -1
-        for fd, _ in poll.poll(wait):
-            if fd == listener.fileno():
-                pair = (listener.accept()[0], socket.create_connection((host, int(port))))
-                for source, sink in (pair, pair[::-1]):
-                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    ends[source.fileno()] = (source, sink)
-                    poll.register(source, select.EPOLLIN)
-                continue
-            source, sink = ends[fd]
-            try:
-                data = source.recv(65536)
-            except OSError:
-                data = b""
-            if not data:
-                poll.unregister(fd)
-            late.append((time.monotonic() + 0.001, sink, data))
-        while late and late[0][0] <= time.monotonic():
-            _, sink, data = late.popleft()
-            try:
-                sink.sendall(data) if data else sink.shutdown(socket.SHUT_WR)
-            except OSError:
-                pass
-
-
 def measure(tree: Path, job: dict[str, Any]) -> dict[str, float]:
     """Run *job* in a process that imports the package from *tree*."""
     ran = subprocess.run(
@@ -325,14 +275,14 @@ def child(job: dict[str, Any]) -> None:
 
 def compare(other: Path, pairs: int, wanted: list[str]) -> None:
     """Print a line for each case and figure: the ratio, both medians."""
-    from benchmarks.server.processes import Nsqd, find_nsqd
+    from benchmarks.server.processes import Nsqd, delayed, find_nsqd
 
     program = find_nsqd()
     if program is None:
         raise SystemExit("no nsqd: put one on PATH, or name it in GNSQ_NSQD")
     nsqd = Nsqd(program, 1_000_000)
     print(f"{'case':42} {'figure':7} {'ratio':>6} {'this':>10} {'other':>10}   nsqd {nsqd.version()}, {pairs} pairs")
-    with slow_proxy(nsqd.address) as slow:
+    with delayed(nsqd.address) as slow:
         for name, job in CASES.items():
             if wanted and not any(name.startswith(each) for each in wanted):
                 continue
@@ -356,8 +306,6 @@ def compare(other: Path, pairs: int, wanted: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         child(json.loads(sys.argv[2]))
-    elif sys.argv[1:2] == ["--proxy"]:
-        proxy(sys.argv[2])
     elif sys.argv[1:2] == ["--steady"]:
         steady(json.loads(sys.argv[2]))
     else:
@@ -365,5 +313,5 @@ if __name__ == "__main__":
         parser.add_argument("other", type=Path)
         parser.add_argument("cases", nargs="*", metavar="CASE")
         parser.add_argument("--pairs", type=int, default=11)
-        arguments = parser.parse_args()
+        arguments = parser.parse_intermixed_args()
         compare(arguments.other.resolve(), arguments.pairs, arguments.cases)

@@ -50,17 +50,6 @@ async def latency(job: dict[str, Any]) -> dict[str, Any]:
     return meter.percentiles(ages)
 
 
-async def idle(job: dict[str, Any]) -> dict[str, Any]:
-    """Connected, without messages."""
-    connections = [await _subscribed(job, address) for address in job["addresses"]]
-    await asyncio.sleep(job["settle"])
-    loop = asyncio.get_running_loop()
-    used, wall = meter.cpu(), loop.time()
-    await asyncio.sleep(job["seconds"])
-    del connections
-    return {"cpu": meter.cpu() - used, "wall": loop.time() - wall, "rss_end": meter.rss()}
-
-
 async def publish(job: dict[str, Any]) -> dict[str, Any]:
     """``callers`` tasks, each awaits its answer."""
     writer = await ansq.create_writer(nsqd_tcp_addresses=job["addresses"])
@@ -88,5 +77,5 @@ async def publish(job: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
     todo = meter.job()
-    act = {"consume": consume, "publish": publish, "latency": latency, "idle": idle}[todo["scenario"]]
+    act = {"consume": consume, "publish": publish, "latency": latency}[todo["scenario"]]
     meter.report(asyncio.run(act(todo)))

@@ -63,14 +63,6 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
     return meter.percentiles(ages)
 
 
-def idle(job: dict[str, Any]) -> dict[str, Any]:
-    """Connected, without messages."""
-    consumer = _consumer(job, lambda consumer, message: None)
-    result = meter.idle(job, gevent.sleep)
-    del consumer
-    return result
-
-
 def publish(job: dict[str, Any]) -> dict[str, Any]:
     """``callers`` greenlets, each waits for its answer."""
     producer = gnsq.Producer(job["addresses"], **_connection(job))
@@ -97,4 +89,4 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     todo = meter.job()
-    meter.report({"consume": consume, "publish": publish, "latency": latency, "idle": idle}[todo["scenario"]](todo))
+    meter.report({"consume": consume, "publish": publish, "latency": latency}[todo["scenario"]](todo))

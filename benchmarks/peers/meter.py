@@ -96,14 +96,6 @@ def stamp_age(body: bytes) -> float:
     return (time.monotonic_ns() - int(body[:20])) / 1e9
 
 
-def idle(job: dict[str, Any], sleep: Callable[[float], object]) -> dict[str, Any]:
-    """Return memory and CPU of a client that is connected and has nothing to do."""
-    sleep(job["settle"])
-    used, wall = cpu(), time.perf_counter()
-    sleep(job["seconds"])
-    return {"cpu": cpu() - used, "wall": time.perf_counter() - wall, "rss_end": rss()}
-
-
 def report(result: dict[str, Any]) -> None:
     """Print *result* and leave at once: how long a client takes to close is not measured."""
     sys.stdout.write(json.dumps(result) + "\n")
@@ -121,10 +113,3 @@ def body_of(job: dict[str, Any]) -> bytes:
     """Return the body to publish."""
     text: str = job["text"]
     return text.encode()
-
-
-def frames(body: bytes, messages: int, read: int = 65536) -> list[bytes]:
-    """Return *messages* message frames as reads of a busy socket would give them."""
-    head = (30 + len(body)).to_bytes(4, "big") + (2).to_bytes(4, "big") + (0).to_bytes(8, "big") + b"\0\1"
-    stream = b"".join([b"%b%016x%b" % (head, n, body) for n in range(messages)])
-    return [stream[at : at + read] for at in range(0, len(stream), read)]

@@ -61,12 +61,6 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
     return meter.percentiles(ages)
 
 
-def idle(job: dict[str, Any]) -> dict[str, Any]:
-    """Connected and reading, without messages."""
-    reader = _reader(job)
-    return meter.idle(job, lambda seconds: _flush(reader, seconds))
-
-
 def publish(job: dict[str, Any]) -> dict[str, Any]:
     """One at a time through the client; many at once through its connection."""
     client = Client(nsqd_tcp_addresses=job["addresses"])
@@ -100,4 +94,4 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     logging.getLogger("nsq").setLevel(logging.WARNING)
     todo = meter.job()
-    meter.report({"consume": consume, "publish": publish, "latency": latency, "idle": idle}[todo["scenario"]](todo))
+    meter.report({"consume": consume, "publish": publish, "latency": latency}[todo["scenario"]](todo))

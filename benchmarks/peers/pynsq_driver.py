@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Any
 
 import meter
@@ -87,16 +86,6 @@ async def latency(job: dict[str, Any]) -> dict[str, Any]:
     return meter.percentiles(ages)
 
 
-async def idle(job: dict[str, Any]) -> dict[str, Any]:
-    """Connected, without messages."""
-    reader = _reader(job, lambda message: True)
-    await asyncio.sleep(job["settle"])
-    used, wall = meter.cpu(), time.perf_counter()
-    await asyncio.sleep(job["seconds"])
-    del reader
-    return {"cpu": meter.cpu() - used, "wall": time.perf_counter() - wall, "rss_end": meter.rss()}
-
-
 async def publish(job: dict[str, Any]) -> dict[str, Any]:
     """``callers`` chains of callbacks, each publishes again when its answer is there."""
     writer = nsq.Writer(job["addresses"])
@@ -141,5 +130,5 @@ async def publish(job: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
     todo = meter.job()
-    act = {"consume": consume, "publish": publish, "latency": latency, "idle": idle}[todo["scenario"]]
+    act = {"consume": consume, "publish": publish, "latency": latency}[todo["scenario"]]
     meter.report(asyncio.run(act(todo)))

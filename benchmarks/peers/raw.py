@@ -189,29 +189,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
     return count.around(rounds)
 
 
-def codec(job: dict[str, Any]) -> dict[str, Any]:
-    """The least that decoding and encoding cost, in memory."""
-    count, body, seen, rest = meter.Meter(job), meter.body_of(job), 0, b""
-    if job["direction"] == "encode":
-        count.start()
-        for _ in range(job["messages"]):
-            _ = b"PUB bench\n" + SIZE.pack(len(body)) + body
-        count.stop()
-        return count.result
-    pieces = meter.frames(body, job["messages"])
-    count.start()
-    for piece in pieces:
-        answers: list[bytes] = []
-        bodies: list[bytes] = []
-        buffer = rest + piece
-        rest = buffer[parse(buffer, answers, bodies) :]
-        seen += len(b"".join(answers)) // 21
-    count.stop()
-    assert seen == job["messages"], seen
-    return count.result
-
-
 if __name__ == "__main__":
     todo = meter.job()
-    act = {"consume": consume, "publish": publish, "latency": latency, "codec": codec}[todo["scenario"]]
+    act = {"consume": consume, "publish": publish, "latency": latency}[todo["scenario"]]
     meter.report(act(todo))

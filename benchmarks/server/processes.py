@@ -1,4 +1,4 @@
-"""Start the servers: a real nsqd where one is found, or the pump."""
+"""Start the servers: a real nsqd where one is found, or the embedded broker; and a proxy that delays."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import urllib.request
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-PUMP = Path(__file__).with_name("pump.py")
+DELAY = Path(__file__).with_name("delay.py")
 _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 
 
@@ -65,22 +64,20 @@ def multipublish(sock: socket.socket, where: bytes, messages: int, body: bytes) 
 
 
 class Nsqd:
-    """A real nsqd on free loopback ports, with queues in memory."""
+    """A real nsqd on free loopback ports, with queues in memory; without *program* the embedded broker."""
 
-    name = "nsqd"
-
-    def __init__(self, program: str, queue: int) -> None:
+    def __init__(self, program: str | None, queue: int) -> None:
         self.queue = queue
         self._data = tempfile.TemporaryDirectory(prefix="gnsq-bench-")
         self._log = open(f"{self._data.name}/log", "w+")  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
             [
-                program,
-                "-tcp-address=127.0.0.1:0",
-                "-http-address=127.0.0.1:0",
-                f"-data-path={self._data.name}",
-                f"-mem-queue-size={queue}",
-                "-msg-timeout=10m",
+                *([sys.executable, "-m", "gnsq_lite", "broker", "--json"] if program is None else [program]),
+                *(["--nsqlookupd-http-address=127.0.0.1:0"] if program is None else [f"-data-path={self._data.name}"]),
+                "--tcp-address=127.0.0.1:0",
+                "--http-address=127.0.0.1:0",
+                f"--mem-queue-size={queue}",
+                "--msg-timeout=10m",
             ],
             stderr=self._log,
             stdout=self._log,
@@ -92,9 +89,13 @@ class Nsqd:
     def _addresses(self) -> dict[str, str]:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and self._process.poll() is None:
-            found = dict(_LISTENING.findall(Path(self._log.name).read_text()))
+            text = Path(self._log.name).read_text()
+            found = dict(_LISTENING.findall(text))
             if len(found) == 2:
                 return found
+            if text.startswith("{") and text.endswith("\n"):
+                broker = json.loads(text.splitlines()[0])
+                return {"TCP": broker["nsqd_tcp"][0], "HTTP": broker["nsqd_http"][0]}
             time.sleep(0.02)
         raise RuntimeError(f"nsqd does not start:\n{Path(self._log.name).read_text()[-2000:]}")
 
@@ -164,36 +165,12 @@ class Nsqd:
             pass
 
 
-class Pump:
-    """The frame pump, one process for one measurement.  A context manager; :meth:`stop` returns its account."""
-
-    name = "pump"
-
-    def __init__(self, **config: Any) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(PUMP), json.dumps(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        self.addresses: list[str] = json.loads(self._process.stdout.readline())["addresses"]
-
-    def __enter__(self) -> Pump:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def stop(self) -> dict[str, Any]:
-        """End it and return what it saw."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        account: dict[str, Any] = json.loads(self._process.stdout.readline())
-        self._process.wait()
-        return account
+@contextmanager
+def delayed(address: str) -> Iterator[str]:
+    """Run a proxy that takes a millisecond in each direction, in a process of its own; yield its address."""
+    with subprocess.Popen([sys.executable, str(DELAY), address], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()

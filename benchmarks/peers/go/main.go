@@ -31,8 +31,6 @@ type job struct {
 	Callers        int64    `json:"callers"`
 	Batch          int64    `json:"batch"`
 	Linger         float64  `json:"linger"`
-	Settle         float64  `json:"settle"`
-	Seconds        float64  `json:"seconds"`
 	OutputBufferMS int64    `json:"output_buffer_ms"`
 }
 
@@ -138,14 +136,6 @@ func latency(j job) result {
 	return result{"messages": len(ages), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": ages[len(ages)-1]}
 }
 
-func idle(j job) result {
-	consumer(j, func(message *nsq.Message) error { return nil })
-	time.Sleep(seconds(j.Settle))
-	used, at := cpu(), time.Now()
-	time.Sleep(seconds(j.Seconds))
-	return result{"cpu": cpu() - used, "wall": time.Since(at).Seconds(), "rss_end": rss()}
-}
-
 func publish(j job) result {
 	producer, err := nsq.NewProducer(j.Addresses[0], config(j))
 	check(err)
@@ -183,7 +173,7 @@ func publish(j job) result {
 func main() {
 	var j job
 	check(json.Unmarshal([]byte(os.Args[1]), &j))
-	act := map[string]func(job) result{"consume": consume, "latency": latency, "idle": idle, "publish": publish}[j.Scenario]
+	act := map[string]func(job) result{"consume": consume, "latency": latency, "publish": publish}[j.Scenario]
 	line, err := json.Marshal(act(j))
 	check(err)
 	fmt.Println(string(line))
