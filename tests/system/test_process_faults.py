@@ -1,4 +1,4 @@
-"""What becomes of work when the process around it misbehaves: each outcome is stated in docs/reliability.rst."""
+"""What becomes of work when the process around it misbehaves: docs/guarantees.rst states each outcome."""
 
 from __future__ import annotations
 
