@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden.youzan import Conversation
 from tests.golden.youzan import conversation as golden
-from tests.golden.youzan.capture import CONVERSATIONS
+from tests.golden.youzan.conversations import CONVERSATIONS
 from tests.youzan_broker import YouzanBroker
 
 TOPICS = {

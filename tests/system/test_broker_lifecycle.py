@@ -20,7 +20,6 @@ from gevent import pywsgi
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ClosedError, OptionError
 from tests.rawclient import RawClient, mpub, pub
-from tests.youzan_broker import YouzanBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -221,28 +220,6 @@ def test_a_process_that_forgets_to_stop_it_ends_all_the_same() -> None:
 # -- nodes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manner", ["stop", "kill"])
-def test_a_node_comes_back_on_its_ports_with_what_was_not_finished(manner: str) -> None:
-    with Broker() as broker:
-        node, before = broker.node, broker.nsqd_tcp_address
-        with RawClient(before) as client:
-            client.ask(mpub("t", b"1", b"2", b"3"))
-            client.subscribe("t", "c", ready=2)
-            first, _ = client.message(), client.message()
-            client.finish(first)
-            assert client.message().body == b"3"
-            getattr(node, manner)()
-            assert client.is_closed()
-        assert not node.running
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(node.tcp_address, timeout=5)
-        node.restart()
-        assert node.nsqd_tcp_address == before
-        with RawClient(before) as client:
-            client.subscribe("t", "c", ready=5)
-            assert sorted((client.message().body, client.message().body)) == [b"2", b"3"]
-
-
 def taken(address: str) -> bool:
     """Whether another process that wants the port of *address* for itself is refused it."""
     host, _, port = address.rpartition(":")
@@ -398,20 +375,6 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
         print("left", left)
     """
     assert run(code) == "left 0"
-
-
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_killed_leader_is_followed_when_the_time_of_failover_is_over_and_a_stopped_one_at_once(how: str) -> None:
-    with YouzanBroker(nsqds=2, failover_time=1.5) as broker:
-        broker.youzan.create_topic("t", replicas=2)
-        first = broker.youzan.leader("t", 0)
-        assert first is not None
-        start = time.monotonic()
-        getattr(broker.nodes[first], how)()
-        while broker.youzan.leader("t", 0) != 1 - first:
-            assert time.monotonic() - start < 30
-            time.sleep(0.01)
-        assert (time.monotonic() - start >= 1.5) is (how == "kill")
 
 
 def test_who_connects_while_an_nsqd_starts_again_has_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,37 +161,6 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
     assert depth(broker, "t") == 2 + sent
 
 
-SLOW = """
-import time
-from gnsq_lite import Writer, errors
-from tests.answering import OK, answering
-def answer(nsqd, count):
-    time.sleep(0.01)
-    nsqd.sendall(OK)
-writer = Writer(answering(answer), publish_timeout=20)
-writer.publish("t", b"first")
-queued = [writer.publish_nowait("t", b"x") for _ in range(300)]
-began = time.monotonic()
-try:
-    writer.publish("t", b"mine", timeout=0.3)
-except errors.PublishTimeout:
-    pass
-else:
-    raise SystemExit("it came in time")
-assert time.monotonic() - began < 1.5, time.monotonic() - began
-for publication in queued:
-    publication.result()
-writer.close()
-"""
-
-
-@pytest.mark.program
-@pytest.mark.rule("PUB-2")
-def test_a_thread_keeps_its_deadline_while_it_reads_the_answers_to_others() -> None:
-    done = python(SLOW, limit=60.0)
-    assert done.returncode == 0, done
-
-
 BLOCKED = """
 import sys, threading, time
 from gnsq_lite import Reader, Writer
@@ -231,20 +200,6 @@ def test_threads_publish_while_a_handler_blocks_the_loop(
     assert done.returncode == 0, done
 
 
-@pytest.mark.parametrize("kind", ["plain", "snappy", "tls+deflate"])
-def test_a_heartbeat_is_answered_while_threads_read(
-    secured: ServerHandle, certs: Certificates, topic: str, kind: str
-) -> None:
-    options = wrapped.options(kind, certs.ca)
-    with Writer(secured.tcp_address, heartbeat_interval=1.0, **options, **QUICK) as writer:
-        crowd = Crowd(writer, topic, 3)
-        time.sleep(3.5)  # nsqd hangs up after two intervals without an answer
-        crowd.stop()
-        time.sleep(2.5)  # and nobody publishes
-        writer.publish(topic, b"last")
-        assert (writer.stats().reconnects, crowd.failed) == (0, [])
-
-
 @pytest.mark.parametrize("kind", wrapped.KINDS)
 def test_large_messages_of_many_threads_fill_the_socket_and_arrive_whole(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
@@ -266,78 +221,6 @@ def test_large_messages_of_many_threads_fill_the_socket_and_arrive_whole(
     seen = stored(broker, topic)
     assert [seen[body] for body in bodies] == [2] * len(bodies)  # a diff of the bodies would never end
     assert seen.total() == 2 * len(bodies)
-
-
-@pytest.mark.rule("PUB-1")
-@pytest.mark.parametrize("kind", ["plain", "tls", "deflate"])
-def test_what_threads_publish_while_one_sends_is_one_mpub_where_asked(
-    secured: ServerHandle, certs: Certificates, topic: str, kind: str
-) -> None:
-    broker = secured
-    with Writer(broker.tcp_address, coalesce=True, **wrapped.options(kind, certs.ca), **QUICK) as writer:
-        writer.publish(topic, b"first")
-        before = writer.stats().connections[0].bytes_in
-        crowd = Crowd(writer, topic, 30)
-        crowd.publishes(2000)
-        crowd.stop()
-        queued = [writer.publish_nowait(topic, b"queued-%d" % number) for number in range(200)]
-        assert [publication.result() for publication in queued] == [None] * 200
-        stats = writer.stats()
-    answers = (stats.connections[0].bytes_in - before) // len(b"....----OK")
-    assert stats.published == 1 + crowd.published() + 200 == depth(broker, topic)
-    if kind == "plain":
-        assert answers < stats.published
-    seen = stored(broker, topic)
-    assert (max(seen.values()), len(seen)) == (1, stats.published)
-
-
-def test_what_nobody_waits_for_is_given_up_too_and_its_room_is_free_again() -> None:
-    with Writer("127.0.0.1:1", publish_timeout=0.2, max_pending=100, **QUICK) as writer:
-        publication = writer.publish_nowait("t", b"x" * 100)
-        with pytest.raises(errors.NotSent):
-            publication.result()
-        wait_for(lambda: writer.stats().failed == 1)
-        writer.publish_nowait("t", b"x" * 100)
-
-
-QUICKER = """
-import sys, threading, time
-from gnsq_lite import Writer
-writer, topic = Writer(sys.argv[1], publish_timeout=60, max_pending=2**40), sys.argv[2]
-stop, queued = threading.Event(), [0] * 8
-def publish(number):
-    while not stop.is_set():
-        writer.publish_nowait(topic, b"x")
-        queued[number] += 1
-threads = [threading.Thread(target=publish, args=(number,)) for number in range(len(queued))]
-for thread in threads:
-    thread.start()
-limit = time.monotonic() + 10
-while not writer._core.outcomes.published and time.monotonic() < limit:
-    time.sleep(0.01)
-published = writer._core.outcomes.published
-stop.set()
-for thread in threads:
-    thread.join()
-assert published
-writer.flush(60)
-writer.close()
-stats = writer.stats()
-assert (stats.published, stats.failed, stats.unknown) == (sum(queued), 0, 0), stats
-print(stats.published)
-"""
-
-
-@pytest.mark.program
-@pytest.mark.rule("PUB-2")
-def test_threads_that_queue_more_than_the_loop_can_take_do_not_keep_it_from_its_io(
-    broker: ServerHandle, topic: str
-) -> None:
-    if not isinstance(broker, RealNsqd):
-        pytest.skip("the embedded broker is too slow for it")
-    done = python(QUICKER, broker.tcp_address, topic, limit=90.0)
-    assert done.returncode == 0, done
-    assert depth(broker, topic) == int(done.stdout)
 
 
 @pytest.mark.rule("PUB-2")

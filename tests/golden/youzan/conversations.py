@@ -1,33 +1,13 @@
-"""Make the *.hex and *.json files beside this one anew, from a fresh cluster of Youzan's servers (two nsqds).
+"""The conversations with Youzan's servers whose answers are in the *.hex files beside this one: to whom, what was sent.
 
-    python tests/golden/youzan/capture.py 127.0.0.1:4161
-
-names its nsqlookupd's HTTP address; names of conversations may follow, for these alone.  Every .hex file is what an
-nsqd wrote on one new connection, and says in its first lines to whom what was sent; every .json file is an answer of
-nsqlookupd's HTTP.  Nothing of the library is used, so that the files bear witness against it.  The tests read the
-files and need no server.
+Nothing of the library is used, so that the files bear witness against it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import socket
-import sys
-import time
-from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).parent
 V2 = b"  V2"
-TOPICS = {
-    "gplain": "partition_num=2&replicator=1",
-    "gordered": "partition_num=2&replicator=1&orderedmulti=true",
-    "gext": "partition_num=1&replicator=1&extend=true",
-    "gextord": "partition_num=1&replicator=1&extend=true&orderedmulti=true",
-    "gclosed": "partition_num=1&replicator=1&disable_channel_auto_create=true",
-}
 
 
 def size(body: bytes) -> bytes:
@@ -48,80 +28,6 @@ def ext(header: bytes, body: bytes) -> bytes:
 
 def identify(**keys: object) -> bytes:
     return b"IDENTIFY\n" + sized(json.dumps({"client_id": "golden", "hostname": "golden.local", **keys}).encode())
-
-
-def call(
-    address: str, path: str, *, method: str = "GET", headers: dict[str, str] | None = None
-) -> tuple[int, str, Any]:
-    connection = http.client.HTTPConnection(address, timeout=30)
-    connection.request(method, path, headers=headers or {})
-    answer = connection.getresponse()
-    body = answer.read().decode()
-    connection.close()
-    try:
-        return answer.status, answer.headers.get("X-Nsq-Content-Type", ""), json.loads(body)
-    except ValueError:
-        return answer.status, answer.headers.get("X-Nsq-Content-Type", ""), body
-
-
-def leader(lookupd: str, topic: str, partition: int) -> tuple[str, int]:
-    node = call(lookupd, f"/lookup?topic={topic}&access=w&metainfo=true")[2]["data"]["partitions"][str(partition)]
-    return node["broadcast_address"], node["tcp_port"]
-
-
-def read_for(sock: socket.socket, seconds: float) -> bytes:
-    sock.settimeout(seconds)
-    got = b""
-    with contextlib.suppress(TimeoutError, ConnectionResetError):
-        while data := sock.recv(1 << 16):
-            got += data
-        got += b"<EOF>"
-    return got
-
-
-def converse(address: tuple[str, int], sent: list[bytes], wait: float = 0.4) -> tuple[bytes, bool]:
-    with socket.create_connection(address) as sock:
-        got = b""
-        for data in sent:
-            if b"<ID>" in data:  # the id of the last message
-                data = data.replace(b"<ID>", last_id(got))
-            with contextlib.suppress(ConnectionError):
-                sock.sendall(data)
-            got += read_for(sock, wait).removesuffix(b"<EOF>")
-        return got, ended(sock)
-
-
-def last_id(got: bytes) -> bytes:
-    found, at = b"", 0
-    while at < len(got):
-        end = at + 4 + int.from_bytes(got[at : at + 4], "big")
-        if got[at + 4 : at + 8] == b"\0\0\0\2":
-            found = got[at + 18 : at + 34]
-        at = end
-    return found
-
-
-def ended(sock: socket.socket) -> bool:
-    sock.settimeout(0.2)
-    try:
-        return sock.recv(1) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
-
-
-def save(name: str, to: str, sent: list[bytes], got: bytes, closed: bool) -> None:
-    lines = [
-        "# nsqd 0.3.7-HA.1.13.0, cluster of two",
-        f"# to: {to}",
-        "# sent, each after the answer to the one before:",
-    ]
-    lines += [f"#   {data!r}" for data in sent]
-    lines.append(f"# received, then {'closed' if closed else 'open'}:")
-    lines += [got[at : at + 32].hex(" ") for at in range(0, len(got), 32)]
-    (HERE / f"{name}.hex").write_text("\n".join(lines) + "\n")
-    print(f"{name}: {len(got)} bytes {'closed' if closed else 'open'} {got[:150]!r}")
 
 
 NEGOTIATE = identify(feature_negotiation=True)
@@ -285,53 +191,3 @@ CONVERSATIONS: dict[str, tuple[str, list[bytes]]] = {
         [V2 + identify(feature_negotiation=True, snappy=True, deflate=True)],
     ),
 }
-
-LOOKUPS = {
-    "lookup_read": "/lookup?topic=gplain&access=r",
-    "lookup_read_meta": "/lookup?topic=gordered&access=r&metainfo=true",
-    "lookup_write_meta": "/lookup?topic=gplain&access=w&metainfo=true",
-    "lookup_ext_meta": "/lookup?topic=gext&access=r&metainfo=true",
-    "lookup_one_partition": "/lookup?topic=gplain&access=w&metainfo=true&partition=1",
-    "lookup_unknown_read": "/lookup?topic=gnone&access=r&metainfo=true",
-    "lookup_unknown_write": "/lookup?topic=gnone&access=w&metainfo=true",
-    "lookup_no_topic": "/lookup",
-    "lookup_bad_access": "/lookup?topic=gplain&access=x",
-    "listlookup": "/listlookup",
-    "topics_meta": "/topics?metaInfo=true",
-    "nodes": "/nodes",
-    "info": "/info",
-}
-
-
-def main(lookupd: str, *only: str) -> None:
-    for topic, options in TOPICS.items():
-        # a young cluster refuses: its nodes are not known to be stable yet
-        while call(lookupd, f"/topic/create?topic={topic}&{options}", method="POST")[0] != 200:
-            time.sleep(1.0)
-    for topic, options in TOPICS.items():
-        wanted = int(options.split("partition_num=")[1][0])
-        limit = time.monotonic() + 90
-        while time.monotonic() < limit:
-            status, _, data = call(lookupd, f"/lookup?topic={topic}&access=w&metainfo=true")
-            if status == 200 and len((data["data"] or {}).get("partitions") or {}) == wanted:
-                break
-            time.sleep(0.5)
-    nodes = [(n["broadcast_address"], n["tcp_port"]) for n in call(lookupd, "/nodes")[2]["data"]["producers"]]
-    for name, path in LOOKUPS.items():
-        for form, headers in (("", {}), ("_v1", {"Accept": "application/vnd.nsq; version=1.0"})):
-            status, kind, body = call(lookupd, path, headers=headers)
-            answer = {"path": path, "accept": headers.get("Accept", ""), "status": status, "kind": kind, "body": body}
-            (HERE / f"{name}{form}.json").write_text(json.dumps(answer, indent=1) + "\n")
-    for name, (to, sent) in CONVERSATIONS.items():
-        if only and name not in only:
-            continue
-        topic, _, partition = to.lstrip("!").partition("/")
-        address = leader(lookupd, topic, int(partition))
-        if to.startswith("!"):
-            address = next(node for node in nodes if node != address)
-        got, closed = converse(address, sent)
-        save(name, to, sent, got, closed)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
