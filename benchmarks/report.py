@@ -31,14 +31,8 @@ def _latency(measured: list[Result]) -> str:
 
 #: kind -> its tables: title, and the function that makes the text of a cell.
 TABLES: dict[str, list[tuple[str, Callable[[list[Result]], str]]]] = {
-    "consume": [
-        ("Consume: messages per CPU-second, by max_in_flight", _median("value")),
-        ("Consume: messages per second", _median("per_second")),
-    ],
-    "publish": [
-        ("Publish: messages per CPU-second", _median("value")),
-        ("Publish: messages per second", _median("per_second")),
-    ],
+    "consume": [("Consume: messages per CPU-second, by max_in_flight", _median("value"))],
+    "publish": [("Publish: messages per CPU-second", _median("value"))],
     "latency": [("Latency from publish to handler, max_in_flight 200: p50 (p99) in ms", _latency)],
 }
 

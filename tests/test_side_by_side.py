@@ -47,4 +47,4 @@ def test_the_groups_leave_nothing_out() -> None:
     assert set(side_by_side.GROUPS["default"]) | set(side_by_side.GROUPS["full"]) == {*runs, *side_by_side.CHECKS}
     patched = {path for name in ("monkey", "rest-monkey") for path in side_by_side.files(runs[name].paths)}
     here = {path for path in side_by_side.files(["tests"]) if path.parent != Path("tests")}
-    assert here - patched - set(side_by_side.files(["tests/ledger"])) == set()
+    assert here - patched - set(side_by_side.files(["tests/foreign", "tests/ledger"])) == set()
