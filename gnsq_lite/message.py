@@ -1,12 +1,12 @@
-"""The message that a handler gets: answered once; it holds its connection and knows no socket.
+"""The message that a handler receives.  A message is answered once, through its connection.
 
-A handler that returns finishes the message, one that raises requeues it (MSG-1).  A handler may also answer itself: at
-once or, after :meth:`Message.enable_async`, later and from any thread or greenlet (MSG-2).  The library never sends
-TOUCH on its own (MSG-3).
+If its handler returns, the message is finished; if the handler raises, it is requeued (MSG-1).  A handler may also
+answer: at once or, after :meth:`Message.enable_async`, later and from any thread or greenlet (MSG-2).  The library
+never sends TOUCH by itself (MSG-3).
 
-Whoever answers removes the message's token, so there is one answer.  Only this file and the C part do that (see
-:mod:`gnsq_lite._core`); all other code uses :func:`is_open`, :func:`is_expired`, :func:`finish_new` and
-:func:`unless_answered`.
+An answer deletes the message's token.  Deleting succeeds once, so there is one answer.  Only this file and the C part
+(see :mod:`gnsq_lite._core`) delete tokens; all other code uses :func:`is_open`, :func:`is_expired`, :func:`finish_new`
+and :func:`unless_answered`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ LATE_ASYNC: Final = 3
 
 
 class Requeue(Exception):
-    """Raise it in a handler to requeue the message.
+    """Raised by a handler to requeue its message.
 
     Args:
-        delay: Seconds nsqd holds it back; None: by its attempts, as after a failure.
-        backoff: False: this is not a failure, and the Reader does not slow down (BACK-5).
+        delay: Seconds for which nsqd holds the message back; None: as after a failure, by the number of attempts.
+        backoff: False: this is no failure, and the Reader does not slow down (BACK-5).
+    Raises:
+        OptionError: *delay* is negative or not finite.
     """
 
     def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
@@ -43,9 +45,9 @@ class Requeue(Exception):
 
 
 class TimeLimitExceeded(BaseException):
-    """Raised in a handler that exceeds its ``time_limit``.  Not an Exception: ``except Exception`` does not catch it.
+    """Raised in a handler that exceeds ``time_limit``.  It is a BaseException: ``except Exception`` does not catch it.
 
-    The message is requeued or given up, as after any failure.  *seconds* is the limit.
+    The message is requeued or given up, as after any failure.  ``seconds`` is the limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -62,7 +64,7 @@ def checked_delay(delay: float | None) -> float | None:
 
 
 class Answers(Protocol):
-    """What a message needs from its connection.  Each call is safe in any thread or greenlet."""
+    """What a message needs from its connection.  Each method may be called in any thread or greenlet."""
 
     #: Collects the FINs of handlers that succeeded; None: ``handled`` is called instead.
     fins: Any
@@ -78,7 +80,7 @@ class Answers(Protocol):
     def finish(self, message: Message) -> None: ...
 
     def handled(self, message: Message) -> None:
-        """Finish it, whose handler has returned: it may wait for what the handler's thread is to do next."""
+        """Finish a message whose handler has returned; FIN may wait for the next messages of that thread."""
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
 
@@ -106,9 +108,9 @@ class Message:
     Attributes:
         body: The published bytes.
         id: The message's id, 16 bytes.
-        attempts: How often nsqd has sent it, this time included; 1 to 65535.
-        timestamp_ns: When it was published, by nsqd's clock, in nanoseconds since 1970.
-        partition, trace_id, internal_id, headers: Of Youzan's NSQ; None elsewhere.
+        attempts: How often nsqd has sent the message, this time included; 1 to 65535.
+        timestamp_ns: Time of publishing by nsqd's clock, in nanoseconds since 1970.
+        partition, trace_id, internal_id, headers: Youzan's NSQ; None elsewhere.
     """
 
     # Deleting the slot "_token" succeeds once, in whatever thread: this is what makes one answer, without a lock.
@@ -130,38 +132,38 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """The body as nsqd sent it; differs from ``body`` if a client of Youzan's NSQ compressed it."""
+        """The body as nsqd sent it.  It differs from ``body`` if a client of Youzan's NSQ compressed the body."""
         return self.body
 
     @property
     def timestamp(self) -> datetime:
-        """When it was published, by nsqd's clock: UTC, to the microsecond."""
+        """Time of publishing by nsqd's clock: UTC, to the microsecond."""
         seconds, ns = divmod(self.timestamp_ns, 1_000_000_000)
         return datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=ns // 1000)
 
     @property
     def topic(self) -> str:
-        """The topic it came from."""
+        """Topic of the message."""
         return self._connection.topic
 
     @property
     def channel(self) -> str:
-        """The channel it came from."""
+        """Channel of the message."""
         return self._connection.channel
 
     @property
     def nsqd_address(self) -> str:
-        """``host:port`` of the nsqd it came from."""
+        """``host:port`` of the nsqd that sent the message."""
         return self._connection.address
 
     @property
     def received_at(self) -> float:
-        """``time.monotonic()`` at which it was received."""
+        """``time.monotonic()`` at which the message was received."""
         return self._received_at
 
     @property
     def deadline(self) -> float:
-        """``time.monotonic()`` at which nsqd times it out and sends it again (MSG-5, MSG-6)."""
+        """``time.monotonic()`` at which nsqd times the message out and sends it again (MSG-5, MSG-6)."""
         try:
             return self._extended_to
         except AttributeError:
@@ -169,21 +171,21 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the deadline has passed without an answer; an answer would now be too late."""
+        """Whether the deadline has passed without an answer; nsqd would refuse an answer now."""
         return not self.has_responded and time.monotonic() >= self.deadline
 
     @property
     def has_responded(self) -> bool:
-        """Whether it was finished or requeued.  ``has_responded()``, as in gnsq and pynsq, is the same."""
+        """Whether the message was finished or requeued.  ``has_responded()``, as in gnsq and pynsq, is the same."""
         return _NO if hasattr(self, "_token") else _YES
 
     @property
     def is_async(self) -> bool:
-        """Whether the handler has taken over the answer (:meth:`enable_async`).  ``is_async()`` is the same."""
+        """Whether :meth:`enable_async` was called and the message has no answer yet.  ``is_async()`` is the same."""
         return _YES if getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC) else _NO
 
     def finish(self) -> None:
-        """Send FIN: nsqd is done with the message.  Raises AlreadyAnswered."""
+        """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""
         if self._claim("finish") >= EXPIRED:
             self._connection.answer_late(self, finished=True)
         else:
@@ -193,10 +195,11 @@ class Message:
         """Send REQ: nsqd sends the message again.
 
         Args:
-            delay: Seconds nsqd holds it back, at most as long as nsqd allows; None: by its attempts.
+            delay: Seconds for which nsqd holds the message back, at most its --max-req-timeout; None: by the number of
+                attempts (requeue_delay).
             backoff: Whether this counts as a failure that slows the Reader down.
         Raises:
-            AlreadyAnswered: nothing was sent.
+            AlreadyAnswered, OptionError: nothing was sent.
         """
         checked_delay(delay)
         if self._claim("requeue") >= EXPIRED:
@@ -205,7 +208,7 @@ class Message:
             self._connection.requeue(self, delay, backoff)
 
     def touch(self) -> None:
-        """Send TOUCH: nsqd waits another msg_timeout from now, at most until max_msg_timeout after delivery.
+        """Send TOUCH: nsqd waits msg_timeout from now, at most until max_msg_timeout after delivery.
 
         Raises AlreadyAnswered.
         """
@@ -217,7 +220,7 @@ class Message:
         connection.touch(self)
 
     def enable_async(self) -> None:
-        """Keep the message open when the handler returns: finish or requeue it later, from any thread or greenlet.
+        """Keep the message open when the handler returns; finish or requeue it later, from any thread or greenlet.
 
         Raises AlreadyAnswered.
         """

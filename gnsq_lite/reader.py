@@ -1,4 +1,4 @@
-"""The Reader: one topic, one channel, one handler; all its nsqds."""
+"""The Reader: a handler for one topic and channel, from any number of nsqds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 def log_give_up(message: Message) -> None:
-    """Log a message that is given up, with its metadata; the default of ``on_give_up`` (MSG-4)."""
+    """Log the metadata of a message that is given up at ERROR; the default of ``on_give_up`` (MSG-4)."""
     log_safely(
         log,
         logging.ERROR,
@@ -64,8 +64,9 @@ def log_give_up(message: Message) -> None:
 class Reader:
     """Reads a topic's channel and feeds a handler.
 
-    A handler that returns finishes its message; one that raises requeues it and slows the Reader down.  At least once:
-    a handler may see a message again.  One Reader reads one topic (CFG-6); a process may have many.
+    If the handler returns, its message is finished (FIN).  If it raises, the message is requeued (REQ) and the Reader
+    slows down.  Delivery is at least once: a handler may receive a message again.  One Reader reads one topic (CFG-6);
+    a process may have many Readers.
 
     Args:
         topic, channel: Names as nsqd takes them.
@@ -170,15 +171,14 @@ class Reader:
     def start(self, block: bool = True) -> None:
         """Connect and consume.
 
-        With ``block=True``: until :meth:`close` is called elsewhere, Ctrl-C, SIGTERM, or an error that no retry can
-        mend; then running handlers are waited for (CLOSE-1).  A signal drains every Reader of the process; a second
-        one ends them at once.  With False: return at once.
+        With ``block=True``, return when the Reader has ended: after :meth:`close`, Ctrl-C, SIGTERM, or an error that no
+        retry can fix (CLOSE-1).  A first signal closes every Reader of the process in order, a second one at once.
 
         Raises:
-            ClosedError: it was started before.
-            NSQError: with ``block=True``, the error that ended the Reader before it was ever subscribed: TLS that
-                nsqd does not grant, for one, or Youzan's nsqd with ``dialect="nsq"``.  Later ones pass; :meth:`stats`
-                tells them.  Or the system gives no thread for I/O: nothing was started, and it may be started again.
+            ClosedError: The Reader was started before.
+            NSQError: With ``block=True``, the error that ended the Reader before its first subscription, such as TLS
+                that nsqd does not grant, or Youzan's nsqd with ``dialect="nsq"``.  Later errors are in :meth:`stats`.
+                Or the system provides no thread for I/O: nothing was started, and start() may be called again.
         """
         look_for_fork()
         loop = core = None
@@ -198,14 +198,14 @@ class Reader:
             begin()
 
     def close(self, timeout: float = CLOSE_TIMEOUT, *, wait: bool = True) -> None:
-        """Stop in order: no new messages, wait for running handlers, requeue what was not begun; then disconnect.
+        """Stop receiving, wait for running handlers, requeue messages that no handler has begun, and disconnect.
 
-        Handlers have *timeout* seconds to return; what they have not answered by then goes back to nsqd at once.  A
-        second call can shorten that time, 0 to none; a call before start() prevents the start.
+        Handlers have *timeout* seconds to return; messages that are unanswered then are requeued at once.  A second
+        call can shorten the time.  A call before start() prevents the start.
 
-        ``wait=False`` starts this and returns at once; :meth:`join` and ``start(block=True)`` wait for the end.  A call
-        for whose end the Reader itself would wait also returns at once: in one of its handlers or hooks, in gevent's
-        hub, and in a signal handler that interrupted one of these or a publish.
+        ``wait=False`` begins this and returns at once; :meth:`join` and ``start(block=True)`` wait for the end.  A call
+        in a handler or hook of this Reader, in gevent's hub, or in a signal handler that interrupted one of these or a
+        publish also returns at once.
         """
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
@@ -213,10 +213,14 @@ class Reader:
             core.end.close_from_anywhere(timeout, wait=wait)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the Reader has ended, at most *timeout* seconds; return whether it has.
+        """Wait until the Reader has ended, at most *timeout* seconds (None: no limit); return whether it has ended.
 
-        In the main thread, SIGTERM drains every Reader of the process meanwhile, as in start(), unless the program
-        handles it; their end is then waited for whatever the timeout.  Raises what ended it, if not close().
+        In the main thread, SIGTERM meanwhile closes every Reader of the process in order, unless the program handles
+        SIGTERM; join() then waits for their end, whatever the timeout.
+
+        Raises:
+            ClosedError: The Reader was not started.
+            NSQError: The error that ended the Reader.
         """
         core = self._started()
         if not (
@@ -229,7 +233,7 @@ class Reader:
         return True
 
     def __enter__(self) -> Reader:
-        """Start it, where it has not started.  Raises ClosedError: it was closed before."""
+        """Start the Reader if it was not started.  Raises ClosedError if it was closed before."""
         core = self._core
         if core is None:
             self.start(block=False)
@@ -243,11 +247,14 @@ class Reader:
     # -- at run time
 
     def pause(self) -> None:
-        """Receive no more messages (RDY 0); connections stay, running handlers go on.  Before start(): start so."""
+        """Receive no more messages (RDY 0).  Connections stay, and running handlers go on.
+
+        A Reader that is paused before start() starts paused.
+        """
         self._set_paused(True)
 
     def resume(self) -> None:
-        """Receive again."""
+        """Receive messages again after :meth:`pause`."""
         self._set_paused(False)
 
     def _set_paused(self, paused: bool) -> None:
@@ -257,39 +264,44 @@ class Reader:
             run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def resume_partition(self, partition: int | str) -> None:
-        """Read a partition on that stopped after max_attempts (YZ-13): its message is handled once more.
+        """Read on in an ordered partition that stopped after max_attempts (YZ-13), from the message that failed.
 
-        *partition* is as ``stats().stopped`` has it.  Raises OptionError for one that is not stopped.
+        *partition* is an entry of ``stats().stopped``, else OptionError is raised; before start(), ClosedError.
         """
         core = self._started()
         run_in_loop(core.loop, core.resume_partition, partition)
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change max_in_flight; 0 pauses (RDY-8)."""
+        """Change max_in_flight, in messages; 0 pauses (RDY-8).  Raises OptionError, and ClosedError before start()."""
         core = self._started()
         run_or_leave(core.loop, core.set_max_in_flight, check_number("max_in_flight", count, 0, 2**31 - 1, whole=True))
 
     def is_starved(self) -> bool:
-        """Whether some connection has nearly as many messages here as it may (RDY-7): time to handle a batch."""
+        """Whether a connection has nearly as many messages in flight as it may (RDY-7): time to handle a batch.
+
+        Raises ClosedError before start().
+        """
         return self._started().flow.is_starved()
 
     def stats(self, timeout: float | None = None) -> ReaderStats:
         """Return counts and the state of each connection.
 
-        Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
-        when some greenlet holds up all others.  ClosedError: it was not started, or belongs to the parent of a fork.
+        Raises:
+            TimeoutError: The I/O loop does not answer within *timeout* seconds, because a greenlet of a monkey-patched
+                process blocks it.
+            ClosedError: The Reader was not started, or was started in the parent process.
         """
         core = self._started()
         stats: ReaderStats = run_in_loop(core.loop, reader_stats, core, timeout=timeout)
         return stats
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
+        """Forget the parent's connections in a forked child."""
         if isinstance(self._core, Consumer):
             self._core.abandon()
 
     def _claim(self, core: Any, loop: Loop | None) -> Any:
-        """Make *core* this Reader's unless it has one, and return its own; one step, which no thread comes between."""
+        """Make *core* this Reader's unless it has one, and return its own.  Atomic: setdefault() runs in one step."""
         self._core, self._loop = self._claims.setdefault("first", (core, loop))
         return self._core
 

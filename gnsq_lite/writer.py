@@ -1,4 +1,4 @@
-"""The Writer: publishes, and returns once nsqd has the message."""
+"""The Writer: publishes messages and waits for nsqd's answers."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Publishes to one nsqd or several; each publish returns when nsqd said OK, or raises.
+    """Publishes to one nsqd or several.  A publish returns when nsqd has answered OK, or raises.
 
-    May be shared by threads and greenlets, monkey-patched or not, and works on in a forked child, with connections of
-    its own.  It connects at the first publish and stays connected; a lost nsqd is skipped and tried again (PUB-4).
+    Threads and greenlets may share a Writer, in monkey-patched processes and others.  A forked child may go on using
+    it, with connections of its own.  A Writer connects at its first publish and stays connected; it skips an nsqd that
+    is lost and tries to connect to it again (PUB-4).
 
     Args:
         nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  With no address
@@ -99,16 +100,17 @@ class Writer:
         """Publish one message and return when nsqd has accepted it.
 
         Args:
-            defer: Seconds nsqd holds the message back; sent as whole milliseconds, rounded up.
+            defer: Seconds for which nsqd holds the message back; sent as whole milliseconds, rounded up.
             timeout: Seconds for connecting, writing and the answer together; None: the Writer's publish_timeout.
             key, partition, trace_id, headers: Youzan's NSQ.
         Returns:
-            None; with a trace (Youzan's NSQ), the :class:`~gnsq_lite.PublishReceipt`.
+            None; the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
         Raises:
-            InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: nothing was sent.
-            NotSent: no nsqd could be reached in time; nothing was sent.
-            OutcomeUnknown, PublishTimeout: it was sent, and no answer came; publishing again may double it.
-            NsqdError: nsqd refused it.
+            InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: Nothing was sent.
+            ClosedError: The Writer was closed; nothing was sent.
+            NotSent: No nsqd could be reached in time; nothing was sent.
+            OutcomeUnknown, PublishTimeout: The message was sent and no answer came; publishing again may duplicate it.
+            NsqdError: nsqd refused the message.
         """
         if getpid() != self._pid:
             look_for_fork()
@@ -149,10 +151,11 @@ class Writer:
         trace_id: int | None = None,
         headers: Mapping[str, object] | None = None,
     ) -> Publication:
-        """Queue one message and return its :class:`Publication` at once.
+        """Queue one message and return its :class:`Publication` at once.  Arguments are those of :meth:`publish`.
 
-        Raises as :meth:`publish` for what is refused before anything is sent, and BacklogFull when *max_pending* bytes
-        are on the way.
+        Raises:
+            InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError, ClosedError: Nothing was queued.
+            BacklogFull: More than *max_pending* bytes would be unanswered; nothing was queued.
         """
         if getpid() != self._pid:
             look_for_fork()
@@ -174,15 +177,15 @@ class Writer:
     ) -> PublishReceipt | None:
         """Publish a batch and return when nsqd has accepted all of it.
 
-        One MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several, which are not
-        atomic together: all parts have an outcome before this ends.  The error is that of the first part that failed,
-        and ``taken`` says to how many of the ``total`` messages nsqd said OK, which need not be the first ones.  Those
-        of unknown outcome are not counted.
+        An MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several MPUBs, which are
+        not atomic together; the call ends when each of them has its outcome.
 
         Args:
+            timeout: Seconds for all parts together; None: the Writer's publish_timeout.
             headers, trace_ids: One for each body (Youzan's NSQ); a batch with headers has no receipt.
-
-        Raises as :meth:`publish`; of a batch that was split, each error speaks of one part alone: look at ``taken``.
+        Raises:
+            NSQError: As :meth:`publish`.  If a batch was split, it is the error of the first part that failed;
+                ``taken`` is how many of the ``total`` messages nsqd has confirmed, which need not be the first ones.
         """
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
@@ -219,14 +222,17 @@ class Writer:
         return wait_for_all(publishes)
 
     def _settle(self, publish: Publish) -> None:
-        """Carry out a part of a batch, and wait; whatever its outcome is, the other parts follow."""
+        """Publish a part of a batch and wait.  The other parts follow, whatever the outcome is."""
         try:
             publish.settle(self._carry_and_wait(publish))
         except NSQError as error:
             publish.settle(error=error)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every publish has its outcome.  Raises TimeoutError after *timeout* seconds."""
+        """Wait until every publish has its outcome.
+
+        Raises TimeoutError after *timeout* seconds (None: publish_timeout and one more).
+        """
         look_for_fork()
         seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
         ends = SYSTEM_CLOCK.now() + seconds
@@ -240,7 +246,7 @@ class Writer:
     def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
         """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect.
 
-        ``wait=False``, which is for signal handlers, starts this and returns at once; so does a call in gevent's hub.
+        ``wait=False``, for signal handlers, begins this and returns at once; so does a call in gevent's hub.
         """
         look_for_fork()
         self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
@@ -252,14 +258,14 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was published here yet, so that no connection was ever made."""
+        """Whether nothing was published yet, so that no connection was ever made."""
         return self._core is None and not self._pool.is_used
 
     def stats(self, timeout: float | None = None) -> WriterStats:
-        """Return counts and the state of each connection.  Connects nothing: before the first publish it is "idle".
+        """Return counts and the state of each connection.  Never connects; before the first publish, state is "idle".
 
-        Raises TimeoutError when the I/O loop does not answer within *timeout* seconds: in a monkey-patched process,
-        when some greenlet holds up all others.
+        Raises TimeoutError if the I/O loop does not answer within *timeout* seconds, because a greenlet of a
+        monkey-patched process blocks it.
         """
         look_for_fork()
         core, pool = self._core, self._pool
@@ -388,12 +394,12 @@ class Writer:
             publish.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:
-        """Return the bytes of a subclass of bytes, numpy's for one; raise for all else that came here."""
+        """Return a body of a subclass of bytes (such as numpy.bytes_) as bytes.  Raises as :meth:`publish`."""
         commands.check_body(body, self._own.max_msg_size)
         return bytes(memoryview(body))
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone and begin anew."""
+        """Forget the parent's connections in a forked child, and begin with fresh state."""
         core, self._core = self._core, None
         self._pool.abandon()
         self._made, self._pid, self._pool = [], getpid(), self._make_pool()
