@@ -18,6 +18,7 @@ from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, Op
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
 from gnsq_lite.policy import sequence as order
+from gnsq_lite.policy.rng import Rng
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -167,6 +168,19 @@ class Lookups(Protocol):
         """Return the state of each nsqlookupd by its address; ``ok`` is False while it fails."""
 
 
+class LeaderSearch(Protocol):
+    """Looks for the leaders of partitions that a Reader has lost."""
+
+    def lost(self, endpoint: Endpoint, reason: NSQError) -> None:
+        """A connection was lost."""
+
+    def found(self, endpoint: Endpoint) -> None:
+        """A connection is subscribed."""
+
+    def close(self) -> None:
+        """Search no more."""
+
+
 class RouterHost(Protocol):
     """The core of a Writer, as a :class:`Router` sees it."""
 
@@ -289,8 +303,14 @@ class Dialect(Protocol):
         """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""
         return "drop"
 
-    def look_up_after(self, error: NSQError) -> float | None:
-        """Return the seconds after which a lost connection calls for a lookup; None: the next poll will do (YZ-18)."""
+    def leader_search(
+        self,
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        rng: Rng,
+        is_read: Callable[[Endpoint], bool],
+        ask: Callable[[Endpoint], bool],
+    ) -> LeaderSearch | None:
+        """Return what looks for leaders that a Reader has lost; None: the regular polls will do (YZ-18)."""
         return None
 
     # -- publishing

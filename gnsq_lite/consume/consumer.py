@@ -16,7 +16,6 @@ from gnsq_lite.consume.batches import BatchFeeder, drop, take_queued
 from gnsq_lite.consume.closing import Closing
 from gnsq_lite.consume.endpoints import Losses, StoppedPartitions
 from gnsq_lite.consume.flow_control import FlowControl
-from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
@@ -91,7 +90,7 @@ class Consumer:
         self.stopped = StoppedPartitions(self.tries)
         self.losses = Losses(settings.reconnect, clock=clock, rng=self.rng)
         self._loss_log = LossLog(log, clock)
-        self.search = LeaderSearch(loop, self.rng, clock, self._is_read, self._ask)
+        self.search = settings.dialect.leader_search(loop.timer, self.rng, self._is_read, self._ask)
         self.discovery: Discovery | None = None
         self._greenlets: list[Any] = []
         self._is_started = False
@@ -144,7 +143,6 @@ class Consumer:
         self.batches = self._make_batches()
         self.handle = self.batches.add if self.batches else self.pool.submit
         self.losses = Losses(self.settings.reconnect, clock=self.clock, rng=self.rng)
-        self.search = LeaderSearch(self.loop, self.rng, self.clock, self._is_read, self._ask)
         self._greenlets = [self.loop.spawn("begin again", self._begin_again)]
 
     def _begin_again(self) -> None:
@@ -163,7 +161,8 @@ class Consumer:
             subscription.link.close(ConnectionLost(str(subscription.endpoint), why))
         if self.discovery is not None:
             self.discovery.stop()
-        self.loop.kill((*self._greenlets, *self.search.tasks()))
+        self._stop_search()
+        self.loop.kill(self._greenlets)
 
     def _count(self, connection: Subscribed) -> None:
         """Keep the counts of a connection that is gone."""
@@ -220,7 +219,8 @@ class Consumer:
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self.losses.joined(endpoint)
-        self.search.found(endpoint)
+        if self.search is not None:
+            self.search.found(endpoint)
         if self.discovery is not None:
             self.discovery.connected(endpoint)
         self.flow.joined(connection)
@@ -281,9 +281,8 @@ class Consumer:
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
-        after = self.settings.dialect.look_up_after(reason)
-        if after is not None and self.settings.lookupds:
-            self.search.lost(endpoint, after)
+        if self.search is not None and self.settings.lookupds:
+            self.search.lost(endpoint, reason)
         if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
             self.fail(reason)  # asking on would only hide the mistake
 
@@ -400,6 +399,10 @@ class Consumer:
             self.discovery.poke()
         return lost.partition is not None and lost not in self.stopped
 
+    def _stop_search(self) -> None:
+        if self.search is not None:
+            self.search.close()
+
     def _stop_discovery(self) -> None:
         if self.discovery is not None:
             self.discovery.stop()
@@ -409,7 +412,8 @@ class Consumer:
         self.pool.close()
         for connection in list(self.connections.values()):
             connection.close(ConnectionLost(connection.address, "the Reader was closed"))
-        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets, *self.search.tasks()))
+        self._stop_search()
+        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
         self.ended.settle(error=self.error)
 
     def close_for_exit(self, timeout: float) -> int:
@@ -428,5 +432,6 @@ class Consumer:
             self._take_queued()
             if self.discovery is not None:
                 self.discovery.abandon()
-            self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets, *self.search.tasks()))
+            self._stop_search()
+        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))

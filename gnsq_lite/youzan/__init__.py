@@ -9,7 +9,7 @@ YZ-3, YZ-4     ``commands``, ``dialect``
 YZ-5           ``hashing``, ``partitions.PartitionChooser``, ``router``
 YZ-6, YZ-13    ``ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
-YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``, ``dialect.look_up_after``
+YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``, ``leader_search``
 YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node

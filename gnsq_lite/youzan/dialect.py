@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role, RouterHost
-from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, OptionError, ProtocolError
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role, RouterHost, Timer
+from gnsq_lite.errors import OptionError
+from gnsq_lite.policy.rng import Rng
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.compression import CODEC_KEY, pack
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
+from gnsq_lite.youzan.leader_search import LeaderSearch
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
-from gnsq_lite.youzan.partitions import MOVED, PartitionChooser, should_reroute
+from gnsq_lite.youzan.partitions import PartitionChooser, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -128,17 +130,6 @@ class YouzanDialect(Dialect):
         """Return what nsqlookupd said last of *topic*; an empty layout before."""
         return self._layouts.get(topic, EMPTY)
 
-    def look_up_after(self, error: NSQError) -> float | None:
-        """Return the seconds after which a lost connection calls for a fresh lookup (YZ-8, YZ-12, YZ-18).
-
-        None: the next regular poll will do.  An end without a word is how consumers learn of a leader's move.
-        """
-        if isinstance(error, (ConnectionLost, ProtocolError)):
-            return 0.05
-        if isinstance(error, MOVED):
-            return 0.2 if isinstance(error, NotLeaderError) else 1.0
-        return 1.0 if not isinstance(error, NsqdError) else None
-
     # -- consuming
 
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
@@ -196,6 +187,16 @@ class YouzanDialect(Dialect):
     def sequence(self, topic: str, endpoint: Endpoint) -> OrderedPartition | None:
         """Return the order of a connection's messages; None where any order will do (YZ-6)."""
         return OrderedPartition(self._clock) if self.is_ordered(topic) else None
+
+    def leader_search(
+        self,
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        rng: Rng,
+        is_read: Callable[[Endpoint], bool],
+        ask: Callable[[Endpoint], bool],
+    ) -> LeaderSearch:
+        """Return what looks for leaders that a Reader has lost (YZ-12)."""
+        return LeaderSearch(call_later, rng, self._clock, is_read, ask)
 
     def give_up(self, topic: str, has_callback: bool) -> GiveUp:
         """Return what becomes of a message after max_attempts (YZ-13)."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.consume.leader_search import LeaderSearch
 from gnsq_lite.errors import (
     NotLeaderError,
     PartitionStopped,
 )
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.youzan.leader_search import first_pause
 from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
 from tests.youzan_broker import YouzanBroker
 
@@ -151,16 +151,15 @@ def test_a_leader_that_says_it_is_none_is_asked_more_and_more_seldom_and_told_of
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    look_up = LeaderSearch._look_up
 
-    def at_once(search: LeaderSearch, lost: Any, pause: float) -> None:
-        pauses.append(pause)
-        look_up(search, lost, 0.01)
+    def at_once(after: float, misses: int) -> float:
+        pauses.append(first_pause(after, misses))
+        return 0.01
 
     def refuse(connection: Connection) -> None:
         raise NotLeaderError("E_FAILED_ON_NOT_LEADER")
 
-    monkeypatch.setattr(LeaderSearch, "_look_up", at_once)
+    monkeypatch.setattr("gnsq_lite.youzan.leader_search.first_pause", at_once)
     monkeypatch.setattr(Connection, "open", refuse)
     with YouzanBroker() as broker:
         broker.youzan.create_topic("t", 1)

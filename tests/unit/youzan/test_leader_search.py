@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gnsq_lite.consume.leader_search import LONGEST_PAUSE, LeaderSearch, first_pause
 from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import TopicNotExistError
+from gnsq_lite.youzan.leader_search import LONGEST_PAUSE, LeaderSearch, first_pause
 from tests.fakes import FakeClock
 
 
@@ -22,19 +24,25 @@ def test_the_search_for_a_leader_begins_ever_later_and_no_count_of_losses_is_too
 @pytest.mark.rule("YZ-12")
 def test_a_leader_that_is_lost_again_as_soon_as_it_is_found_is_looked_for_ever_later() -> None:
     clock, pauses = FakeClock(), list[float]()
-    task = SimpleNamespace(kill=lambda block: None)
+    closed: list[None] = []
 
-    def spawn(name: str, run: Any, endpoint: Endpoint, pause: float) -> Any:
-        pauses.append(pause)
-        return task
+    def call_later(seconds: float, act: Callable[[], None]) -> Any:
+        pauses.append(seconds)
+        acts.append(act)
+        return SimpleNamespace(close=lambda: closed.append(None))
 
-    loop: Any = SimpleNamespace(spawn=spawn)
-    search = LeaderSearch(loop, random.Random(1), clock, lambda endpoint: False, lambda endpoint: True)
-    leader = Endpoint("nsqd", 4150, 3)
+    acts: list[Callable[[], None]] = []
+    search = LeaderSearch(call_later, random.Random(1), clock, lambda endpoint: False, lambda endpoint: True)
+    leader, gone = Endpoint("nsqd", 4150, 3), TopicNotExistError("E_TOPIC_NOT_EXIST")
     for served in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, LONGEST_PAUSE + 1.0, 0.1):
         search.found(leader)
         clock.advance(served)
-        search.lost(leader, 1.0)
+        search.lost(leader, gone)
     assert pauses == [1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 1.0, 1.0]
-    search.lost(Endpoint("nsqd", 4150, 4), 1.0)  # another partition
+    assert len(closed) == len(pauses) - 1  # one search for each partition
+    search.lost(Endpoint("nsqd", 4150, 4), gone)
     assert pauses[-1] == 1.0
+    acts[-1]()  # which finds none
+    assert 2.0 <= pauses[-1] <= 2.6
+    search.close()
+    assert len(closed) == len(pauses)
