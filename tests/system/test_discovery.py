@@ -19,7 +19,6 @@ from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
 from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import LookupOptions
-from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 
@@ -273,52 +272,6 @@ def test_an_answer_with_too_many_producers_is_refused_whole(found: Found, count:
     assert error == (None if count <= 10_000 else "one: producers lists 10001; at most 10000 are accepted")
 
 
-def test_allowed_addresses_decides_and_a_refusal_is_logged_once(found: Found, caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster("one")
-    cluster.says["one"] = producers(A, B, C)
-
-    def allowed(host: str, port: int) -> bool:
-        if host == C.host:
-            raise ValueError("a mistake of the user")
-        return host == A.host
-
-    discovery = found.discovery(["one"], fetch=cluster.fetch, allowed=allowed)
-    poll(discovery)
-    poll(discovery)
-    assert found.take() == [A]
-    refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
-    assert refusals == ["an nsqlookupd lists 10.0.0.2:4150, which allowed_addresses refuses"]
-
-
-@pytest.mark.rule("DISC-6")
-@pytest.mark.parametrize("role", ["read", "write"])
-def test_what_is_refused_is_in_no_lookup_nor_in_its_partitions(found: Found, role: Any) -> None:
-    cluster = Cluster("one")
-    leaders = {str(number): producers(e)["producers"][0] for number, e in enumerate((A, B, A, C))}
-    cluster.says["one"] = {**producers(A, B, C), "partitions": leaders, "meta": {"partition_num": 4}}
-    dialect = YouzanDialect()
-    asked: list[tuple[str, int]] = []
-
-    def allowed(host: str, port: int) -> bool:
-        asked.append((host, port))
-        return host == A.host
-
-    discovery = found.discovery(
-        ["one"],
-        parse=lambda data: dialect.parse_lookup("t", role, data),
-        fetch=cluster.fetch,
-        allowed=allowed,
-    )
-    poll(discovery)
-    ((_, lookup),) = found.lookups
-    leaders_left = (Endpoint(A.host, A.port, 0), Endpoint(A.host, A.port, 2))
-    assert tuple(found.take()) == lookup.endpoints == discovery.endpoints == leaders_left
-    assert tuple(lookup.meta.partitions.values()) == leaders_left
-    assert lookup.meta.producers == (A,)
-    assert sorted(set(range(lookup.meta.partition_num)) - set(lookup.meta.partitions)) == [1, 3]
-    assert sorted(asked) == [e.address for e in (A, B, C)]  # of one answer, each is asked about once
-
-
 @pytest.mark.rule("DISC-6")
 def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
     found: Found, caplog: pytest.LogCaptureFixture
@@ -349,30 +302,6 @@ def test_an_answer_with_producers_of_no_use_alone_is_a_failure(found: Found) -> 
     poll(discovery)
     assert discovery.health()["one"].error == "lookup: a producer without a usable address: None"
     assert discovery.endpoints == (A,)
-
-
-@pytest.mark.rule("DISC-6")
-@pytest.mark.parametrize("kind", ["of no use", "refused", "filter fails"])
-def test_made_up_entries_without_end_do_not_fill_the_log(
-    found: Found, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    cluster = Cluster("one")
-
-    def allowed(host: str, port: int) -> bool:
-        if kind == "filter fails" and host != A.host:
-            raise ValueError(host)
-        return host == A.host
-
-    discovery = found.discovery(["one"], fetch=cluster.fetch, allowed=allowed)
-    port = 0 if kind == "of no use" else 1
-    for turn in range(25):
-        made_up = [Endpoint(f"h{turn}-{n}", port) for n in range(200)]
-        cluster.says["one"] = producers(A, *made_up)
-        poll(discovery)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1001
-    assert told[-1] == "nsqlookupds list more entries that are refused or unusable; further ones are not logged"
-    assert found.take() == [A]
 
 
 def test_an_nsqd_that_is_given_directly_is_not_found_again_under_its_own_or_a_mapped_name(found: Found) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from base64 import b64encode
@@ -14,14 +13,13 @@ import gevent
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import OptionError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import TLSOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.certs import Certificates
 from tests.programs import wait_for
-from tests.system.http_stub import Stub, answer, replying, scripted, stub
+from tests.system.http_stub import scripted, stub
 from tests.system.test_discovery import A, B, Found, listed, producers
 from tests.system.test_http_client import server_context
 
@@ -63,47 +61,6 @@ def test_both_forms_of_an_answer_are_read_over_kept_connections(
         for served in (bare, wrapped):
             assert len({request.port for request in served.requests}) == 1
             assert served.requests[0].params == {"topic": "t"}
-
-
-@pytest.mark.rule("DISC-6")
-def test_hostile_and_dead_nsqlookupds_beside_a_good_one_change_nothing(
-    found: Found, running: Callable[[Discovery], Discovery]
-) -> None:
-    ticks = 0
-
-    def tick() -> None:
-        nonlocal ticks
-        while True:
-            gevent.sleep(0.01)
-            ticks += 1
-
-    with ExitStack() as stack:
-        good: Stub = stack.enter_context(stub())
-        good.answers["/lookup"] = (200, producers(A))
-        bad = [
-            stack.enter_context(scripted(script))
-            for script in (
-                lambda connection: time.sleep(20),
-                replying(answer(b"<html>")),
-                replying(answer(b"x" * 5000)),
-                replying(answer(b"", "503 Busy")),
-                replying(answer(json.dumps(producers(Endpoint("a b", 1))).encode())),
-                lambda connection: None,
-            )
-        ]
-        beside = gevent.spawn(tick)
-        stack.callback(beside.kill)
-        options = {"lookupd_timeout": 3.0, "lookupd_max_body": 4096, "lookupd_poll_interval": 60.0}
-        began = time.monotonic()
-        discovery = running(found.discovery([*bad, good.address], **options))
-        wait_for(lambda: found.endpoints, sleep=gevent.sleep)
-        assert time.monotonic() - began < 2.5
-        wait_for(lambda: all(health.ok is not None for health in discovery.health().values()), sleep=gevent.sleep)
-        assert time.monotonic() - began < 6.0
-        assert found.take() == [A]
-        assert [health.ok for health in discovery.health().values()] == [False] * len(bad) + [True]
-        assert ticks > 20
-        discovery.stop()
 
 
 @pytest.mark.rule("SEC-1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -49,62 +48,6 @@ def test_a_silent_nsqlookupd_delays_no_message_and_no_heartbeat(broker: ServerHa
             assert reader.stats().reconnects == 0
             (client,) = broker.stats(topic, "c")["clients"]
             assert client["message_count"] == 2
-
-
-@pytest.mark.rule("DISC-6")
-def test_connections_stay_when_every_nsqlookupd_turns_bad_and_it_is_logged_once(
-    broker: ServerHandle, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[bytes] = []
-    with stub() as lookupd:
-        lists(lookupd, broker.host, broker.tcp_port)
-        with Reader(
-            topic,
-            "c",
-            lambda message: seen.append(message.body),
-            lookupd_http_addresses=lookupd.address,
-            lookupd_poll_interval=0.05,
-        ) as reader:
-            broker.publish(topic, b"first")
-            wait_for(lambda: seen)
-            for bad in [(500, {"message": "oops"}), (200, b"<html>"), (200, {"channels": []}), (302, b"")]:
-                lookupd.answers["/lookup"] = bad
-                asked = len(lookupd.requests)
-                wait_for(lambda asked=asked: len(lookupd.requests) > asked + 3)  # type: ignore[misc]
-            broker.publish(topic, b"second")
-            wait_for(lambda: len(seen) == 2)
-            health = reader.stats().lookupds[lookupd.address]
-            assert (health.ok, len(reader.stats().connections)) == (False, 1)
-            assert health.failures_in_a_row > 10
-            lists(lookupd, broker.host, broker.tcp_port)
-            wait_for(lambda: reader.stats().lookupds[lookupd.address].ok)
-    lines = [record for record in caplog.records if record.name == "gnsq_lite.discovery"]
-    assert [record.levelno for record in lines if record.levelno >= logging.WARNING] == [logging.WARNING]
-
-
-def test_what_a_nsqlookupd_announces_can_be_mapped_and_refused(broker: ServerHandle, topic: str) -> None:
-    seen: list[bytes] = []
-    asked: list[tuple[str, int]] = []
-
-    def allowed(host: str, port: int) -> bool:
-        asked.append((host, port))
-        return host == "container-7.invalid"
-
-    with stub() as inside, stub() as strange:
-        lists(inside, "container-7.invalid", 4150)
-        lists(strange, "169.254.169.254", 80)
-        with Reader(
-            topic,
-            "c",
-            lambda message: seen.append(message.body),
-            lookupd_http_addresses=[inside.address, strange.address],
-            lookupd_poll_interval=0.2,
-            address_map={"container-7.invalid:4150": broker.tcp_address},
-            allowed_addresses=allowed,
-        ) as reader:
-            broker.publish(topic, b"x")
-            wait_for(lambda: seen and ("169.254.169.254", 80) in asked)
-            assert len(reader.stats().connections) == 1
 
 
 @pytest.mark.rule("PUB-4")

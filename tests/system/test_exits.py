@@ -118,51 +118,6 @@ def test_a_handler_that_blocks_the_io_thread_does_not_block_the_exit(broker: Ser
     assert b"blocks the I/O loop" in done.stderr
 
 
-PUBLISHES_ON = """
-import sys
-mode, address, topic = sys.argv[1:]
-if mode == "patched":
-    from gevent import monkey
-    monkey.patch_all()
-import threading, time
-from gnsq_lite import Reader, Writer
-from gnsq_lite.errors import ClosedError
-writer = Writer(address)
-reader = Reader(topic, "ch", lambda message: None, nsqd_tcp_addresses=address, max_in_flight=10)
-reader.start(block=False)
-published = threading.Event()
-def publish():
-    writer.publish(topic, b"x")
-    published.set()
-def look():
-    writer.stats()
-    reader.stats()
-    time.sleep(0.0)
-def repeat(act):
-    try:
-        while True:
-            act()
-    except ClosedError:  # CPython aborts if a daemon thread writes a traceback while the interpreter ends
-        pass
-for act in (publish, publish, look):
-    threading.Thread(target=repeat, args=(act,), daemon=True).start()
-published.wait(10)
-"""
-
-
-@pytest.mark.rule("CLOSE-1")
-@pytest.mark.parametrize("mode", ["plain", "patched"])
-def test_daemon_threads_that_use_the_library_do_not_disturb_the_exit(
-    broker: ServerHandle, topic: str, mode: str
-) -> None:
-    for _ in range(5):
-        began = time.monotonic()
-        done = python(PUBLISHES_ON, mode, broker.tcp_address, topic)
-        assert done.returncode == 0, done
-        assert b"Fatal" not in done.stderr, done.stderr
-        assert time.monotonic() - began < 15.0
-
-
 STOPPED = """
 import atexit, sys, threading, time
 

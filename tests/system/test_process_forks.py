@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-
 import pytest
 
 from tests.certs import Certificates
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import LIMIT, python
+from tests.system.test_process_faults import python
 
 pytestmark = pytest.mark.program
 
@@ -62,34 +58,6 @@ def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(
     assert done.returncode == 0, done
     parent = int(done.stdout.split()[0])
     assert int(secured.stats(topic)["depth"]) == parent + 20
-
-
-REINITS = """
-import os, sys
-import gevent
-from gnsq_lite import Reader
-hub, calls, reinit = gevent.get_hub(), [], gevent.reinit
-def counted(*args):
-    calls.append(args)
-    reinit(*args)
-gevent.reinit = counted
-for _ in range(2):
-    pid = os.fork()
-    if pid == 0:
-        calls.clear()
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-        else:
-            print(len(calls), flush=True)
-        os._exit(0)
-    os.waitpid(pid, 0)
-"""
-
-
-def test_a_childs_hub_is_made_anew_once_in_each_process() -> None:
-    done = python(REINITS)
-    assert (done.stdout, done.stderr) == (b"1\n1\n", b"")
 
 
 PARENTS = """
@@ -227,123 +195,6 @@ def test_a_child_that_a_handler_forks_ends_with_it_and_handles_nothing_else(
     assert done.returncode == 0, done
 
 
-ASKS = """
-from gevent import monkey
-monkey.patch_all()
-import os, sys
-import gevent
-from gnsq_lite import Reader, Writer
-from gnsq_lite.net.discovery import Discovery
-asked, ask = [], Discovery.ask
-Discovery.ask = lambda self: (asked.append(self), ask(self))
-where = {"lookupd_http_addresses": "127.0.0.1:1", "lookupd_poll_interval": 0.05}
-reader = Reader("t", "ch", print, **where)
-reader.start(block=False)
-writers = [Writer(**where), Writer(dialect="youzan", **where)]
-for writer in writers:
-    writer.publish_nowait("t", b"x")
-while len(set(asked)) < 3:
-    gevent.sleep(0.01)
-pid = os.fork()
-if pid == 0:
-    asked.clear()
-    gevent.sleep(0.4)
-    os._exit(len(set(asked)))
-code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-reader.close()
-for writer in writers:
-    writer.close(0)
-sys.exit(code)
-"""
-
-
-def test_a_forked_child_asks_no_nsqlookupd_for_its_parent() -> None:
-    done = python(ASKS)
-    assert done.returncode == 0, done
-
-
-SHAKING = """
-from gevent import monkey
-monkey.patch_all()
-import os, sys
-import gevent
-from gevent.os import tp_read
-from gnsq_lite import Reader, Writer
-kind, address = sys.argv[1:]
-if kind == "reader":
-    reader = Reader("t", "ch", print, nsqd_tcp_addresses=address)
-    reader.start(block=False)
-else:
-    writer = Writer(address)
-    publication = writer.publish_nowait("t", b"x")
-tp_read(0, 1)
-pid = os.fork()
-if pid == 0:
-    print("forked", flush=True)
-    gevent.sleep(0.5)
-    os._exit(0)
-monkey.get_original("os", "waitpid")(pid, 0)  # nothing is read here meanwhile
-if kind == "reader":
-    while not reader.stats().connections:
-        gevent.sleep(0.01)
-    reader.close(0)
-else:
-    publication.result()
-    writer.close()
-"""
-
-
-@pytest.mark.parametrize(("kind", "command"), [("reader", b"SUB "), ("writer", b"PUB ")])
-def test_a_forked_child_says_nothing_on_a_connection_that_its_parent_makes(kind: str, command: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nsqd:
-        address = f"127.0.0.1:{nsqd.getsockname()[1]}"
-        script = [sys.executable, "-c", SHAKING, kind, address]
-        with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            connection, _ = nsqd.accept()
-            connection.settimeout(20.0)
-            heard = b""
-            while b"}" not in heard:
-                heard += connection.recv(65536)
-            process.stdin.write(b"x")
-            process.stdin.flush()
-            assert process.stdout.readline() == b"forked\n"
-            try:
-                connection.sendall(frame(b'{"max_rdy_count": 2500}'))
-                while process.poll() is None and (data := connection.recv(65536)):
-                    heard += data
-                    if command in data:
-                        connection.sendall(frame(b"OK"))
-                assert process.wait(LIMIT) == 0
-            finally:
-                process.kill()
-                connection.close()
-    assert heard.count(command) == 1
-
-
 def frame(body: bytes) -> bytes:
     """Return nsqd's answer."""
     return (len(body) + 4).to_bytes(4, "big") + bytes(4) + body
-
-
-IMPORTS = """
-import sys
-from gnsq_lite import Reader, Writer
-address, topic = sys.argv[1:]
-writer = Writer(address)
-reader = Reader(topic, "ch", bool, nsqd_tcp_addresses=address)
-before = set(sys.modules)
-with writer, reader:
-    writer.publish(topic, b"x")
-print(sorted(set(sys.modules) - before))
-"""
-
-
-@pytest.mark.rule("PUB-1")
-def test_nothing_is_imported_while_connections_are_made_so_a_fork_can_leave_no_import_locked(
-    broker: ServerHandle, topic: str
-) -> None:
-    done = python(IMPORTS, broker.tcp_address, topic)
-    assert done.returncode == 0, done
-    assert done.stdout == b"[]\n"
