@@ -67,6 +67,8 @@ class Program:
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _LIBRARIES:
                 library = _LIBRARIES[node.module.split(".")[0]]
                 self._imported.update({a.asname or a.name: (library, a.name) for a in node.names})
+            elif isinstance(node, ast.Assign) and (top := _imported_by_call(node.value)) in _LIBRARIES:
+                self._imported.update({ast.unparse(target): (_LIBRARIES[top], "") for target in node.targets})
         # Manuals show parts of programs, without their imports.
         bound = {node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         used = {
@@ -212,9 +214,16 @@ class Program:
                     yield part.lineno, _said("requeue", rules.SILENT + "milliseconds there; requeue(seconds) here")
 
 
+def _imported_by_call(node: ast.AST) -> str:
+    """Return the module that ``import_module("gnsq")`` or ``__import__("gnsq")`` imports, or ""."""
+    if isinstance(node, ast.Call) and _last(node.func, 0) in ("import_module", "__import__") and node.args:
+        return str(getattr(node.args[0], "value", "")).split(".")[0]
+    return ""
+
+
 def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str]]:
     value = node.value
-    if isinstance(value, ast.Constant) and value.value is False:
+    if isinstance(value, ast.Constant) and value.value is False and "pynsq" in libraries:  # gnsq finishes it too
         yield node.lineno, rules.SILENT + "return False finishes the message here: raise Requeue()"
     elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
         yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() where it is false")

@@ -93,6 +93,7 @@ ATTRIBUTES = {
         "on_auth": "is not there: a refused AUTH is an error",
         "on_exception": "on_failure=",
         "on_close": "what follows reader.join()",
+        "conns": "reader.stats()",
         "is_running": "reader.stats()",
         "is_starved": SILENT + "a method here: reader.is_starved()",
         "total_ready_count": "reader.stats()",

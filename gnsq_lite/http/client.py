@@ -74,6 +74,9 @@ class HTTPClient:
     default_port = 0
 
     def __init__(self, address: str | Address, options: HTTPOptions | None = None, **settings: Any) -> None:
+        if options is not None and not isinstance(options, HTTPOptions):
+            hint = f"; write the address as one text, {f'{address}:{options}'!r}" if isinstance(options, int) else ""
+            raise OptionError("options", options, f"must be HTTPOptions{hint}")
         check_names(settings, (field.name for field in dataclasses.fields(HTTPOptions)), type(self))
         self.options = dataclasses.replace(options or HTTPOptions(), **settings)
         self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)

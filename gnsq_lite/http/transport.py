@@ -199,7 +199,10 @@ def translated(url: str, error: BaseException) -> HTTPError:
         return HTTPCertificateError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
     for theirs, ours, why in _TABLE:
         if isinstance(error, theirs) or isinstance(cause, theirs):
-            return ours(url, f"{why}: {_reason(cause)}")
+            port = urllib3.util.parse_url(url).port
+            # The TCP ports of nsqd and nsqlookupd close the connection of a client that speaks HTTP.
+            hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if port and "ended before" in why else ""
+            return ours(url, f"{why}: {_reason(cause)}{hint}")
     return HTTPError(url, _reason(cause))
 
 

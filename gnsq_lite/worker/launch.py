@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -75,8 +76,11 @@ class Launch:
             if getattr(self, name) and self.no_supervise:
                 raise OptionError(name, getattr(self, name), "needs the supervisor; leave --no-supervise out")
         slot = take_slot()
-        if self.log_format is not None:
-            logs.configure(self.log_format, self.log_level, str(slot.number) if slot else "main")
+        log_format = self.log_format
+        if log_format is None and not logging.getLogger("gnsq_lite").hasHandlers():
+            log_format = "text"  # otherwise a worker without a logging configuration would print nothing
+        if log_format is not None:
+            logs.configure(log_format, self.log_level, str(slot.number) if slot else "main")
         if slot is None and not self.no_supervise:
             return self._supervise(merge)
         try:

@@ -118,6 +118,18 @@ def test_another_name_for_a_module_or_a_class_hides_nothing() -> None:
     assert "Writer" in lines[5][0]
 
 
+def test_a_module_imported_by_a_call_is_known() -> None:
+    lines = found('import importlib\nq = importlib.import_module("gnsq")\nr = q.Reader("t", "c", "h:1")\nr.conns\n')
+    assert any("Reader(topic" in text for text in lines[3])
+    assert lines[4] == ["conns: reader.stats()"]
+
+
+def test_return_false_is_found_where_it_requeued_the_message_only() -> None:
+    source = "import {}\n\ndef h(message):\n    return False\n\nr = {}.Reader('t', 'c', message_handler=h)\n"
+    assert "[silent] return False" in found(source.format("nsq", "nsq"))[4][0]
+    assert 4 not in found(source.format("gnsq", "gnsq"))  # gnsq finishes it
+
+
 def test_a_part_of_a_program_is_read_without_its_imports() -> None:
     assert "Reader" in found('c = gnsq.Consumer("t", "c", "localhost:4150")\n')[1][0]
 

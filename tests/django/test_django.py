@@ -248,6 +248,12 @@ def test_it_takes_the_flags_of_the_command_line_but_for_what_the_settings_say(sh
     assert sorted(there - here - settings) == []
 
 
+def test_a_project_without_logging_sees_what_the_worker_does(shop: Shop) -> None:
+    change(shop, "settings.py", "LOGGING =", "UNUSED =")
+    with shop.manage("nsq_worker") as program:
+        program.says("connected, subscribed to mails/sender")
+
+
 def test_every_program_of_the_page_runs_as_pasted(shop: Shop) -> None:
     page = PROJECT.parent.parent.parent / "docs" / "django.rst"
     env = {**shop.env, "DJANGO_SETTINGS_MODULE": "settings", "SHOP_OUTBOX": "default"}
