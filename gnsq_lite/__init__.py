@@ -26,7 +26,7 @@ from gnsq_lite.version import __version__
 
 if TYPE_CHECKING:
     from gnsq_lite import errors
-    from gnsq_lite.message import Message, Requeue, TimeLimitExceeded
+    from gnsq_lite.message import GiveUp, Message, Requeue, TimeLimitExceeded
     from gnsq_lite.options import BackoffOptions, TLSOptions
     from gnsq_lite.publish.publication import Publication
     from gnsq_lite.reader import Reader
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackoffOptions",
+    "GiveUp",
     "Message",
     "Publication",
     "PublishReceipt",
@@ -52,6 +53,7 @@ __all__ = [
 #: Name -> the module it is in.
 _HOMES = {
     "BackoffOptions": "gnsq_lite.options",
+    "GiveUp": "gnsq_lite.message",
     "Message": "gnsq_lite.message",
     "Publication": "gnsq_lite.publish.publication",
     "PublishReceipt": "gnsq_lite.youzan.messages",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Collection, Mapping
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from gnsq_lite.consume.settings import DeliveryMode
 from gnsq_lite.dialect import Dialect
@@ -22,6 +22,13 @@ from gnsq_lite.options import BackoffOptions, Compression, DialectName, HandlerP
 #: awaits what an ``async def`` returns.
 OneByOne = Callable[[Message], None]
 InBatches = Callable[[list[Message]], None]
+
+#: Exception classes that end a message at their first failure, or at the given number of attempts.
+GiveUpOn = Collection[type[BaseException]] | Mapping[type[BaseException], int]
+#: Seconds that a failed message waits, or a function of (error, attempts) that returns them.
+Delay = float | Callable[[Any, int], float]
+#: The same for all exceptions, or by class.
+RetryDelay = Delay | Mapping[type[BaseException], Delay]
 
 One = TypeVar("One", bound=OneByOne)
 Batch = TypeVar("Batch", bound=InBatches)
@@ -119,3 +126,5 @@ class HandlerArguments(_Reader, total=False):
     """The same for ``@worker.handler`` and a Worker's defaults."""
 
     on_give_up: str | Callable[[Message], None] | None
+    give_up_on: GiveUpOn | None
+    retry_delay: RetryDelay | None

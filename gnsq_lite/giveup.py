@@ -19,7 +19,7 @@ from gnsq_lite.reader import log_give_up
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer
 
-GiveUp = Callable[[Message], None]
+OnGiveUp = Callable[[Message], None]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class GivenUp:
     body: bytes
 
 
-def to_log() -> GiveUp:
+def to_log() -> OnGiveUp:
     """Log the message's metadata at ERROR, as a Reader does by itself."""
     return log_give_up
 
 
-def to_directory(path: str | os.PathLike[str]) -> GiveUp:
+def to_directory(path: str | os.PathLike[str]) -> OnGiveUp:
     """Write each message, with its metadata, to a JSON file of its own in *path*; :func:`read` reads them back.
 
     A file is written under another name, synced and renamed: it is there whole or not at all.  The same message given
@@ -101,7 +101,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[GivenUp]:
         yield GivenUp(**record)
 
 
-def to_topic(topic: str, writer: Writer) -> GiveUp:
+def to_topic(topic: str, writer: Writer) -> OnGiveUp:
     """Publish the body to a dead-letter *topic*; the message is finished once nsqd has said OK.
 
     Raises InvalidName.
@@ -123,7 +123,7 @@ def check_name(name: str) -> None:
         raise OptionError("on_give_up", name, "must be 'log', 'directory:PATH' or 'topic:NAME'")
 
 
-def by_name(name: str, writer: Callable[[], Writer]) -> GiveUp:
+def by_name(name: str, writer: Callable[[], Writer]) -> OnGiveUp:
     """Return the callback of a configuration's word: ``log``, ``directory:PATH`` or ``topic:NAME``.
 
     *writer* makes the Writer that ``topic:`` needs.  Raises OptionError, InvalidName.

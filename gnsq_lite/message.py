@@ -44,6 +44,19 @@ class Requeue(Exception):
         self.delay, self.backoff = checked_delay(delay), backoff
 
 
+class GiveUp(Exception):
+    """Raise it in a handler to give the message up at once: ``on_give_up`` is called, and the message is finished.
+
+    Args:
+        why: The reason, for the log and the dead letter.
+        backoff: True: the Reader slows down, as after any other failure.
+    """
+
+    def __init__(self, why: str = "", backoff: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.backoff = why, backoff
+
+
 class TimeLimitExceeded(BaseException):
     """Raised in a handler that exceeds ``time_limit``.  It is a BaseException: ``except Exception`` does not catch it.
 

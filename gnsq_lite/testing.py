@@ -19,7 +19,7 @@ from typing import Any
 
 from gnsq_lite.consume.run_handler import HandlerRaised, make_runner
 from gnsq_lite.errors import AlreadyAnswered, BodyTypeError
-from gnsq_lite.message import Message, Requeue
+from gnsq_lite.message import GiveUp, Message, Requeue
 from gnsq_lite.wire.names import check_channel, check_topic
 
 #: ("finish",), ("touch",) or ("requeue", delay, backoff).
@@ -105,7 +105,7 @@ class _Outcomes:
     def on_exception(self, job: Any, error: BaseException) -> None:
         if not job.has_responded:
             asked = error if isinstance(error, Requeue) else Requeue()
-            job.requeue(asked.delay, asked.backoff)
+            job.requeue(asked.delay, asked.backoff) if not isinstance(error, GiveUp) else job.finish()
 
     def gives_up(self, message: Message) -> bool:
         """Never: deliver() knows no limit."""
@@ -125,8 +125,8 @@ def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Ans
     """Call *handler* as a Reader does and return the answer nsqd would get; None: none yet (``enable_async``).
 
     What the handler raises is the message's failure, ("requeue", None, True), and is not raised here, unless it is no
-    Exception (KeyboardInterrupt, SystemExit).  To deliver the same thing twice, as nsqd may, make a second message with
-    the same ``id`` and one attempt more.
+    Exception (KeyboardInterrupt, SystemExit).  A message given up by GiveUp is finished.  To deliver the same thing
+    twice, as nsqd may, make a second message with the same ``id`` and one attempt more.
 
     Raises:
         AlreadyAnswered: The message has already been answered; *handler* was not called.

@@ -56,7 +56,11 @@ def written() -> str:
                 "HandlerArguments",
                 "_Reader",
                 "The same for ``@worker.handler`` and a Worker's defaults.",
-                {"on_give_up": "str | " + options_of([ReaderOptions])["on_give_up"]},
+                {
+                    "on_give_up": "str | " + options_of([ReaderOptions])["on_give_up"],
+                    "give_up_on": "GiveUpOn | None",
+                    "retry_delay": "RetryDelay | None",
+                },
             ),
         ]
     )

@@ -21,6 +21,7 @@ PACKAGE = Path(gnsq_lite.__file__).parent
 
 EXPORTED = {
     "BackoffOptions",
+    "GiveUp",
     "Message",
     "Publication",
     "PublishReceipt",

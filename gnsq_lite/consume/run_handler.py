@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gnsq_lite._core import Runner, all_new
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.message import (
+    GiveUp,
     Message,
     Requeue,
     TimeLimitExceeded,
@@ -190,18 +191,20 @@ class HandlerOutcomes:
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the unanswered messages of a handler that raised; then log, and call the hooks."""
-        asked = error if isinstance(error, Requeue) else None
-        delay, backoff = (asked.delay, asked.backoff) if asked else (None, True)
         messages = job if isinstance(job, list) else (job,)
+        counts = isinstance(error, (Exception, TimeLimitExceeded))
         for message in messages:
-            counts = isinstance(error, (Exception, TimeLimitExceeded))
-            if counts and self._tries.is_over(message.attempts) and is_open(message):
+            verdict = self._settings.judge(message, error)
+            delay = verdict.delay if isinstance(verdict, Requeue) else None
+            backoff = verdict.backoff if isinstance(verdict, (GiveUp, Requeue)) else True
+            is_over = isinstance(verdict, GiveUp) or (counts and self._tries.is_over(message.attempts))
+            if is_over and is_open(message):
                 if backoff:
                     message._connection.slow_down()
                 if self.on_too_many_attempts(message) or not isinstance(error, TimeLimitExceeded):
                     continue  # else on_give_up has outlasted the time limit: it is called again when this comes again
             unless_answered(message.requeue, delay, backoff)
-        if asked is None:
+        if not isinstance(error, Requeue):
             for message in messages:
                 self._tell(message, error)
 

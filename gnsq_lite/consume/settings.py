@@ -122,6 +122,8 @@ class ConsumerSettings(ReaderOptions):
     gives_up_by_callback: bool
     #: Returns what other processes know of a message: *begun* and *unseen* of ``Tries.gives_up()``.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
+    #: Returns the GiveUp or Requeue to act on when a handler raised an error, or that error.
+    judge: Callable[[Message, BaseException], BaseException] = lambda message, error: error
 
     def log_fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
         """Return the ``extra`` of a log line."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gnsq_lite.giveup import GivenUp, GiveUp, by_name, check_name, read, to_directory, to_log, to_topic
+from gnsq_lite.giveup import GivenUp, OnGiveUp, by_name, check_name, read, to_directory, to_log, to_topic
 
-__all__ = ["GiveUp", "GivenUp", "by_name", "check_name", "read", "to_directory", "to_log", "to_topic"]
+__all__ = ["GivenUp", "OnGiveUp", "by_name", "check_name", "read", "to_directory", "to_log", "to_topic"]

@@ -19,7 +19,15 @@ from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.worker import running, schedules
 from gnsq_lite.worker.intervals import Schedule
-from gnsq_lite.worker.specs import Handler, Supervision, check_give_up, check_timeouts, shared_rate, writer_options
+from gnsq_lite.worker.specs import (
+    Handler,
+    Supervision,
+    check_give_up,
+    check_timeouts,
+    shared_rate,
+    split,
+    writer_options,
+)
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
@@ -126,6 +134,9 @@ class Worker:
         Args:
             options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``,
                 ``"directory:PATH"`` or ``"topic:NAME"``.  ``max_in_flight`` defaults to ``concurrency``.
+                ``give_up_on`` names exception classes that give a message up at once; a dict gives the attempts.
+                ``retry_delay``: seconds that a failed message waits, a function of (error, attempts), or a dict of
+                these by exception class.
         Raises:
             OptionError, InvalidName: at once, so the traceback shows the decorator's line.
         """
@@ -271,7 +282,7 @@ class Worker:
     # -- inside
 
     def _reader(self, handler: Handler) -> Reader:
-        options = handler.merged(self.defaults)
+        options, failures = split(handler.merged(self.defaults))
         supervision = self._supervision
         if options.get("rate_limit") is not None and supervision is not None:
             options["rate_limit"] = shared_rate(options["rate_limit"], supervision.processes)
@@ -280,8 +291,8 @@ class Worker:
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))
         reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
-        if supervision is not None:
-            reader._settings = replace(reader._settings, known_of=supervision.known_of)
+        known_of = reader._settings.known_of if supervision is None else supervision.known_of
+        reader._settings = replace(reader._settings, judge=failures.judge, known_of=known_of)
         return reader
 
     def _writer_for(self, options: dict[str, Any]) -> Writer:
@@ -308,6 +319,7 @@ def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
 
 def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:
     """Raise what making the Reader would raise; nothing is opened."""
+    options, _ = split(options)
     if isinstance(options.get("on_give_up"), str):
         options["on_give_up"] = print
     Reader(topic, channel, function, **options)

@@ -11,8 +11,9 @@ from gnsq_lite.giveup import check_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import SharedOptions
 from gnsq_lite.option_fields import check_number, per_second
-from gnsq_lite.options import ConnectionOptions, LookupOptions
+from gnsq_lite.options import ConnectionOptions, LookupOptions, RetryOptions
 from gnsq_lite.supervise.election import Election
+from gnsq_lite.worker.failures import Failures
 
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne
@@ -22,6 +23,10 @@ _SHARED = (
     {"nsqd_tcp_addresses"}
     | {spec.name for kind in (SharedOptions, ConnectionOptions, LookupOptions) for spec in fields(kind)}
 ) - {"sample_rate", "msg_timeout"}
+
+
+#: Options of a handler that are no keywords of a Reader.
+OWN = ("give_up_on", "retry_delay")
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,13 @@ class Handler:
         if concurrency is not None and "max_in_flight" not in merged:
             merged["max_in_flight"] = concurrency
         return merged
+
+
+def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures]:
+    """Return the keywords for a Reader, and how failures are treated.  Raises OptionError."""
+    reader = {name: value for name, value in merged.items() if name not in OWN}
+    most = merged.get("max_attempts", RetryOptions.max_attempts)
+    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), most)
 
 
 def check_give_up(value: Any) -> None:

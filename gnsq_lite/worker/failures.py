@@ -1,0 +1,64 @@
+"""Failures by kind: which exceptions end a message at once, and how long the others wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gnsq_lite.errors import OptionError
+from gnsq_lite.message import GiveUp, Message, Requeue, TimeLimitExceeded
+from gnsq_lite.option_fields import check_number
+
+if TYPE_CHECKING:
+    from gnsq_lite.arguments import GiveUpOn, RetryDelay
+
+log = logging.getLogger("gnsq_lite.worker")
+
+
+class Failures:
+    """Decides what becomes of a message whose handler raised.
+
+    Args:
+        max_attempts: Attempts after which any failure gives the message up; 0: no limit.
+    Raises:
+        OptionError
+    """
+
+    def __init__(self, give_up_on: GiveUpOn | None, retry_delay: RetryDelay | None, max_attempts: int) -> None:
+        if isinstance(give_up_on, (type, str)):
+            raise OptionError("give_up_on", give_up_on, "must be a tuple of exception classes, or a dict")
+        if not isinstance(give_up_on, Mapping):
+            give_up_on = dict.fromkeys(give_up_on or (), 1)
+        delays = retry_delay if isinstance(retry_delay, Mapping) else {BaseException: retry_delay}
+        for name, classes in (("give_up_on", give_up_on), ("retry_delay", delays)):
+            for each in classes:
+                if not (isinstance(each, type) and issubclass(each, BaseException)):
+                    raise OptionError(name, each, "must be an exception class")
+        for attempts in give_up_on.values():
+            check_number("give_up_on", attempts, 1, 65535, whole=True)
+        for delay in delays.values():
+            if delay is not None and not callable(delay):
+                check_number("retry_delay", delay, 0, 1_000_000)
+        self._give_up_on, self._delays, self._max_attempts = give_up_on, delays, max_attempts
+
+    def judge(self, message: Message, error: BaseException) -> BaseException:
+        """Return the GiveUp or Requeue to act on, or *error* itself: a failure as any other."""
+        if isinstance(error, (GiveUp, Requeue)) or not isinstance(error, (Exception, TimeLimitExceeded)):
+            return error
+        most = _by_class(self._give_up_on, error)
+        if most is not None and message.attempts >= most:
+            return GiveUp(f"{type(error).__name__}: {error}")
+        if 0 < self._max_attempts <= message.attempts:
+            return GiveUp(f"the last of {self._max_attempts} attempts failed", backoff=True)
+        delay = _by_class(self._delays, error)
+        try:
+            return error if delay is None else Requeue(delay(error, message.attempts) if callable(delay) else delay)
+        except Exception:  # in the user's function, or for what it returned
+            log.exception("retry_delay failed on %s; the usual delay is used", type(error).__name__)
+            return error
+
+
+def _by_class(table: Mapping[type[BaseException], Any], error: BaseException) -> Any:
+    """Return the value of the nearest class of *error* in *table*, or None."""
+    return next((table[each] for each in type(error).__mro__ if each in table), None)
