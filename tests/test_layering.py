@@ -41,17 +41,16 @@ ALLOWED: dict[str, set[str]] = {
     "arguments": CORE | {"dialect", "net.settings", "consume.settings"},
     "reader": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "consume"},
     "writer": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "publish"},
-    "giveup": CORE | {"wire.names", "reader", "writer", "net"},
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
     "supervise": BASE | {"clock", "stats"},
-    "worker": CLIENT | {"giveup", "policy", "supervise"},
+    "worker": CLIENT | {"policy", "supervise"},
     "recording": CLIENT,
     "spark": CLIENT | {"recording"},
-    "contrib": CLIENT | {"broker", "worker", "testing", "giveup", "supervise"},
-    "cli": CLIENT | {"broker", "worker", "contrib", "recording", "spark", "giveup", "testing", "supervise"},
+    "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},
+    "cli": CLIENT | {"broker", "worker", "contrib", "recording", "spark", "testing", "supervise"},
     "__main__": {"cli", "errors", "version"},
-    "__init__": CORE | {"reader", "writer", "worker", "giveup", "publish.publication", "youzan.messages"},
+    "__init__": CORE | {"reader", "writer", "worker", "publish.publication", "youzan.messages"},
 }
 
 #: Module of others -> the parts that may import it.

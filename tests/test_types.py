@@ -22,10 +22,10 @@ TOUCHED = {
     "writer.py": ("Writer",),
     "worker/app.py": ("Worker", "Middleware"),
     "worker/specs.py": ("Handler",),
-    "message.py": ("Message", "Requeue"),
+    "message.py": ("Message", "Requeue", "GiveUp"),
     "stats.py": ("ConnectionStats", "ReaderStats", "WriterStats"),
     "options.py": ("BackoffOptions", "TLSOptions"),
-    "giveup.py": ("to_log", "to_directory", "to_topic", "read"),
+    "contrib/give_up.py": ("to_log", "to_directory", "to_topic", "read"),
     "testing.py": ("make_message", "deliver", "RecordedMessage"),
     "youzan/messages.py": ("PublishReceipt",),
 }

@@ -1,7 +1,38 @@
-"""Ready-made ``on_give_up`` callbacks (MSG-4); they live in :mod:`gnsq_lite.giveup`, where a Worker finds them too."""
+"""Ready-made ``on_give_up`` callbacks (MSG-4) for a Reader; a Worker takes words such as ``"directory:PATH"``."""
 
 from __future__ import annotations
 
-from gnsq_lite.giveup import GivenUp, OnGiveUp, by_name, check_name, read, to_directory, to_log, to_topic
+import os
+from collections.abc import Iterator
 
-__all__ = ["GivenUp", "OnGiveUp", "by_name", "check_name", "read", "to_directory", "to_log", "to_topic"]
+from gnsq_lite.reader import log_give_up
+from gnsq_lite.worker.dead import DeadLetter, Directory, OnGiveUp, Topic, by_words, to_stores
+from gnsq_lite.writer import Writer
+
+__all__ = ["DeadLetter", "OnGiveUp", "by_words", "read", "to_directory", "to_log", "to_topic"]
+
+
+def to_log() -> OnGiveUp:
+    """Log the message's metadata at ERROR, as a Reader does by itself."""
+    return log_give_up
+
+
+def to_directory(path: str | os.PathLike[str]) -> OnGiveUp:
+    """Write each message, with its metadata and the exception, to a JSON file of its own in *path*.
+
+    Raises OSError when the directory cannot be made.
+    """
+    return to_stores(Directory(path))
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[DeadLetter]:
+    """Yield the letters that :func:`to_directory` has kept in *path*, in the order of their names."""
+    return Directory(path).letters()
+
+
+def to_topic(topic: str, writer: Writer, *, bare: bool = False) -> OnGiveUp:
+    """Publish each message to a dead-letter *topic*, as JSON with the metadata, or with *bare* its body alone.
+
+    Raises InvalidName.
+    """
+    return to_stores(Topic(topic, lambda: writer, bare=bare))

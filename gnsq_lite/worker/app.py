@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
-from gnsq_lite.giveup import by_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.worker import running, schedules
+from gnsq_lite.worker.dead import by_words
 from gnsq_lite.worker.intervals import Schedule
 from gnsq_lite.worker.specs import (
     Handler,
@@ -132,8 +132,9 @@ class Worker:
         """Feed the decorated function from a topic's channel.
 
         Args:
-            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``,
-                ``"directory:PATH"`` or ``"topic:NAME"``.  ``max_in_flight`` defaults to ``concurrency``.
+            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or stores:
+                ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; of several, with commas, the
+                first that takes a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
                 ``give_up_on`` names exception classes that give a message up at once; a dict gives the attempts.
                 ``retry_delay``: seconds that a failed message waits, a function of (error, attempts), or a dict of
                 these by exception class.
@@ -289,7 +290,7 @@ class Worker:
         options["backoff"] = _backoff(options.get("backoff"))
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
-            options["on_give_up"] = by_name(on_give_up, lambda: self._writer_for(options))
+            options["on_give_up"] = by_words(on_give_up, lambda: self._writer_for(options))
         reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
         known_of = reader._settings.known_of if supervision is None else supervision.known_of
         reader._settings = replace(reader._settings, judge=failures.judge, known_of=known_of)

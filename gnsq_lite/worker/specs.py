@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.giveup import check_name
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import SharedOptions
 from gnsq_lite.option_fields import check_number, per_second
 from gnsq_lite.options import ConnectionOptions, LookupOptions, RetryOptions
 from gnsq_lite.supervise.election import Election
+from gnsq_lite.worker.dead import check_words
 from gnsq_lite.worker.failures import Failures
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures]:
 def check_give_up(value: Any) -> None:
     """Raise OptionError or InvalidName unless *value* is None, callable, or one of the words."""
     if isinstance(value, str):
-        check_name(value)
+        check_words(value)
     elif value is not None and not callable(value):
-        raise OptionError("on_give_up", value, "must be 'log', 'directory:PATH', 'topic:NAME' or callable")
+        raise OptionError("on_give_up", value, "must be callable, or words such as 'directory:PATH' and 'topic:NAME'")
 
 
 def check_timeouts(drain_timeout: Any, hang_timeout: Any) -> None:

@@ -254,6 +254,77 @@ def test_a_project_without_logging_sees_what_the_worker_does(shop: Shop) -> None
         program.says("connected, subscribed to mails/sender")
 
 
+ADMIN_SETTINGS = """
+ALLOWED_HOSTS = ["*"]
+ROOT_URLCONF = "urls"
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+"""
+ADMIN = """
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+from gnsq_lite.contrib.django.models import DeadMessage
+
+admin.ModelAdmin.message_user = lambda self, request, text, *level: print(text)
+User.objects.create_superuser("root", password="root")
+client = Client()
+client.force_login(User.objects.get())
+page = client.get("/admin/gnsq_lite/deadmessage/").content.decode()
+print("TypeError poison" in page, "Publish to their topic again" in page)
+row = DeadMessage.objects.get()
+print("Traceback" in client.get(f"/admin/gnsq_lite/deadmessage/{row.pk}/change/").content.decode())
+client.post("/admin/gnsq_lite/deadmessage/", {"action": "_retry", "_selected_action": [row.pk]})
+print(DeadMessage.objects.count())
+"""
+
+
+def test_dead_letters_go_to_a_table_which_the_admin_and_the_command_retry(shop: Shop) -> None:
+    apps = '"django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages"'
+    change(shop, "settings.py", '"shop"]', f'"shop", {apps}, "django.contrib.sessions"]')
+    change(shop, "settings.py", '"backoff": False', '"backoff": False, "max_attempts": 1, "on_give_up": "django"')
+    with (shop.folder / "settings.py").open("a", encoding="utf-8") as file:
+        file.write(ADMIN_SETTINGS)
+    (shop.folder / "urls.py").write_text(
+        "from django.contrib import admin\nfrom django.urls import path\n"
+        'urlpatterns = [path("admin/", admin.site.urls)]\n',
+        encoding="utf-8",
+    )
+    with (shop.folder / "shop/nsq.py").open("a", encoding="utf-8") as file:
+        file.write('\n@handler("dead", "ch")\ndef handle(message):\n    raise TypeError("poison")\n')
+    shop.call("migrate", "--verbosity", "0")
+    shop.publish("dead", b"one")
+    with shop.manage("nsq_worker", "--topic", "dead") as program:
+        program.says("kept in django: TypeError: poison")
+    assert shop.call("shell", "-c", ADMIN).splitlines()[-4:] == ["True True", "True", "1 messages were published", "0"]
+    with shop.manage("nsq_worker", "--topic", "dead") as program:
+        program.says("kept in django: TypeError: poison")
+    env = {**shop.env, "DJANGO_SETTINGS_MODULE": "settings"}
+    for arguments, shown in ((["list", "--group-by", "error"], "TypeError"), (["retry"], "dead: 1 letters published")):
+        words = ["-m", "gnsq_lite", "dead", arguments[0], "django", *arguments[1:]]
+        with running(words, shop.folder, env=env) as program:
+            assert program.ends() == 0
+            assert shown in program.output
+    assert shop.depth("dead") == 0
+    assert shop.call("makemigrations", "gnsq_lite", "--check", "--dry-run")
+
+
 def test_every_program_of_the_page_runs_as_pasted(shop: Shop) -> None:
     page = PROJECT.parent.parent.parent / "docs" / "django.rst"
     env = {**shop.env, "DJANGO_SETTINGS_MODULE": "settings", "SHOP_OUTBOX": "default"}

@@ -10,6 +10,7 @@ import pytest
 
 from gnsq_lite import Message, Reader, Requeue, Writer, errors
 from gnsq_lite.contrib import give_up
+from gnsq_lite.worker.dead import Topic, open_stores, to_stores
 from tests.programs import wait_for
 from tests.servers import ServerHandle
 
@@ -84,6 +85,39 @@ def test_a_dead_letter_topic_gets_the_body_and_fin_follows_its_ok(broker: Server
     with Writer(broker.tcp_address) as writer, poisoned(broker, topic, give_up.to_topic(topic + "_dead", writer)) as r:
         wait_for(lambda: r.stats().finished == 1)
     assert broker.stats(topic + "_dead")["depth"] == 1
+    store = Topic(topic + "_dead", no_writer, reader={"nsqd_tcp_addresses": broker.tcp_address})
+    for _ in range(2):  # what is read and not removed stays
+        (letter,) = store.letters()
+        assert (letter.body, letter.topic, letter.channel, letter.attempts) == (b"one", topic, "ch", 2)
+    for letter in store.letters():
+        store.remove(letter)
+    assert list(store.letters()) == []
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_topic_of_bodies_gets_the_body_alone(broker: ServerHandle, topic: str) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"one")
+    with Writer(broker.tcp_address) as writer:
+        keep = give_up.to_topic(topic + "_dead", writer, bare=True)
+        with poisoned(broker, topic, keep) as reader:
+            wait_for(lambda: reader.stats().finished == 1)
+    store = Topic(topic + "_dead", no_writer, bare=True, reader={"nsqd_tcp_addresses": broker.tcp_address})
+    (letter,) = store.letters()
+    assert (letter.body, letter.topic, letter.channel) == (b"one", topic + "_dead", "")
+
+
+@pytest.mark.rule("MSG-4")
+def test_a_letter_that_is_too_large_for_the_topic_goes_to_the_directory(
+    broker: ServerHandle, topic: str, tmp_path: Path
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"x" * 2000)
+    with Writer(broker.tcp_address, max_msg_size=2000) as writer:
+        stores = open_stores(f"topic:{topic}_dead,directory:{tmp_path}", lambda: writer)
+        with poisoned(broker, topic, to_stores(*stores)) as reader:
+            wait_for(lambda: reader.stats().finished == 1)
+    assert [letter.body for letter in give_up.read(tmp_path)] == [b"x" * 2000]
 
 
 @pytest.mark.rule("MSG-4")
@@ -98,16 +132,17 @@ def test_when_the_dead_letter_topic_cannot_be_reached_the_message_stays(broker: 
     assert stats["depth"] + stats["deferred_count"] + stats["in_flight_count"] == 1
 
 
-def test_callbacks_by_name(tmp_path: Path) -> None:
-    def no_writer() -> Writer:
-        raise AssertionError("no writer is needed")
+def no_writer() -> Writer:
+    raise AssertionError("no writer is needed")
 
-    assert give_up.by_name("log", no_writer)
-    give_up.by_name(f"directory:{tmp_path}/x", no_writer)
+
+def test_callbacks_by_words(tmp_path: Path) -> None:
+    assert give_up.by_words("log", no_writer)
+    give_up.by_words(f"directory:{tmp_path}/x", no_writer)
     assert (tmp_path / "x").is_dir()
-    assert give_up.by_name("topic:dead", lambda: Writer("127.0.0.1:1"))
-    for wrong in ("", "directory:", "topic:", "queue:x", "drop"):
+    assert give_up.by_words("topic:dead,bodies:dead", no_writer)
+    for wrong in ("", "directory:", "topic:", "queue:x", "drop", "log,topic:x", "topic:x,"):
         with pytest.raises(errors.OptionError):
-            give_up.by_name(wrong, no_writer)
+            give_up.by_words(wrong, no_writer)
     with pytest.raises(errors.InvalidName):
-        give_up.by_name("topic:a b", no_writer)
+        give_up.by_words("topic:a b", no_writer)

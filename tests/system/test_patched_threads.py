@@ -14,7 +14,8 @@ from gevent import monkey
 monkey.patch_all()
 import logging, sys, time, warnings
 warnings.simplefilter("ignore", RuntimeWarning)
-from gnsq_lite import Reader, Writer, giveup
+from gnsq_lite import Reader, Writer
+from gnsq_lite.contrib import give_up
 address, topic, folder, batch = sys.argv[1:]
 
 class Keeps(logging.Handler):
@@ -39,7 +40,7 @@ def failed(message, error):
 options = {"batch_size": 4, "batch_wait": 0.01} if batch else {}
 reader = Reader(topic, "ch", handle, nsqd_tcp_addresses=address, handler_pool="thread", concurrency=8, max_attempts=3,
                 max_in_flight=50, requeue_delay=0.0, backoff=False, on_failure=failed,
-                on_give_up=giveup.to_directory(folder) if folder else None, **options)
+                on_give_up=give_up.to_directory(folder) if folder else None, **options)
 reader.start(block=False)
 with Writer(address) as writer:
     writer.multipublish(topic, [b"%d" % number for number in range(200)])

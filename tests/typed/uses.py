@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing_extensions import assert_type
 
 from gnsq_lite import BackoffOptions, Message, Publication, PublishReceipt, Reader, Requeue, TLSOptions, Worker, Writer
+from gnsq_lite.contrib.give_up import to_directory, to_topic
 from gnsq_lite.errors import NSQError
-from gnsq_lite.giveup import to_directory, to_topic
 from gnsq_lite.testing import deliver, make_message
 from gnsq_lite.worker import Handler, Middleware
 from gnsq_lite.youzan.dialect import YouzanDialect

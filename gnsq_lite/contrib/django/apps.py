@@ -15,7 +15,8 @@ class NSQConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks."""
+        """Register the checks, and the store of dead letters."""
+        import gnsq_lite.contrib.django.dead  # noqa: F401
         from gnsq_lite.contrib.django.checks import check_settings
 
         register(check_settings, "nsq")

@@ -33,3 +33,25 @@ class OutboxRelay(models.Model):
     """One row, which the process locks that relays: two at once would publish all of it twice."""
 
     turns = models.BigIntegerField(default=0)
+
+
+class DeadMessage(models.Model):
+    """A message that was given up; see :class:`gnsq_lite.worker.dead.DeadLetter`."""
+
+    name = models.CharField(max_length=255, unique=True)
+    topic = models.CharField(max_length=255)
+    channel = models.CharField(max_length=255)
+    body = models.BinaryField()
+    message_id = models.CharField(max_length=64)
+    #: When it was published, nanoseconds since 1970.
+    timestamp_ns = models.BigIntegerField()
+    attempts = models.PositiveIntegerField()
+    nsqd_address = models.CharField(max_length=255)
+    given_up = models.DateTimeField(db_index=True)
+    host = models.CharField(max_length=255)
+    error_type = models.CharField(max_length=255, blank=True, default="")
+    error = models.TextField(blank=True, default="")
+    traceback = models.TextField(blank=True, default="")
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.channel}: {self.error_type} {self.error}"[:100]

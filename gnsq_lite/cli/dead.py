@@ -1,0 +1,255 @@
+"""``gnsq-lite dead list | show | retry | drop``: dead letters of a directory, a topic or Django's database."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.table import Table
+
+from gnsq_lite import Writer
+from gnsq_lite.cli import flags
+from gnsq_lite.cli.output import console, echo, errors, visible
+from gnsq_lite.cli.params import Command, Duration
+from gnsq_lite.errors import NotSent, NSQConnectionError, NSQError
+from gnsq_lite.option_fields import per_second
+from gnsq_lite.worker.dead import DeadLetter, Store, open_stores
+
+#: What letters can be grouped by.
+_GROUPS: dict[str, Callable[[DeadLetter], str]] = {
+    "error": lambda letter: letter.error_type or letter.error,
+    "topic": lambda letter: f"{letter.topic}/{letter.channel}",
+    "nsqd": lambda letter: letter.nsqd_address,
+    "host": lambda letter: letter.host,
+}
+
+
+@click.group()
+def command() -> None:
+    """List, show, retry and drop the messages that workers have given up.
+
+    STORE is a directory, or what on_give_up takes: directory:PATH, topic:NAME, bodies:NAME, django.
+    """
+
+
+def _store(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add STORE and the flags of the nsqds."""
+    return click.argument("store")(flags.addresses(flags.security(function)))
+
+
+def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags that select letters."""
+    for add in (
+        click.option("--topic", help="Only of this topic."),
+        click.option("--channel", help="Only of this channel."),
+        click.option("--error", help="Only with this class of exception."),
+        click.option("--nsqd", help="Only from this nsqd, HOST:PORT."),
+        click.option("--since", type=Duration(), help="Only given up within this time, such as 2h."),
+        click.option("--id", "keys", multiple=True, help="Only this letter; may be repeated."),
+        click.option("--limit", type=click.IntRange(1), help="At most so many."),
+    ):
+        function = add(function)
+    return function
+
+
+def _selected(store: Store, given: dict[str, Any]) -> Iterator[DeadLetter]:
+    """Yield the letters that the flags select."""
+    left = given["limit"] or float("inf")
+    for letter in store.letters():
+        if (
+            given["topic"] in (None, letter.topic)
+            and given["channel"] in (None, letter.channel)
+            and given["error"] in (None, letter.error_type)
+            and given["nsqd"] in (None, letter.nsqd_address)
+            and (not given["keys"] or letter.key in given["keys"])
+            and (given["since"] is None or letter.given_up_at >= time.time() - given["since"])
+        ):
+            yield letter
+            left -= 1
+            if left <= 0:
+                return
+
+
+@contextmanager
+def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[[str], Writer]]]:
+    """Yield the store, and a function that returns the Writer to an nsqd, or to those that the flags name."""
+    where = flags.where(given.pop("nsqds"), given.pop("lookupds"))
+    options = flags.secured(given)
+    writers: dict[str, Writer] = {}
+
+    def writer(nsqd: str) -> Writer:
+        own = dict(where) if any(where.values()) else {"nsqd_tcp_addresses": nsqd or None}
+        key = "" if any(where.values()) else nsqd
+        if key not in writers:
+            writers[key] = Writer(**own, **options)
+        return writers[key]
+
+    if os.path.isdir(word):
+        word = f"directory:{word}"
+    kind, _, path = word.partition(":")
+    if kind == "directory" and not os.path.isdir(path):
+        raise click.UsageError(f"there is no directory {path!r}")
+    if kind not in ("directory", "topic", "bodies", "django") or "," in word:
+        raise click.UsageError(f"STORE {word!r} is not one of directory:PATH, topic:NAME, bodies:NAME and django")
+    if kind == "django":
+        _set_up_django()
+    (store,) = open_stores(word, lambda: writer(""), {**where, **options})
+    try:
+        yield store, writer
+    finally:
+        store.close()
+        for each in writers.values():
+            each.close()
+
+
+def _set_up_django() -> None:
+    """Set up Django by DJANGO_SETTINGS_MODULE; the app then adds its store."""
+    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
+        raise click.UsageError("django: DJANGO_SETTINGS_MODULE is not set")
+    sys.path.insert(0, os.getcwd())
+    importlib.import_module("django").setup()
+
+
+def _when(letter: DeadLetter) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.given_up_at)) if letter.given_up_at else ""
+
+
+def _one_line(letter: DeadLetter) -> str:
+    return visible(f"{letter.error_type}: {letter.error}".removeprefix(": ").partition("\n")[0])[:120]
+
+
+@command.command("list", cls=Command, example="dead list dead --group-by error")
+@_store
+@_selection
+@click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Count letters instead.")
+@flags.as_json
+def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None:
+    """List letters, or count them by error, topic, nsqd or host."""
+    with _opened(store, given) as (opened, _):
+        letters = _selected(opened, given)
+        if group_by is not None:
+            _print_groups(group_by, letters, as_json)
+        elif as_json:
+            for letter in letters:
+                echo(letter.to_json().decode("ascii"))
+        else:
+            table = _table("id", "topic/channel", "attempts", "given up", "error")
+            for letter in letters:
+                where = f"{letter.topic}/{letter.channel}"
+                table.add_row(letter.key, where, str(letter.attempts), _when(letter), _one_line(letter))
+            console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None)
+    for column in columns:
+        table.add_column(column, no_wrap="error" not in column)
+    return table
+
+
+def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -> None:
+    counts, last = Counter[str](), dict[str, DeadLetter]()
+    for letter in letters:
+        key = _GROUPS[group_by](letter)
+        counts[key] += 1
+        if key not in last or letter.given_up_at > last[key].given_up_at:
+            last[key] = letter
+    if as_json:
+        echo(json.dumps(dict(counts.most_common())))
+        return
+    table = _table("letters", group_by, "last given up", "its id", "its error")
+    for key, count in counts.most_common():
+        table.add_row(f"{count:,}", visible(key), _when(last[key]), last[key].key, _one_line(last[key]))
+    console.print(table)
+
+
+@command.command("show", cls=Command, example="dead show dead 67c19db2b0")
+@_store
+@click.argument("key", metavar="ID")
+def show(store: str, key: str, **given: Any) -> int:
+    """Print one letter: where it came from, its body, and the traceback."""
+    with _opened(store, given) as (opened, _):
+        letter = next((each for each in opened.letters() if each.key == key), None)
+    if letter is None:
+        errors.print(f"gnsq-lite: no letter has the id {key!r}", markup=False)
+        return 1
+    published = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.timestamp_ns / 1e9))
+    for title, value in (
+        ("topic/channel", f"{letter.topic}/{letter.channel}"),
+        ("message", f"{letter.id.decode('ascii', 'replace')} of {letter.nsqd_address}, {letter.attempts} attempts"),
+        ("published", published),
+        ("given up", f"{_when(letter)} on {letter.host}"),
+        ("error", f"{letter.error_type}: {letter.error}".removeprefix(": ")),
+    ):
+        echo(f"{title + ':':15}{visible(value)}")
+    echo(f"\n{visible(letter.traceback)}\nbody, {len(letter.body)} bytes:")
+    echo(visible(letter.body.decode("utf-8", "backslashreplace")))
+    return 0
+
+
+@command.command("retry", cls=Command, example="dead retry dead --error KeyError --rate 100/s")
+@_store
+@_selection
+@click.option("--to", "to_topic", metavar="TOPIC", help="Publish to this topic instead.")
+@click.option("--rate", metavar="N/s", help="Publish at most so many, such as 100/s or 30/m.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would be published to which topic.")
+def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
+    """Publish letters to their topic again, and remove each one when nsqd has it.
+
+    They go to the nsqd that they came from, unless nsqds are given.  Every channel of the topic receives them.
+    """
+    per = per_second("rate", rate)
+    counts, failed = Counter[str](), 0
+    try:
+        with _opened(store, given) as (opened, writer):
+            for letter in _selected(opened, given):
+                topic = to_topic or letter.topic
+                if not dry_run:
+                    try:
+                        writer(letter.nsqd_address).publish(topic, letter.body)
+                    except (NotSent, NSQConnectionError):
+                        raise  # no nsqd can be reached: the next letter would not go either
+                    except NSQError as error:
+                        failed += 1
+                        errors.print(f"gnsq-lite: {letter.key} stays: {error}", markup=False)
+                        continue
+                    opened.remove(letter)
+                    if per is not None:
+                        time.sleep(1.0 / per)
+                counts[topic] += 1
+    finally:
+        _print_counts("would be published" if dry_run else "published", counts)
+    return 1 if failed else 0
+
+
+@command.command("drop", cls=Command, example="dead drop dead --topic orders")
+@_store
+@_selection
+@click.option("--all", "drop_all", is_flag=True, help="Every letter; otherwise select some.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would be removed.")
+def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
+    """Remove letters for good."""
+    if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "nsqd", "since", "keys")):
+        raise click.UsageError("select letters, or give --all")
+    counts = Counter[str]()
+    with _opened(store, given) as (opened, _):
+        for letter in _selected(opened, given):
+            if not dry_run:
+                opened.remove(letter)
+            counts[letter.topic] += 1
+    _print_counts("would be removed" if dry_run else "removed", counts)
+
+
+def _print_counts(done: str, counts: Counter[str]) -> None:
+    for topic, count in sorted(counts.items()):
+        echo(f"{topic}: {count} letters {done}")
+    if not counts:
+        echo(f"0 letters {done}")

@@ -1,0 +1,343 @@
+"""Dead letters: what is kept of a message that is given up, and where: a directory, a topic, Django's database.
+
+FIN is sent only after a store has the letter; when none takes it, the message is requeued and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import logging
+import os
+import queue
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.errors import BadMessageError, CompressedBodyError, MessageTooLarge, OptionError, cut
+from gnsq_lite.message import Message
+from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.reader import Reader, log_give_up
+from gnsq_lite.wire.names import check_topic
+from gnsq_lite.writer import Writer
+
+log = logging.getLogger("gnsq_lite.reader")
+
+OnGiveUp = Callable[[Message], None]
+
+#: Version of the JSON of a letter.
+VERSION = 1
+#: Characters of a traceback that are kept; its end says most.
+_LONGEST_TRACEBACK = 16_384
+#: Letters that a directory holds, and letters that are kept between two counts of it.
+_MOST, _RECOUNT = 100_000, 1_000
+#: The channel through which the letters of a topic are read, and seconds without another letter until all are read.
+CHANNEL, _IDLE = "dead_letters", 2.0
+_WORDS = "must be 'log', or of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django' one or several, with commas"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A message that was given up.
+
+    Attributes:
+        timestamp_ns: When it was published, nanoseconds since 1970.
+        given_up_at: When it was given up, seconds since 1970.
+        host: The machine on which it was given up.
+        error_type: Class of the exception; "" where no handler failed just now, and the attempts were used up.
+    """
+
+    topic: str
+    channel: str
+    body: bytes
+    id: bytes
+    timestamp_ns: int
+    attempts: int
+    nsqd_address: str
+    given_up_at: float = 0.0
+    host: str = ""
+    error_type: str = ""
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in a store; a message that is given up twice has one name."""
+        return f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}".replace("#", "_")
+
+    @property
+    def key(self) -> str:
+        """A short form of the name, for people."""
+        return hashlib.blake2b(self.name.encode(), digest_size=5).hexdigest()
+
+    def to_json(self) -> bytes:
+        """Return the letter as JSON, with the body in base64."""
+        values = {**asdict(self), "id": self.id.hex(), "body": base64.b64encode(self.body).decode("ascii")}
+        return json.dumps({"version": VERSION, **values}).encode("ascii")
+
+
+def from_json(data: bytes) -> DeadLetter:
+    """Return the letter of :meth:`DeadLetter.to_json`.  Raises ValueError for anything else."""
+    try:
+        found = json.loads(data)
+        version = found.pop("version")
+        values = {**found, "id": bytes.fromhex(found["id"]), "body": base64.b64decode(found["body"])}
+        letter = DeadLetter(**values)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"this is no dead letter: {type(error).__name__}: {error}") from None
+    if version != VERSION:
+        raise ValueError(f"this dead letter has version {version!r}; this gnsq_lite reads version {VERSION}")
+    return letter
+
+
+def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
+    """Return the letter of a *message* that is given up, as its handler raised *error*."""
+    try:
+        body = message.body
+    except CompressedBodyError:  # which may be why it is given up
+        body = message.raw_body
+    letter = DeadLetter(
+        topic=message.topic,
+        channel=message.channel,
+        body=body,
+        id=message.id,
+        timestamp_ns=message.timestamp_ns,
+        attempts=message.attempts,
+        nsqd_address=message.nsqd_address,
+        given_up_at=SYSTEM_CLOCK.wall(),
+        host=os.uname().nodename,
+        error="its attempts were used up",
+    )
+    if error is None:
+        return letter
+    try:
+        text, trace = cut(str(error)), "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+    except Exception:  # of the exception's own __str__
+        text, trace = "(the text of this error cannot be shown)", ""
+    return replace(letter, error_type=type(error).__qualname__, error=text, traceback=trace)
+
+
+class Store(Protocol):
+    """Keeps letters.  Each method raises what its disk, nsqd or database raises."""
+
+    #: The word that names it.
+    word: str
+
+    def keep(self, letter: DeadLetter) -> None:
+        """Return when the letter is stored for good."""
+
+    def letters(self) -> Iterator[DeadLetter]:
+        """Yield the letters; the current one may be removed meanwhile."""
+
+    def remove(self, letter: DeadLetter) -> None:
+        """Remove a letter that :meth:`letters` has yielded."""
+
+    def close(self) -> None:
+        """Release what the store has opened."""
+
+
+class Directory:
+    """A JSON file for each letter, with mode 0600; a directory that is missing is made with mode 0700.
+
+    A file is written under another name, synced and renamed: it is there whole or not at all.
+
+    Args:
+        most: Letters that the directory may hold, to about a thousand; further ones raise OSError.
+    Raises:
+        OSError: the directory cannot be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], most: int = _MOST) -> None:
+        self.word = f"directory:{os.fspath(path)}"
+        self._folder, self._most, self._room = Path(path), most, 0
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
+
+    def keep(self, letter: DeadLetter) -> None:
+        """Write the file."""
+        if self._room <= 0:
+            self._room = min(_RECOUNT, self._most - self.count())
+        if self._room <= 0:
+            raise OSError(errno.ENOSPC, f"{self._most} dead letters are there: retry or drop some", str(self._folder))
+        _write_atomically(self._folder, f"{letter.name}.json", letter.to_json())
+        self._room -= 1
+
+    def count(self) -> int:
+        """Return how many letters there are."""
+        with os.scandir(self._folder) as entries:
+            return sum(entry.name.endswith(".json") for entry in entries)
+
+    def letters(self) -> Iterator[DeadLetter]:
+        """Yield the letters in the order of their names; a file that is no letter is logged."""
+        for file in sorted(self._folder.glob("*.json")):
+            try:
+                yield from_json(file.read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                log.warning("%s: %s", file, error)
+
+    def remove(self, letter: DeadLetter) -> None:
+        """Remove the file."""
+        (self._folder / f"{letter.name}.json").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Topic:
+    """Publishes letters to a topic: as JSON, or with *bare* the bodies alone.
+
+    Args:
+        writer: Makes the Writer, at the first letter.
+        reader: Keywords of the Reader that :meth:`letters` uses.
+    """
+
+    def __init__(
+        self, topic: str, writer: Callable[[], Writer], *, bare: bool = False, reader: dict[str, Any] | None = None
+    ) -> None:
+        check_topic(topic)
+        self.word = f"{'bodies' if bare else 'topic'}:{topic}"
+        self._topic, self._writer, self._bare, self._options = topic, writer, bare, reader or {}
+        self._open: dict[str, Message] = {}
+        self._reader: Reader | None = None
+
+    def keep(self, letter: DeadLetter) -> None:
+        """Publish; a letter that is too large goes without its traceback.  Raises MessageTooLarge, PublishError."""
+        if self._bare:
+            self._writer().publish(self._topic, letter.body)
+            return
+        try:
+            self._writer().publish(self._topic, letter.to_json())
+        except (BadMessageError, MessageTooLarge):
+            self._writer().publish(self._topic, replace(letter, traceback="").to_json())
+
+    def letters(self) -> Iterator[DeadLetter]:
+        """Yield the letters until none has come for two seconds; they stay in the topic unless they are removed."""
+        come: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+        def take(message: Message) -> None:
+            message.enable_async()
+            come.put(message)
+
+        options: dict[str, Any] = {"max_in_flight": 2500, "msg_timeout": 900.0, "max_attempts": 0, **self._options}
+        self._reader = Reader(self._topic, CHANNEL, take, **options)
+        self._reader.start(block=False)
+        try:
+            while True:
+                message = come.get(timeout=_IDLE)
+                letter = self._letter(message)
+                self._open[letter.name] = message
+                yield letter
+        except queue.Empty:
+            return
+        finally:
+            self.close()
+
+    def _letter(self, message: Message) -> DeadLetter:
+        try:
+            return from_json(message.body)
+        except ValueError:  # a body alone: where it came from is not known
+            return replace(letter_of(message, None), channel="", error="")
+
+    def remove(self, letter: DeadLetter) -> None:
+        """Finish the message."""
+        self._open.pop(letter.name).finish()
+
+    def close(self) -> None:
+        """Give back what was not removed."""
+        for message in self._open.values():
+            if not message.has_responded:
+                message.requeue(0.0, backoff=False)
+        self._open.clear()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+#: Further stores: word -> function of what follows the colon.  An integration adds its own.
+STORES: dict[str, Callable[[str], Store]] = {}
+
+
+def to_stores(*stores: Store) -> OnGiveUp:
+    """Return an ``on_give_up`` that keeps each message in the first store that takes it, and logs a WARNING."""
+
+    def keep(message: Message) -> None:
+        letter = letter_of(message, sys.exc_info()[1])
+        for number, store in enumerate(stores, 1):
+            try:
+                store.keep(letter)
+            except Exception as error:
+                if number == len(stores):
+                    raise
+                log_safely(log, logging.WARNING, "a dead letter does not go to %s: %s", store.word, error)
+                continue
+            said = "message %r of %s/%s is given up after %d attempts and kept in %s: %s"
+            why = f"{letter.error_type}: {letter.error}".removeprefix(": ")
+            fields = {"topic": letter.topic, "channel": letter.channel, "nsqd": letter.nsqd_address}
+            arguments = (letter.id, letter.topic, letter.channel, letter.attempts, store.word, why)
+            log_safely(log, logging.WARNING, said, *arguments, extra=fields)
+            return
+
+    return keep
+
+
+def check_words(words: str) -> None:
+    """Raise OptionError or InvalidName for words that :func:`open_stores` does not take; opens and makes nothing."""
+    for word in () if words == "log" else words.split(","):
+        kind, _, rest = word.partition(":")
+        if kind in ("topic", "bodies") and rest:
+            check_topic(rest)
+        elif not (kind == "directory" and rest) and kind not in STORES:
+            more = "; 'django' needs the app gnsq_lite.contrib.django, and django.setup()" if kind == "django" else ""
+            raise OptionError("on_give_up", words, _WORDS + more)
+
+
+def open_stores(words: str, writer: Callable[[], Writer], reader: dict[str, Any] | None = None) -> Sequence[Store]:
+    """Return the stores of ``"topic:NAME,directory:PATH"`` and the like.  Raises OptionError, InvalidName, OSError.
+
+    Args:
+        writer: Makes the Writer that a topic needs.
+        reader: Keywords of the Reader that reads letters from a topic.
+    """
+    check_words(words)
+    stores: list[Store] = []
+    for word in words.split(","):
+        kind, _, rest = word.partition(":")
+        if kind == "directory":
+            stores.append(Directory(rest))
+        elif kind in STORES:
+            stores.append(STORES[kind](rest))
+        else:
+            stores.append(Topic(rest, writer, bare=kind == "bodies", reader=reader))
+    return stores
+
+
+def by_words(words: str, writer: Callable[[], Writer]) -> OnGiveUp:
+    """Return the ``on_give_up`` of a configuration's words.  Raises OptionError, InvalidName, OSError."""
+    return log_give_up if words == "log" else to_stores(*open_stores(words, writer))
+
+
+def _write_atomically(folder: Path, name: str, data: bytes) -> None:
+    # A name that no other writer has, found without the locks of tempfile: this may be a native thread (docs/handlers).
+    temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, folder / name)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

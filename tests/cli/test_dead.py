@@ -1,0 +1,143 @@
+"""``gnsq-lite dead``: a thousand poison messages of three kinds are found, grouped and redriven without code."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.programs import running, wait_for
+from tests.servers import http_call
+
+pytestmark = pytest.mark.program
+
+APP = """
+import os
+from gnsq_lite import GiveUp, Worker
+
+worker = Worker(max_attempts=2, requeue_delay=0.0, backoff=False, on_give_up=os.environ["STORE"])
+
+@worker.handler("orders", "billing", concurrency=8, give_up_on=(ValueError,))
+def bill(message):
+    if "FIXED" in os.environ:
+        return
+    number = int(message.body)
+    if number % 3 == 0:
+        raise ValueError("no customer")
+    if number % 3 == 1:
+        raise KeyError("price")
+    raise GiveUp("not today")
+"""
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Broker]:
+    with Broker(lookupd=False) as broker:
+        http_call(broker.http_address, "POST", "/topic/create?topic=orders")
+        http_call(broker.http_address, "POST", "/channel/create?topic=orders&channel=billing")
+        yield broker
+
+
+def depth(nsqd: Broker) -> int:
+    """Return how many messages wait in the channel, or are in flight."""
+    (channel,) = next(
+        topic["channels"]
+        for topic in http_call(nsqd.http_address, "GET", "/stats?format=json").json()["topics"]
+        if topic["topic_name"] == "orders"
+    )
+    return int(channel["depth"] + channel["in_flight_count"] + channel["deferred_count"])
+
+
+def poison(folder: Path, nsqd: Broker, store: str, count: int) -> None:
+    """Have a worker give up *count* messages of three kinds."""
+    (folder / "app.py").write_text(APP, encoding="utf-8")
+    bodies = b"\n".join(b"%d" % number for number in range(count))
+    assert http_call(nsqd.http_address, "POST", "/mpub?topic=orders", bodies).status == 200
+    run_worker(folder, nsqd, {"STORE": store})
+
+
+def run_worker(folder: Path, nsqd: Broker, env: dict[str, str]) -> None:
+    """Run the worker until the channel is empty."""
+    arguments = ["-m", "gnsq_lite", "worker", "app", "--nsqd-tcp-address", nsqd.nsqd_tcp_address]
+    with running(arguments, folder, env) as program:
+        program.says("connected")
+        wait_for(lambda: depth(nsqd) == 0)
+
+
+def dead(folder: Path, nsqd: Broker, *arguments: str, code: int = 0) -> str:
+    """Return what ``gnsq-lite dead`` prints."""
+    words = ["-m", "gnsq_lite", "dead", *arguments, "--nsqd-tcp-address", nsqd.nsqd_tcp_address]
+    with running(words, folder) as program:
+        assert program.ends() == code, program.output
+        return program.output
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_messages_of_three_kinds_are_grouped_and_redriven(nsqd: Broker, tmp_path: Path) -> None:
+    poison(tmp_path, nsqd, "directory:letters", 1000)
+    found = json.loads(dead(tmp_path, nsqd, "list", "letters", "--group-by", "error", "--json"))
+    assert found == {"ValueError": 334, "KeyError": 333, "GiveUp": 333}
+    assert "334 letters would be published" in dead(
+        *(tmp_path, nsqd, "retry", "letters", "--error", "ValueError", "--dry-run")
+    )
+    assert len(list((tmp_path / "letters").iterdir())) == 1000
+    one = json.loads(dead(tmp_path, nsqd, "list", "letters", "--error", "KeyError", "--limit", "1", "--json"))
+    assert (one["attempts"], one["error"]) == (2, "'price'")
+    table = dead(tmp_path, nsqd, "list", "letters", "--error", "KeyError", "--limit", "1")
+    key = table.splitlines()[1].split()[0]
+    shown = dead(tmp_path, nsqd, "show", "letters", key)
+    assert "KeyError: 'price'" in shown
+    assert 'raise KeyError("price")' in shown
+    assert "333 letters removed" in dead(tmp_path, nsqd, "drop", "letters", "--error", "GiveUp")
+    assert "orders: 667 letters published" in dead(tmp_path, nsqd, "retry", "letters", "--since", "1h")
+    assert list((tmp_path / "letters").iterdir()) == []
+    assert depth(nsqd) == 667
+    run_worker(tmp_path, nsqd, {"STORE": "directory:letters", "FIXED": "1"})
+    assert list((tmp_path / "letters").iterdir()) == []
+
+
+@pytest.mark.timeout(300)
+def test_a_retry_that_is_killed_loses_no_letter(nsqd: Broker, tmp_path: Path) -> None:
+    poison(tmp_path, nsqd, "directory:letters", 200)
+    folder = tmp_path / "letters"
+    for _ in range(3):
+        left = len(list(folder.iterdir()))
+        words = ["-m", "gnsq_lite", "dead", "retry", "letters", "--rate", "100/s"]
+        with running(words, tmp_path) as program:
+            wait_for(lambda most=left - 10: len(list(folder.iterdir())) <= most)  # type: ignore[misc]
+            program.process.kill()
+            program.ends()
+        # Each kill may fall between nsqd's OK and the removal of the file: then one more is there twice.
+    assert 0 < len(list(folder.iterdir())) < 200
+    dead(tmp_path, nsqd, "retry", "letters")
+    assert list(folder.iterdir()) == []
+    assert 200 <= depth(nsqd) <= 203
+
+
+@pytest.mark.timeout(300)
+def test_letters_of_a_topic_are_listed_retried_and_dropped(nsqd: Broker, tmp_path: Path) -> None:
+    poison(tmp_path, nsqd, "topic:orders.dead", 30)
+    groups = ["list", "topic:orders.dead", "--group-by", "error", "--json"]
+    assert Counter(json.loads(dead(tmp_path, nsqd, *groups))) == {"ValueError": 10, "KeyError": 10, "GiveUp": 10}
+    assert "10 letters published" in dead(tmp_path, nsqd, "retry", "topic:orders.dead", "--error", "KeyError")
+    assert json.loads(dead(tmp_path, nsqd, *groups)) == {"ValueError": 10, "GiveUp": 10}
+    assert "20 letters removed" in dead(tmp_path, nsqd, "drop", "topic:orders.dead", "--all")
+    assert json.loads(dead(tmp_path, nsqd, *groups)) == {}
+    assert depth(nsqd) == 10
+
+
+def test_wrong_uses_are_refused_and_an_nsqd_that_is_away_leaves_the_letters(nsqd: Broker, tmp_path: Path) -> None:
+    poison(tmp_path, nsqd, "directory:letters", 3)
+    assert "there is no directory 'nowhere'" in dead(tmp_path, nsqd, "list", "directory:nowhere", code=2)
+    assert "is not one of directory:PATH" in dead(tmp_path, nsqd, "list", "nowhere", code=2)
+    assert "select letters, or give --all" in dead(tmp_path, nsqd, "drop", "letters", code=2)
+    assert "no letter has the id" in dead(tmp_path, nsqd, "show", "letters", "x", code=1)
+    assert "DJANGO_SETTINGS_MODULE is not set" in dead(tmp_path, nsqd, "list", "django", code=2)
+    words = ["-m", "gnsq_lite", "dead", "retry", "letters", "--nsqd-tcp-address", "127.0.0.1:1"]
+    with running(words, tmp_path) as program:
+        assert program.ends() == 1
+    assert len(list((tmp_path / "letters").iterdir())) == 3

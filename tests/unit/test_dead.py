@@ -1,0 +1,119 @@
+"""Dead letters, and the directory that keeps them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsq_lite.testing import make_message
+from gnsq_lite.worker.dead import DeadLetter, Directory, from_json, letter_of, to_stores
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def failing(error: BaseException) -> DeadLetter:
+    """Return the letter of a message whose handler raised *error*."""
+    try:
+        raise error
+    except BaseException as raised:
+        return letter_of(make_message(b"\x00\xff", 3, topic="orders", channel="billing#ephemeral"), raised)
+
+
+def test_a_letter_keeps_the_message_and_the_exception() -> None:
+    letter = failing(ValueError("no number"))
+    assert (letter.topic, letter.channel, letter.body, letter.attempts) == (
+        *("orders", "billing#ephemeral", b"\x00\xff", 3),
+    )
+    assert (letter.error_type, letter.error) == ("ValueError", "no number")
+    assert letter.traceback.endswith("ValueError: no number\n")
+    assert letter.given_up_at >= letter.timestamp_ns / 1e9
+    assert letter.host
+    assert from_json(letter.to_json()) == letter
+
+
+def test_errors_are_bounded_and_one_that_cannot_be_shown_is_kept_all_the_same() -> None:
+    letter = failing(ValueError("x" * 1_000_000))
+    assert len(letter.error) < 10_000
+    assert len(letter.traceback) == 16_384
+    assert failing(Unprintable()).error_type == "Unprintable"
+    assert letter_of(make_message(), None).error == "its attempts were used up"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "5", '{"version": 1}', '{"version": 1, "id": "x", "body": ""}'])
+def test_what_is_no_letter_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="this is no dead letter"):
+        from_json(text.encode())
+
+
+def test_a_letter_of_another_version_is_refused() -> None:
+    values = {**json.loads(failing(ValueError()).to_json()), "version": 2}
+    with pytest.raises(ValueError, match="this gnsq_lite reads version 1"):
+        from_json(json.dumps(values).encode())
+
+
+def test_a_directory_is_private_and_bounded_and_keeps_a_message_once(tmp_path: Path) -> None:
+    folder = tmp_path / "dead"
+    store = Directory(folder, most=2)
+    first, second, third = (failing(ValueError(name)) for name in ("1", "2", "3"))
+    for letter in (first, first, second):
+        Directory(folder, most=2).keep(letter)
+    with pytest.raises(OSError, match="2 dead letters are there: retry or drop some"):
+        store.keep(third)
+    assert {letter.error for letter in store.letters()} == {"1", "2"}
+    store.remove(first)
+    store.remove(first)  # another process was quicker
+    store.keep(third)
+    assert store.count() == 2
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    assert {file.suffix for file in folder.iterdir()} == {".json"}
+
+
+def test_a_file_that_is_no_letter_is_logged_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Directory(tmp_path)
+    store.keep(failing(ValueError()))
+    (tmp_path / "a.json").write_text("{", encoding="utf-8")
+    assert len(list(store.letters())) == 1
+    assert "this is no dead letter" in caplog.text
+
+
+class Broken:
+    word = "broken"
+
+    def keep(self, letter: DeadLetter) -> None:
+        raise OSError("the disk is full")
+
+    def letters(self) -> Iterator[DeadLetter]:
+        return iter(())
+
+    def remove(self, letter: DeadLetter) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+def test_the_first_store_that_takes_a_letter_keeps_it_and_a_line_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Directory(tmp_path)
+    keep = to_stores(Broken(), store)
+    try:
+        raise ValueError("no number")
+    except ValueError:
+        keep(make_message(attempts=2, topic="orders", channel="billing"))
+    assert [letter.error for letter in store.letters()] == ["no number"]
+    assert "a dead letter does not go to broken: the disk is full" in caplog.text
+    assert f"orders/billing is given up after 2 attempts and kept in {store.word}: ValueError: no" in caplog.text
+
+
+def test_where_no_store_takes_a_letter_the_callback_fails() -> None:
+    with pytest.raises(OSError, match="the disk is full"):
+        to_stores(Broken())(make_message())
