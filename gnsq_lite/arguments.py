@@ -22,6 +22,7 @@ from gnsq_lite.options import BackoffOptions, Compression, DialectName, HandlerP
 #: awaits what an ``async def`` returns.
 OneByOne = Callable[[Message], None]
 InBatches = Callable[[list[Message]], None]
+WithValue = Callable[[Any, Message], None]
 
 #: Exception classes that end a message at their first failure, or at the given number of attempts.
 GiveUpOn = Collection[type[BaseException]] | Mapping[type[BaseException], int]
@@ -30,6 +31,8 @@ Delay = float | Callable[[Any, int], float]
 #: The same for all exceptions, or by class.
 RetryDelay = Delay | Mapping[type[BaseException], Delay]
 
+#: What a handler with ``decode=`` gets beside the message.
+Value = TypeVar("Value")
 One = TypeVar("One", bound=OneByOne)
 Batch = TypeVar("Batch", bound=InBatches)
 

@@ -16,6 +16,7 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "Django": "django",
     "opentelemetry-api": "opentelemetry",
+    "protobuf": "google",
 }
 #: Brought by a dependency that is declared: gevent cannot be without greenlet, nor the pytest plugin without pytest.
 BROUGHT = {"greenlet", "pytest"}

@@ -24,6 +24,7 @@ from gnsq_lite.worker.specs import (
     Supervision,
     check_give_up,
     check_timeouts,
+    decoding,
     shared_rate,
     split,
     writer_options,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import Batch, HandlerArguments, One
+    from gnsq_lite.arguments import Batch, HandlerArguments, One, Value
 
     #: What a handler and its middleware receive: by default a message.
     Given = WithDefault("Given", bound="Message | list[Message]", default=Message)
@@ -128,10 +129,22 @@ class Worker:
         batch_wait: float | None = None,
         **options: Unpack[HandlerArguments],
     ) -> Callable[[Batch], Batch]: ...
-    def handler(self, topic: str, channel: str, **options: Any) -> Callable[[Batch], Batch] | Callable[[One], One]:
+    @overload
+    def handler(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        decode: Callable[[bytes], Value],
+        batch_size: None = None,
+        **options: Unpack[HandlerArguments],
+    ) -> Callable[[Callable[[Value, Message], None]], Callable[[Value, Message], None]]: ...
+    def handler(self, topic: str, channel: str, **options: Any) -> Callable[..., Any]:
         """Feed the decorated function from a topic's channel.
 
         Args:
+            decode: A function of the body's bytes; the decorated one is then called with (value, message).  A body that
+                it raises on is given up at once.
             options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or stores:
                 ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; of several, with commas, the
                 first that takes a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
@@ -283,7 +296,7 @@ class Worker:
     # -- inside
 
     def _reader(self, handler: Handler) -> Reader:
-        options, failures = split(handler.merged(self.defaults))
+        options, failures, decode = split(handler.merged(self.defaults))
         supervision = self._supervision
         if options.get("rate_limit") is not None and supervision is not None:
             options["rate_limit"] = shared_rate(options["rate_limit"], supervision.processes)
@@ -291,7 +304,7 @@ class Worker:
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_words(on_give_up, lambda: self._writer_for(options))
-        reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware), **options)
+        reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware, decode), **options)
         known_of = reader._settings.known_of if supervision is None else supervision.known_of
         reader._settings = replace(reader._settings, judge=failures.judge, known_of=known_of)
         return reader
@@ -320,7 +333,7 @@ def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
 
 def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:
     """Raise what making the Reader would raise; nothing is opened."""
-    options, _ = split(options)
+    options, _, _ = split(options)
     if isinstance(options.get("on_give_up"), str):
         options["on_give_up"] = print
     Reader(topic, channel, function, **options)
@@ -383,9 +396,12 @@ def _tell(failed: Callable[..., Any], message: Any, error: BaseException) -> Non
         log.exception("middleware raised in its failed() hook")
 
 
-def wrapped(handler: Handler, middleware: Iterable[Middleware[Any]]) -> Callable[[Any], Any]:
+def wrapped(
+    handler: Handler, middleware: Iterable[Middleware[Any]], decode: Callable[[bytes], Any] | None = None
+) -> Callable[[Any], Any]:
     """Return the handler's function within all *middleware*, the first one outermost."""
-    call: Callable[[Any], Any] = handler.function
+    function: Any = handler.function
+    call: Callable[[Any], Any] = function if decode is None else decoding(function, decode)
     for each in reversed(list(middleware)):
         call = each.wrap(call, handler)
     return call

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.message import Message
+from gnsq_lite.message import GiveUp, Message
 from gnsq_lite.net.settings import SharedOptions
 from gnsq_lite.option_fields import check_number, per_second
 from gnsq_lite.options import ConnectionOptions, LookupOptions, RetryOptions
@@ -16,7 +16,7 @@ from gnsq_lite.worker.dead import check_words
 from gnsq_lite.worker.failures import Failures
 
 if TYPE_CHECKING:
-    from gnsq_lite.arguments import InBatches, OneByOne
+    from gnsq_lite.arguments import InBatches, OneByOne, WithValue
 
 #: Reader options that a Writer to the same nsqds takes too.
 _SHARED = (
@@ -26,7 +26,7 @@ _SHARED = (
 
 
 #: Options of a handler that are no keywords of a Reader.
-OWN = ("give_up_on", "retry_delay")
+OWN = ("give_up_on", "retry_delay", "decode")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Handler:
 
     topic: str
     channel: str
-    function: OneByOne | InBatches
+    function: OneByOne | InBatches | WithValue
     options: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -72,11 +72,32 @@ class Handler:
         return merged
 
 
-def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures]:
-    """Return the keywords for a Reader, and how failures are treated.  Raises OptionError."""
+def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable[[bytes], Any] | None]:
+    """Return the keywords for a Reader, how failures are treated, and what decodes bodies.  Raises OptionError."""
+    decode = merged.get("decode")
+    if decode is not None and not callable(decode):
+        raise OptionError("decode", decode, "must be a function of bytes")
+    if decode is not None and merged.get("batch_size") is not None:
+        raise OptionError("decode", decode, "is not for batches: decode each message.body in the handler")
     reader = {name: value for name, value in merged.items() if name not in OWN}
     most = merged.get("max_attempts", RetryOptions.max_attempts)
-    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), most)
+    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), most), decode
+
+
+def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message], Any]:
+    """Return a function of a message that calls *function* with (value, message).
+
+    A body that does not decode is given up at once: it will not decode at the next attempt either.
+    """
+
+    def decoded(message: Message) -> Any:
+        try:
+            value = decode(message.body)
+        except Exception as error:
+            raise GiveUp(f"the body does not decode: {type(error).__name__}: {error}") from error
+        return function(value, message)
+
+    return decoded
 
 
 def check_give_up(value: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing_extensions import assert_type
 
 from gnsq_lite import BackoffOptions, Message, Publication, PublishReceipt, Reader, Requeue, TLSOptions, Worker, Writer
+from gnsq_lite.contrib.bodies import JSON
 from gnsq_lite.contrib.give_up import to_directory, to_topic
 from gnsq_lite.errors import NSQError
 from gnsq_lite.testing import deliver, make_message
@@ -202,5 +203,30 @@ worker.handler("clicks", "a", batch_size=5)(awaited_batch)  # wrong
 worker.handler("clicks", "a")(judged)  # wrong
 worker.handler("clicks", "a", batch_wait=5.0)  # wrong
 bill("x")  # wrong
+worker.handler("clicks", "a", give_up_on=(ValueError,), retry_delay={KeyError: 5.0})(one)
+worker.handler("clicks", "a", give_up_on=("ValueError",))  # wrong
+
+
+def number(body: bytes) -> int:
+    return int(body)
+
+
+@worker.handler("clicks", "count", decode=number, concurrency=2)
+def count(value: int, message: Message) -> None:
+    print(value + 1, message.id)
+
+
+@worker.handler("clicks", "dump", decode=JSON)
+def dump(value: object, message: Message) -> None:
+    print(value)
+
+
+def named(value: str, message: Message) -> None:
+    print(value)
+
+
+worker.handler("clicks", "a", decode=number)(named)  # wrong
+worker.handler("clicks", "a", decode=number)(one)  # wrong
+worker.handler("clicks", "a", decode=number, batch_size=5)  # wrong
 worker.add(Handler("clicks", "b", one, {"max_attempts": 3}))
 worker.add(Handler("clicks", "b", awaited))  # wrong

@@ -16,7 +16,8 @@ from gnsq_lite.worker import Handler, Middleware, Worker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import Batch, HandlerArguments, One
+    from gnsq_lite.arguments import Batch, HandlerArguments, One, Value
+    from gnsq_lite.message import Message
 
 _handlers: list[Handler] = []
 
@@ -45,7 +46,16 @@ def handler(
 def handler(
     topic: str, channel: str, *, batch_size: int, batch_wait: float | None = None, **options: Unpack[HandlerArguments]
 ) -> Callable[[Batch], Batch]: ...
-def handler(topic: str, channel: str, **options: Any) -> Callable[[Batch], Batch] | Callable[[One], One]:
+@overload
+def handler(
+    topic: str,
+    channel: str,
+    *,
+    decode: Callable[[bytes], Value],
+    batch_size: None = None,
+    **options: Unpack[HandlerArguments],
+) -> Callable[[Callable[[Value, Message], None]], Callable[[Value, Message], None]]: ...
+def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
     """Have ``manage.py nsq_worker`` feed the decorated function; for an app's ``nsq.py``.
 
     As :meth:`gnsq_lite.Worker.handler`; what is wrong with *options* shows when the command starts.

@@ -1,0 +1,79 @@
+"""Typed bodies: a codec turns the bytes of a body into a value, and a value into bytes.
+
+::
+
+    from gnsq_lite.contrib.bodies import pydantic_json
+
+    ORDER = pydantic_json(Order)
+
+    @worker.handler("orders", "billing", decode=ORDER)
+    def bill(order: Order, message: Message) -> None: ...
+
+    writer.publish("orders", ORDER.encode(Order(number=7)))
+
+``decode=`` takes any function of bytes, so a codec is never required.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from gnsq_lite.errors import MissingExtra
+
+__all__ = ["JSON", "Codec", "msgspec_json", "protobuf", "pydantic_json"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Codec(Generic[T]):
+    """A pair of functions.  Calling the codec decodes."""
+
+    decode: Callable[[bytes], T]
+    encode: Callable[[T], bytes]
+
+    def __call__(self, body: bytes) -> T:
+        """Return the value of *body*.  Raises what *decode* raises."""
+        return self.decode(body)
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+#: The standard library's JSON: dicts, lists, texts, numbers.
+JSON: Codec[Any] = Codec(json.loads, _to_json)
+
+
+def msgspec_json(kind: type[T]) -> Codec[T]:
+    """Return the codec of JSON that msgspec checks against *kind*, such as a Struct; extra ``msgspec``."""
+    try:
+        from msgspec.json import Decoder, Encoder
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("msgspec_json", "msgspec", "msgspec") from missing
+    return Codec(Decoder(kind).decode, Encoder().encode)
+
+
+def pydantic_json(kind: type[T]) -> Codec[T]:
+    """Return the codec of JSON that pydantic checks against *kind*, such as a BaseModel; extra ``pydantic``."""
+    try:
+        from pydantic import TypeAdapter
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("pydantic_json", "pydantic", "pydantic") from missing
+    adapter: Any = TypeAdapter(kind)
+    return Codec(adapter.validate_json, adapter.dump_json)
+
+
+def protobuf(kind: type[T]) -> Codec[T]:
+    """Return the codec of a generated class of Protocol Buffers; extra ``protobuf``."""
+    try:
+        from google.protobuf.message import Message
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("protobuf", "protobuf", "protobuf") from missing
+    if not (isinstance(kind, type) and issubclass(kind, Message)):
+        raise TypeError(f"{kind!r} is no generated class of Protocol Buffers")
+    generated: Any = kind
+    return Codec(generated.FromString, generated.SerializeToString)
