@@ -55,3 +55,20 @@ class DeadMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.channel}: {self.error_type} {self.error}"[:100]
+
+
+class InboxMessage(models.Model):
+    """A message that was handled; see :func:`gnsq_lite.contrib.django.once`."""
+
+    #: Topic and channel.
+    consumer = models.CharField(max_length=130)
+    message = models.CharField(max_length=255)
+    handled_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        """A key is handled once by each consumer."""
+
+        constraints = (models.UniqueConstraint(fields=["consumer", "message"], name="gnsq_inbox_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.message} of {self.consumer}"

@@ -1,0 +1,158 @@
+"""Handle each message once: an inbox table in the database that a handler changes.
+
+::
+
+    from gnsq_lite.contrib.inbox import Inbox
+
+    inbox = Inbox(lambda: psycopg.connect("dbname=shop"))
+    inbox.create_table()
+
+    @worker.handler("orders", "billing")
+    @inbox.once(key=lambda message: json.loads(message.body)["order"])
+    def bill(message, connection):
+        connection.cursor().execute("UPDATE ...")       # committed with the inbox's row
+
+For PostgreSQL, SQLite and MySQL, by any DB-API 2.0 module.  Django has its own: ``gnsq_lite.contrib.django.once``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import OptionError
+from gnsq_lite.message import Message
+from gnsq_lite.option_fields import check_number
+
+__all__ = ["Inbox"]
+
+log = logging.getLogger("gnsq_lite.inbox")
+
+#: Seconds for which keys are kept: longer than any message may wait or be retried.
+RETENTION = 7 * 86400.0
+#: Messages of one process between two removals of old keys.
+CLEAN_EVERY = 1000
+_LONGEST_KEY = 255
+
+
+class Inbox:
+    """Runs a handler and notes its message's key in one transaction.
+
+    Args:
+        connect: Returns a new connection; each thread keeps its own, until an error.
+        table: Name of the table.
+        retention: Seconds for which keys are kept.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        *,
+        table: str = "nsq_inbox",
+        retention: float = RETENTION,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not table.replace("_", "").replace(".", "").isalnum():
+            raise OptionError("table", table, "must have letters, digits, dots and underscores only")
+        check_number("retention", retention, 1, 1e10)
+        self._connect, self._table, self._retention, self._clock = connect, table, retention, clock
+        self._local, self._open = threading.local(), set[Any]()
+        self._handled = 0
+        #: Duplicates that were finished without a call.
+        self.duplicates = 0
+
+    def create_table(self) -> None:
+        """Create the table where it is missing."""
+        connection = self._connect()
+        try:
+            connection.cursor().execute(
+                f"CREATE TABLE IF NOT EXISTS {self._table} (consumer VARCHAR(130) NOT NULL,"
+                " message VARCHAR(255) NOT NULL, handled_at DOUBLE PRECISION NOT NULL, PRIMARY KEY (consumer, message))"
+            )
+            connection.commit()
+        finally:
+            connection.close()
+
+    def once(self, key: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+        """Return a decorator: the function is called as (..., connection), once for each key.
+
+        Args:
+            key: A function of what the handler gets; returns what names the message, the same in each delivery and in
+                each publish of it, such as an order's number with its state.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., None]:
+            @functools.wraps(function)
+            def handle(*given: Any) -> None:
+                self._handle(function, consumer_of(given[-1]), checked_key(key(*given)), given)
+
+            return handle
+
+        return decorate
+
+    def close(self) -> None:
+        """Close the connections of all threads; in ``Middleware.stopped`` for one."""
+        for connection in list(self._open):
+            _close(connection)
+
+    def _handle(self, function: Callable[..., Any], consumer: str, key: str, given: tuple[Any, ...]) -> None:
+        connection = getattr(self._local, "connection", None) or self._connect()
+        self._open.add(connection)
+        self._local.connection = None
+        try:
+            insert, mark = _dialect(connection)
+            values = f"(consumer, message, handled_at) VALUES ({mark}, {mark}, {mark})"
+            cursor = connection.cursor()
+            cursor.execute(insert.format(f"{self._table} {values}"), (consumer, key, self._clock.wall()))
+            if cursor.rowcount == 1:
+                function(*given, connection)
+                self._clean(cursor, mark)
+            else:
+                self.duplicates += 1
+                log.info("%r of %s was handled before: it is finished without a call", key, consumer)
+            connection.commit()
+        except BaseException:
+            self._open.discard(connection)
+            _close(connection)  # which rolls back
+            raise
+        self._local.connection = connection
+
+    def _clean(self, cursor: Any, mark: str) -> None:
+        self._handled += 1
+        if self._handled % CLEAN_EVERY == 0:
+            oldest = self._clock.wall() - self._retention
+            cursor.execute(f"DELETE FROM {self._table} WHERE handled_at < {mark}", (oldest,))
+
+
+def _close(connection: Any) -> None:
+    try:
+        connection.close()
+    except Exception as error:  # SQLite's belongs to its thread; another one may be what has failed
+        log.debug("closing a connection failed: %s", error)
+
+
+def consumer_of(message: Message) -> str:
+    """Return the topic and channel: each channel handles a message once."""
+    return f"{message.topic}/{message.channel}"
+
+
+def checked_key(key: object) -> str:
+    """Return a key as text.  Raises OptionError for None, "", and what is too long."""
+    text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+    if key is None or not text or len(text) > _LONGEST_KEY:
+        raise OptionError("key", key, f"must be 1 to {_LONGEST_KEY} characters")
+    return text
+
+
+def _dialect(connection: Any) -> tuple[str, str]:
+    """Return the insert that ignores a known key, and the mark of a parameter."""
+    module = type(connection).__module__.lower()
+    if module.startswith("sqlite3") or "sqlite3" in module:
+        return "INSERT INTO {} ON CONFLICT DO NOTHING", "?"
+    if "mysql" in module:
+        return "INSERT IGNORE INTO {}", "%s"
+    return "INSERT INTO {} ON CONFLICT DO NOTHING", "%s"

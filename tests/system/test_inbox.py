@@ -1,0 +1,150 @@
+"""The inbox of a DB-API connection: a message's effect once, whatever is delivered again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite import Worker
+from gnsq_lite.contrib.inbox import CLEAN_EVERY, Inbox, checked_key
+from gnsq_lite.errors import OptionError
+from gnsq_lite.testing import make_message
+from tests.django.postgres import Postgres, is_there, postgres
+from tests.fakes import FakeClock
+from tests.programs import wait_for
+from tests.servers import ServerHandle
+
+
+@pytest.fixture
+def inboxes() -> Iterator[list[Inbox]]:
+    made: list[Inbox] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Return a function that connects to an empty database."""
+    if request.param == "sqlite":
+        return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
+    if not is_there():
+        pytest.skip("no PostgreSQL")
+    psycopg: Any = pytest.importorskip("psycopg")
+    server: Postgres = request.getfixturevalue("server")
+    server.sql("drop table if exists effects; drop table if exists nsq_inbox", "shop")
+    return lambda: psycopg.connect(host=str(server.folder), user="shop", dbname="shop")
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    with postgres() as running:
+        yield running
+
+
+def rows(connect: Any, statement: str) -> list[Any]:
+    with closing(connect()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(statement)
+        return [row[0] for row in cursor.fetchall()]
+
+
+def made(inboxes: list[Inbox], connect: Any, **options: Any) -> Inbox:
+    inbox = Inbox(connect, **options)
+    inboxes.append(inbox)
+    inbox.create_table()
+    inbox.create_table()
+    with closing(connect()) as connection:
+        connection.cursor().execute("CREATE TABLE effects (name VARCHAR(100))")
+        connection.commit()
+    return inbox
+
+
+def effect(connection: Any, name: str) -> None:
+    connection.cursor().execute(f"INSERT INTO effects VALUES ('{name}')")
+
+
+def test_the_second_delivery_and_the_second_publish_have_no_effect(connect: Any, inboxes: list[Inbox]) -> None:
+    inbox = made(inboxes, connect)
+
+    @inbox.once(key=lambda message: message.body)
+    def handle(message: Any, connection: Any) -> None:
+        effect(connection, message.body.decode())
+
+    first = make_message(b"a", topic="t", channel="ch")
+    again = make_message(b"a", 2, id=first.id, topic="t", channel="ch")
+    for message in (first, again, make_message(b"a", topic="t", channel="ch"), make_message(b"b")):
+        handle(message)
+    handle(make_message(b"a", topic="t", channel="other"))  # another channel handles it too
+    assert sorted(rows(connect, "SELECT name FROM effects")) == ["a", "a", "b"]
+    assert inbox.duplicates == 2
+
+
+def test_a_handler_that_raises_has_no_effect_and_its_message_may_come_again(connect: Any, inboxes: list[Inbox]) -> None:
+    inbox = made(inboxes, connect)
+
+    @inbox.once(key=lambda value, message: value)
+    def handle(value: int, message: Any, connection: Any) -> None:
+        effect(connection, f"{value} {message.attempts}")
+        if message.attempts == 1:
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        handle(7, make_message(attempts=1))
+    handle(7, make_message(attempts=2))
+    assert rows(connect, "SELECT name FROM effects") == ["7 2"]
+
+
+def test_deliveries_at_the_same_time_have_one_effect(
+    connect: Any, inboxes: list[Inbox], broker: ServerHandle, topic: str
+) -> None:
+    inbox = made(inboxes, connect)
+    worker = Worker(nsqd_tcp_addresses=broker.tcp_address, requeue_delay=0.0, backoff=False, max_attempts=0)
+
+    @worker.handler(topic, "ch", concurrency=8)
+    @inbox.once(key=lambda message: message.body)
+    def handle(message: Any, connection: Any) -> None:
+        effect(connection, message.body.decode())
+
+    broker.prepare(topic, "ch")
+    broker.publish(topic, *[b"%d" % (number % 20) for number in range(100)])
+    worker.start()
+    try:
+        wait_for(lambda: worker.stats()[0].finished == 100)
+    finally:
+        worker.close()
+    assert sorted(map(int, rows(connect, "SELECT name FROM effects"))) == list(range(20))
+    assert inbox.duplicates == 80
+
+
+def test_old_keys_are_removed_now_and_then(connect: Any, inboxes: list[Inbox]) -> None:
+    clock = FakeClock()
+    inbox = made(inboxes, connect, retention=100.0, clock=clock)
+
+    @inbox.once(key=lambda message: message.body)
+    def handle(message: Any, connection: Any) -> None:
+        pass
+
+    handle(make_message(b"old"))
+    clock.advance(101.0)
+    for number in range(CLEAN_EVERY):
+        handle(make_message(b"%d" % number))
+    assert len(rows(connect, "SELECT message FROM nsq_inbox")) == CLEAN_EVERY
+    assert rows(connect, "SELECT message FROM nsq_inbox WHERE message = 'old'") == []
+
+
+@pytest.mark.parametrize("key", [None, "", b"", "x" * 256])
+def test_what_is_no_key_fails_the_message(key: Any) -> None:
+    with pytest.raises(OptionError, match="must be 1 to 255 characters"):
+        checked_key(key)
+
+
+def test_keys_are_texts_and_a_table_has_a_plain_name() -> None:
+    assert [checked_key(key) for key in (7, "é", b"\xff", ("order", 7))] == ["7", "é", "\\xff", "('order', 7)"]
+    with pytest.raises(OptionError, match="letters, digits"):
+        Inbox(sqlite3.connect, table="x; drop table y")
