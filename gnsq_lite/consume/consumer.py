@@ -16,27 +16,32 @@ from gnsq_lite.consume.batches import BatchFeeder, drop, take_queued
 from gnsq_lite.consume.closing import Closing
 from gnsq_lite.consume.endpoints import Losses, StoppedPartitions
 from gnsq_lite.consume.flow_control import FlowControl
+from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pools import default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.consume.subscription import Subscription
 from gnsq_lite.consume.time_limits import TimeLimits
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     ClosedError,
     ConnectionLost,
     FinFailedError,
+    InvalidError,
     NsqdError,
     NSQError,
     PartitionStopped,
     ReqFailedError,
 )
 from gnsq_lite.message import Message, is_expired, send_back
+from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, sleep
+from gnsq_lite.net.lost import DeliveryStalled
 from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.net.target import Target
 from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay
@@ -271,10 +276,6 @@ class Consumer:
             fields = self.settings.log_fields(connection.endpoint)
             log_safely(log, logging.INFO, said, connection.address, len(gone), extra=fields)
 
-    def on_retry(self) -> None:
-        """An nsqd that was lost is connected again."""
-        self.reconnects += 1
-
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
         is_news = self.losses.lost(endpoint, reason)  # one that stays away is logged once
@@ -433,5 +434,82 @@ class Consumer:
             if self.discovery is not None:
                 self.discovery.abandon()
             self._stop_search()
-        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+            self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
+
+
+class Subscription:
+    """One nsqd, or one partition, of a Reader: connected while it is given or found (CONN-3, CONN-4).
+
+    It connects again and again to an nsqd that was given; one that was found waits, once lost, for a poll.
+    """
+
+    def __init__(self, owner: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
+        self._owner, self.endpoint, self.direct = owner, endpoint, direct
+        self.link = Link[Subscribed](endpoint, self, owner.settings.reconnect, owner.rng, log)
+        self.task: Any = None
+        #: Which of the dialect's ways to subscribe is tried, and how many there are.
+        self._way, self._ways = 0, 1
+
+    def serve(self) -> None:
+        """Run until the Reader ends or, where the nsqd was found, until it is lost; waits."""
+        try:
+            self.link.run()
+        finally:
+            self._owner.on_end(self)
+
+    # -- the link's owner
+
+    def is_over(self) -> bool:
+        """Whether the Reader is closing, or has begun again without this one."""
+        return self._owner.is_over(self)
+
+    def on_connected(self, connection: Subscribed) -> None:
+        """It is subscribed."""
+        self._owner.on_connected(connection)
+
+    def on_disconnected(self, connection: Subscribed) -> None:
+        """It is gone."""
+        self._owner.on_disconnected(connection)
+
+    def on_lost(self, reason: NSQError) -> Again:
+        """Try the next way to subscribe at once, where this server may know another name for it."""
+        connection = self.link.connection
+        refused = connection is not None and connection.opened_at is None and isinstance(reason, InvalidError)
+        if refused and "invalid command" in str(reason):
+            self._way += 1
+            if self._way % self._ways:
+                return Again.AT_ONCE
+        self._owner.on_lost(self.endpoint, reason)
+        if isinstance(reason, DeliveryStalled):
+            return Again.AT_ONCE
+        return Again.LATER if self.direct else Again.NEVER
+
+    def on_retry(self) -> None:
+        """Count it."""
+        self._owner.reconnects += 1
+
+    def make_connection(self) -> Subscribed:
+        """Return a connection that subscribes in the way that is tried.  Raises what the user's address map does."""
+        owner, settings, dialect = self._owner, self._owner.settings, self._owner.settings.dialect
+        topic = settings.topic
+        ways = dialect.subscribe(topic, settings.channel, self.endpoint)
+        self._ways = len(ways)
+        way = self._way % self._ways
+        target = Target(
+            endpoint=self.endpoint,
+            topic=topic,
+            channel=settings.channel,
+            subscribe=ways[way],
+            choose_message=lambda negotiated: dialect.message_factory(topic, self.endpoint, way, negotiated),
+            identify_extra=dialect.identify_extra(topic, self.endpoint),
+            check_server=dialect.check_server,
+            connect_to=mapped(settings.address_map, self.endpoint),
+        )
+        sequence = dialect.sequence(topic, self.endpoint)
+        given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
+        if sequence is not None:
+            return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")
+        prompt, in_threads = settings.is_prompt, pool == "thread"
+        reads_in_hub = prompt and pool != "inline"
+        return Subscribed(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

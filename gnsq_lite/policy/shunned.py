@@ -6,8 +6,8 @@ the first to notice is the only one who waits.  An error that speaks of one part
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Hashable
+from typing import Protocol
 
 from gnsq_lite.options import Address
 
@@ -20,38 +20,24 @@ class Addressed(Hashable, Protocol):
         """The node's."""
 
 
-E = TypeVar("E", bound=Addressed)
-
-
-class Shunned(Generic[E]):
+class Shunned:
     """Endpoints to avoid.  Whoever has to be reached, because of a key for one, is not asked about."""
 
-    __slots__ = ("_endpoints", "_nodes")
-
     def __init__(self) -> None:
-        self._endpoints: set[E] = set()
+        self._endpoints: set[Addressed] = set()
         self._nodes: set[Address] = set()
 
-    def add(self, endpoint: E, *, whole_node: bool) -> None:
+    def add(self, endpoint: Addressed, *, whole_node: bool) -> None:
         """Avoid it; where *whole_node*, everything else at its address too."""
         self._endpoints.add(endpoint)
         if whole_node:
             self._nodes.add(endpoint.address)
 
-    def discard(self, endpoint: E) -> None:
+    def discard(self, endpoint: Addressed) -> None:
         """It answers: use it, and what else is at its address, but for what was added by itself."""
         self._endpoints.discard(endpoint)
         self._nodes.discard(endpoint.address)
 
-    def __bool__(self) -> bool:
-        return bool(self._endpoints)
-
-    def has(self, endpoint: E) -> bool:
+    def has(self, endpoint: Addressed) -> bool:
         """Whether it is to be avoided."""
         return endpoint in self._endpoints or endpoint.address in self._nodes
-
-    def best(self, endpoints: Sequence[E]) -> Sequence[E]:
-        """Return those to be used: all of them where each is to be avoided."""
-        if not self._endpoints:
-            return endpoints
-        return [endpoint for endpoint in endpoints if not self.has(endpoint)] or endpoints

@@ -36,7 +36,7 @@ class Rotation:
     ) -> None:
         self._goes_elsewhere, self._on_silent, self._send_again = goes_elsewhere, on_silent, send_again
         #: The endpoints that are left out where another will do.
-        self.shunned: Shunned[Endpoint] = Shunned()
+        self.shunned = Shunned()
         self.nodes: dict[Endpoint, Node] = {}
         #: Those whose handshake is done, in a list for round robin.
         self.connected: list[Node] = []
