@@ -126,7 +126,7 @@ def broker(make_broker: MakeBroker) -> servers.ServerHandle:
 
 @pytest.fixture
 def secured(make_broker: MakeBroker, certs: Any) -> servers.ServerHandle:
-    """An nsqd of its own for the test, which has TLS; :mod:`tests.wrapped` has the options for it."""
+    """An nsqd of its own for the test, which has TLS; :mod:`tests.tls_variants` has the options for it."""
     return make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key)
 
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from gnsq_lite import Reader, Writer
-from tests import flow, servers
+from tests import load_generator, servers
 from tests.ledger.worker import QUICK
 from tests.proxy import Proxy
 
@@ -67,11 +67,11 @@ class Load:
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.chosen = chosen
-        self.result = flow.Result(handlers=chosen.connections)
+        self.result = load_generator.Result(handlers=chosen.connections)
         self.disconnected = 0
-        window = min(flow.WINDOW, max(1, ON_THE_WAY // max(1, chosen.body)))
+        window = min(load_generator.WINDOW, max(1, ON_THE_WAY // max(1, chosen.body)))
         batch = min(50, max(1, IN_ONE // max(1, chosen.body)))
-        self._flow = flow.Flow(TOPIC, chosen.body, batch, window, chosen.messages)
+        self._flow = load_generator.Flow(TOPIC, chosen.body, batch, window, chosen.messages)
         self._closing = False
 
     def _on_disconnected(self, address: str, reason: Any) -> None:
@@ -85,7 +85,7 @@ class Load:
             return options | {"address_map": {found.nsqd: nsqd}}
         return options | {"nsqd_tcp_addresses": nsqd}
 
-    def run(self) -> flow.Result:
+    def run(self) -> load_generator.Result:
         """Publish and consume for the chosen time and return the result."""
         in_flight = min(200, max(1, ON_THE_WAY // max(1, self.chosen.body) // self.chosen.connections))
         with ExitStack() as stack:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flow import Result, Sample
 from tests.load import main
+from tests.load_generator import Result, Sample
 
 
 @pytest.mark.slow

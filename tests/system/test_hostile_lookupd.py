@@ -15,8 +15,8 @@ import pytest
 
 from gnsq_lite import Reader, Writer, errors
 from gnsq_lite.broker import Broker
-from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
 from tests.programs import wait_for
+from tests.resource_watch import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import Stub, stub
 from tests.youzan_broker import YouzanBroker
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Message, Reader, Writer, errors
-from tests.bystanders import bystander, healthy  # noqa: F401 - fixtures
 from tests.programs import wait_for
+from tests.resource_watch import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import scripted
 
 #: A client that waits a little, and takes frames of 64 KiB at most.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, Writer, errors
-from tests import wrapped
+from tests import tls_variants
 from tests.certs import Certificates
 from tests.programs import wait_for
 from tests.proxy import Proxy
@@ -82,11 +82,11 @@ class Crowd:
 
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("retries", [0, 3])
-@pytest.mark.parametrize("kind", [*wrapped.KINDS, "coalesced"])
+@pytest.mark.parametrize("kind", [*tls_variants.KINDS, "coalesced"])
 def test_fifty_threads_lose_and_double_nothing_over_lost_connections(
     secured: ServerHandle, certs: Certificates, topic: str, retries: int, kind: str
 ) -> None:
-    broker, options = secured, {**QUICK, **wrapped.options(kind, certs.ca)}
+    broker, options = secured, {**QUICK, **tls_variants.options(kind, certs.ca)}
     with Proxy(broker.tcp_address) as proxy, Writer(proxy.address, retries=retries, **options) as writer:
         crowd = Crowd(writer, topic, 50)
         for _ in range(4):
@@ -105,12 +105,12 @@ def test_fifty_threads_lose_and_double_nothing_over_lost_connections(
 
 
 @pytest.mark.rule("PUB-1")
-@pytest.mark.parametrize("kind", wrapped.KINDS)
+@pytest.mark.parametrize("kind", tls_variants.KINDS)
 def test_each_threads_publishes_keep_their_order_whatever_way_they_go(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
     broker = secured
-    with Writer(broker.tcp_address, **wrapped.options(kind, certs.ca)) as writer:
+    with Writer(broker.tcp_address, **tls_variants.options(kind, certs.ca)) as writer:
         for number in range(0, 400, 4):
             writer.publish(topic, b"%d" % number)
             writer.publish_nowait(topic, b"%d" % (number + 1))
@@ -132,7 +132,7 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
     broker = secured
     if not isinstance(broker, RealNsqd):
         pytest.skip("the embedded broker is not to be stopped alone")
-    with Writer(broker.tcp_address, publish_timeout=0.5, **wrapped.options(kind, certs.ca), **QUICK) as writer:
+    with Writer(broker.tcp_address, publish_timeout=0.5, **tls_variants.options(kind, certs.ca), **QUICK) as writer:
         writer.publish("t", b"first", timeout=10.0)
         broker.process.signal(signal.SIGSTOP)
         status = Path(f"/proc/{broker.process.pid}/stat")
@@ -164,7 +164,7 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
 BLOCKED = """
 import sys, threading, time
 from gnsq_lite import Reader, Writer
-from tests.wrapped import options
+from tests.tls_variants import options
 address, topic, kind, ca = sys.argv[1:]
 blocks, go = threading.Event(), threading.Event()
 def handle(message):
@@ -191,7 +191,7 @@ writer.close()
 
 @pytest.mark.program
 @pytest.mark.rule("PUB-2")
-@pytest.mark.parametrize("kind", wrapped.KINDS)
+@pytest.mark.parametrize("kind", tls_variants.KINDS)
 def test_threads_publish_while_a_handler_blocks_the_loop(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
@@ -200,12 +200,12 @@ def test_threads_publish_while_a_handler_blocks_the_loop(
     assert done.returncode == 0, done
 
 
-@pytest.mark.parametrize("kind", wrapped.KINDS)
+@pytest.mark.parametrize("kind", tls_variants.KINDS)
 def test_large_messages_of_many_threads_fill_the_socket_and_arrive_whole(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
     broker = secured
-    options = {**QUICK, **wrapped.options(kind, certs.ca)}
+    options = {**QUICK, **tls_variants.options(kind, certs.ca)}
     with Writer(broker.tcp_address, publish_timeout=90.0, **options) as writer:  # 19 MB, on a machine with other work
         bodies = [random.Random(number).randbytes(800_000) for number in range(12)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from tests import wrapped
+from tests import tls_variants
 from tests.certs import Certificates
 from tests.programs import wait_for
 from tests.servers import ServerHandle
@@ -379,11 +379,11 @@ def test_500_signals_at_random_moments_leave_a_pool_that_can_open_all_its_connec
 
 @pytest.mark.rule("SEC-1")
 @pytest.mark.rule("SEC-2")
-@pytest.mark.parametrize("kind", wrapped.KINDS)
+@pytest.mark.parametrize("kind", tls_variants.KINDS)
 def test_a_quiet_coded_connection_is_used_again(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
-    with Writer(secured.tcp_address, **wrapped.options(kind, certs.ca)) as writer:
+    with Writer(secured.tcp_address, **tls_variants.options(kind, certs.ca)) as writer:
         in_threads(lambda: [(writer.publish(topic, b"x" * 100_000), time.sleep(0.02)) for _ in range(5)])
         stats = writer.stats()
         assert (len(stats.connections), stats.reconnects, stats.published) == (1, 0, 5)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.program
 FORKS = """
 import faulthandler, os, sys, threading, time, traceback
 from gnsq_lite import Writer
-from tests.wrapped import options
+from tests.tls_variants import options
 address, topic, kind, ca = sys.argv[1:]
 writer = Writer(address, **options(kind, ca))
 stop = threading.Event()

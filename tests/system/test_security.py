@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, TLSOptions, Writer, errors
-from tests import wrapped
+from tests import tls_variants
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
@@ -29,11 +29,11 @@ BODIES = [b"x", b"y" * 1000, random.Random(1).randbytes(300_000), b"z" * 900_000
 @pytest.mark.rule("SEC-2")
 @pytest.mark.rule("SEC-3")
 @pytest.mark.rule("NEG-3")
-@pytest.mark.parametrize("kind", wrapped.KINDS)
+@pytest.mark.parametrize("kind", tls_variants.KINDS)
 def test_all_six_combinations_publish_and_consume(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
-    options = {**QUICK, **wrapped.options(kind, certs.ca)}
+    options = {**QUICK, **tls_variants.options(kind, certs.ca)}
     asked = ("tls" in kind, "snappy" in kind, "deflate" in kind)
     seen: list[bytes] = []
     with Writer(secured.tcp_address, **options) as writer:

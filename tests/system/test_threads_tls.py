@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from tests import wrapped
+from tests import tls_variants
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
@@ -107,7 +107,7 @@ def test_bytes_that_are_no_tls_end_the_connection_and_threads_go_on_with_the_nex
             peer.babble()
         taken.append(peer.published)
 
-    with peers(certs, serve) as address, Writer(address, **wrapped.options("tls", certs.ca), **QUICK) as writer:
+    with peers(certs, serve) as address, Writer(address, **tls_variants.options("tls", certs.ca), **QUICK) as writer:
         crowd = Crowd(writer, "t", 5)
         crowd.publishes(300)
         crowd.stop()
@@ -128,7 +128,7 @@ def test_a_connection_that_threads_used_ends_with_a_goodbye(certs: Certificates)
         ends.append(peer.answer(lambda peer: False))
 
     with peers(certs, serve) as address:
-        with Writer(address, **wrapped.options("tls", certs.ca), **QUICK) as writer:
+        with Writer(address, **tls_variants.options("tls", certs.ca), **QUICK) as writer:
             crowd = Crowd(writer, "t", 3)
             crowd.publishes(100)
             crowd.stop()
@@ -136,11 +136,11 @@ def test_a_connection_that_threads_used_ends_with_a_goodbye(certs: Certificates)
 
 
 @pytest.mark.rule("SEC-4")
-@pytest.mark.parametrize("kind", wrapped.WRAPPED)
+@pytest.mark.parametrize("kind", tls_variants.WRAPPED)
 def test_a_refusal_meets_the_publish_it_is_for_whichever_thread_reads_it(
     make_broker: MakeBroker, certs: Certificates, kind: str
 ) -> None:
-    options: dict[str, Any] = {**wrapped.options(kind, certs.ca), **QUICK, "auth_secret": "good"}
+    options: dict[str, Any] = {**tls_variants.options(kind, certs.ca), **QUICK, "auth_secret": "good"}
     with AuthServer() as auth:
         auth.allow("good", topic="^mine$")
         broker = make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key, auth_http_addresses=(auth.address,))

@@ -1,4 +1,4 @@
-"""What others of the process feel while one peer does harm, and what memory does: fixtures for tests of hostile peers.
+"""Fixtures for tests of hostile peers: watch other clients of the process, and its memory.
 
 A test module imports both; every test of it then runs beside a Writer that publishes to a healthy nsqd all the time.
 """
