@@ -2,9 +2,9 @@
 
 A copy of the package is built apart, so the tree keeps its own.  Python's allocations are malloc's, so that each is
 watched.  Then the tests that reach the C part run, and the fuzz targets that do, for ``--seconds`` each, on mutations
-of the corpus; the inputs are the same for the same ``--seed``.  Before all that a copy with a mistake in it must be
-caught.  Exit status 1 when anything failed, a sanitizer spoke in any process, or the mistake went unseen.  Needs Linux
-and gcc or clang with its sanitizers (CC names another).  Leaks are not looked for: Python leaves much.
+of the corpus; the inputs are the same for the same ``--seed``.  Exit status 1 when anything failed or a sanitizer
+reported something in any process.  Needs Linux and gcc or clang with its sanitizers (CC names another).  Leaks are not
+looked for: Python leaves much.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ TESTS = (
 TARGETS = ("frames", "message", "youzan", "packed")
 #: Large fields and limits, which chance alone does not find.
 NUMBERS = (b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x00\x00\x10\x00")
-#: A mistake: batches are written into eight bytes too few.
-PLANTED = ("gnsq_lite/_core/packing.c", "SIZE_LENGTH + payload);", "SIZE_LENGTH + payload - 8);")
 LOOK = "from gnsq_lite._core import native; print(native.__file__)"
 
 
@@ -60,18 +58,12 @@ def library(cc: str, name: str) -> str:
     return os.path.realpath(found)
 
 
-def copy(folder: Path, planted: bool = False) -> None:
-    """Copy package and tests into *folder*, with the mistake where it is to be *planted*."""
+def copy(folder: Path) -> None:
+    """Copy package and tests into *folder*."""
     for name in ("gnsq_lite", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "found"))
     for name in ("setup.py", "README.rst", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
-    if planted:
-        name, right, wrong = PLANTED
-        source = (folder / name).read_text(encoding="utf-8")
-        if source.count(right) != 1:
-            raise SystemExit(f"{name} has changed: plant another mistake")
-        (folder / name).write_text(source.replace(right, wrong), encoding="utf-8")
 
 
 def build(folder: Path) -> dict[str, str]:
@@ -153,9 +145,6 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.target:
         fuzz(chosen.target, chosen.seconds, chosen.seed)
         return 0
-    if seen := blindness():
-        print(f"a planted overflow was not found, but this:\n{seen}")
-        return 1
     with tempfile.TemporaryDirectory(prefix="gnsq-lite-asan-") as path:
         copy(Path(path))
         variables = build(Path(path))
@@ -182,16 +171,6 @@ def reports(folder: Path) -> list[str]:
 def target(name: str, seconds: float, seed: int) -> list[str]:
     """Return the arguments that run one fuzz target."""
     return ["tests.asan", "--target", name, "--seconds", str(seconds), "--seed", str(seed)]
-
-
-def blindness() -> str:
-    """Return "" where the sanitizers find a planted overflow, else what came of it."""
-    with tempfile.TemporaryDirectory(prefix="gnsq-lite-asan-") as path:
-        copy(Path(path), planted=True)
-        command = [sys.executable, "-m", *target("packed", 5.0, 1)]
-        done = subprocess.run(command, cwd=path, env=build(Path(path)), capture_output=True, text=True, check=False)
-        said = "".join(reports(Path(path)))
-    return "" if "heap-buffer-overflow" in said else f"{done.stdout}{done.stderr}{said}exit status {done.returncode}"
 
 
 if __name__ == "__main__":
