@@ -88,7 +88,7 @@ def span(spec: dataclasses.Field[Any]) -> str:
     if spec.metadata["unit"] == "bytes":
         high += high % 2  # 2**31 - 1 is read as 2 GiB
         return f"{amount(low)} to {amount(high)}"
-    return f"{low:,g} to {high:,.0f}"
+    return f"{low:,g} or more" if high == 2**31 - 1 else f"{low:,g} to {high:,.0f}"
 
 
 def _roles(text: str) -> str:
@@ -147,7 +147,7 @@ def hook_page() -> str:
 _CALLBACKS = [
     ("handler(message)", "Returns: FIN.  Raises: REQ and backoff.  Runs in the Reader's pool, so it may block there."),
     ("on_give_up(message)", "Keeps a message that had more than max_attempts.  FIN follows when it returns, REQ when it"
-     " raises.  Runs where the handler runs."),
+     " raises.  Runs in the handler's thread or greenlet, or in another one if time_limit ended the handler."),
     ("address_map(host, port)", "Returns the (host, port) to connect to in place of the announced one.  A dict of"
      " hosts works too."),
     ("allowed_addresses(host, port)", "Returns whether a discovered nsqd may be connected to."),

@@ -90,7 +90,7 @@ class Hooks:
         "seconds", "backoff pauses the Reader for so many seconds; 0.0: backoff is over"
     )
     on_slow: Callable[[Message, float], None] | None = hook(
-        "message, seconds", "its handler has run for *seconds*, the soft_time_limit, and runs on"
+        "message, seconds", "the handler has run for *seconds* (soft_time_limit) and goes on"
     )
 
     def __post_init__(self) -> None:
