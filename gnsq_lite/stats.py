@@ -13,9 +13,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from gnsq_lite.dialect import Endpoint
-    from gnsq_lite.policy.wanted_nodes import Health
     from gnsq_lite.wire.handshake import AuthReply
     from gnsq_lite.wire.identify import Negotiated
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is known of one nsqlookupd."""
+
+    #: None before its first answer or failure.
+    ok: bool | None
+    #: Why it fails; None while it does not.
+    error: str | None
+    #: Seconds since 1970 when it came into this state; None before the first answer.
+    since: float | None
+    #: Failures since the last good answer.
+    failures_in_a_row: int
+    #: The nodes of its last good answer.
+    last_nodes: tuple[Endpoint, ...]
+
 
 #: How the live page combines the values of several processes; "": it does not show the value.
 Combined = Literal["", "sum", "highest", "any"]
@@ -113,7 +129,7 @@ class ReaderStats:
         combined="any",
         default=False,
     )
-    lookupds: Mapping[str, Health[Endpoint]] = measured("Health of each nsqlookupd by its address", default=dict)
+    lookupds: Mapping[str, Health] = measured("Health of each nsqlookupd by its address", default=dict)
     unavailable: Mapping[str, str] = measured(
         "Why each wanted nsqd is not connected, by ``host:port`` and partition", default=dict
     )

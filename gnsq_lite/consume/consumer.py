@@ -121,8 +121,16 @@ class Consumer:
             return  # close() was quicker
         self._is_started = True
         settings = self.settings
-        called = {"on_found": self._found, "on_forget": self._forgotten, "on_lookup": self._renew}
-        self.discovery = Discovery.of(settings, settings.topic, "read", self.rng, self.clock, **called)
+        self.discovery = Discovery(
+            settings,
+            settings.topic,
+            "read",
+            self.rng,
+            self.clock,
+            on_found=self._found,
+            on_forget=self._forgotten,
+            on_lookup=self._renew,
+        )
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))

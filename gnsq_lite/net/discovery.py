@@ -1,35 +1,65 @@
-"""Polls the nsqlookupds for a topic, and says which nsqds to connect to (DISC-1 to DISC-6).
+"""Finds the nsqds of a topic with nsqlookupd, and decides which to connect to (DISC-1 to DISC-6).
 
-A round asks every nsqlookupd at once.  Each answer is acted upon when it comes, so a slow one delays no other;
-:class:`~gnsq_lite.policy.wanted_nodes.WantedNodes` decides what an answer changes.  What fails leaves all as it was and
-is logged when an nsqlookupd begins to fail, not each time.
+All nsqlookupds are queried at once, each in its own greenlet with a time limit, so a slow one delays no other.  One
+that has not answered yet is not queried again.
+
+=====================  ==============================  ==========================================================
+nsqd                   when it disconnects             when no nsqlookupd lists it any more
+=====================  ==============================  ==========================================================
+given directly         its owner tries it again        nothing
+found, and connected   tried again when a later poll   stays connected: nsqd knows better than nsqlookupd
+                       lists it (CONN-4)
+found, disconnected    --                              forgotten
+=====================  ==============================  ==========================================================
+
+An nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6).  That answer is no news, so
+nothing is connected to because of it, except in a round in which *all* fail: then what the last good answers list and
+is disconnected is tried once.  Otherwise an nsqd that restarts during an outage of nsqlookupd would stay without
+consumers until its end.
+
+Where the dialect has a policy of its own (:class:`~gnsq_lite.dialect.Members`), nsqlookupds name each other, and those
+that fail rest for a while (YZ-1).  A named one is queried in plain HTTP and gets no token; where a configured address
+is https, no named one is accepted.
 """
 
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Members, Role
-from gnsq_lite.errors import NSQError
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Members, Role, Verdict
+from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.addresses import mapped, without_credentials
-from gnsq_lite.net.ask_lookupds import Fetch, Lookupds
+from gnsq_lite.net.loop import Task, current_greenlet
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
-from gnsq_lite.options import Address, LookupOptions, format_address
+from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address
 from gnsq_lite.policy.polls import PollTimes
 from gnsq_lite.policy.rng import Rng
-from gnsq_lite.policy.wanted_nodes import Connect, Forget, Health, WantedNodes
+from gnsq_lite.stats import Health
+
+if TYPE_CHECKING:
+    from gnsq_lite.http import LookupdClient
 
 log = logging.getLogger("gnsq_lite.discovery")
+
+#: Queries one nsqlookupd: (address, path and query) -> decoded JSON without its wrapper.  Raises HTTPError.
+Fetch = Callable[[str, str], Any]
 
 #: Seconds between two looks whether a publish waits.
 _LOOK_EVERY = 1.0
 #: Most refused or unusable entries that are logged, each once.
-_MOST_TOLD = 1_000
+_MOST_LOGGED = 1_000
+#: No answer may list more nsqds, partitions or channels.
+MAX_LISTED = 10_000
+#: No more nsqlookupds are queried, whatever they say of each other.
+MAX_LOOKUPDS = 100
 
 
 class LookupSettings(Protocol):
@@ -54,90 +84,84 @@ class LookupSettings(Protocol):
     def allowed_addresses(self) -> Callable[[str, int], bool] | None: ...
 
 
+class _Lookupd:
+    """One nsqlookupd: its client, the query under way, and its last answers."""
+
+    __slots__ = ("client", "count", "endpoints", "error", "lookup", "ok", "since", "task", "topic_is_unknown")
+
+    def __init__(self, client: LookupdClient | None) -> None:
+        self.client = client
+        self.task: Task | None = None
+        self.ok: bool | None = None
+        self.error: str | None = None
+        self.since: float | None = None
+        #: Answers, or failures, in this state.
+        self.count = 0
+        #: Of the last good answer, in its order.
+        self.endpoints: dict[Endpoint, None] = {}
+        self.lookup: Lookup | None = None
+        self.topic_is_unknown = False
+
+
 class Discovery:
     """Discovery of one topic.  Made and used in one thread; ``run()`` is for a greenlet of its own.
 
     Args:
-        lookupds: Addresses, ``host:port`` or http(s) URLs.
-        path: Path and query to ask for.
-        parse: Makes a :class:`~gnsq_lite.dialect.Lookup` of an answer.  Raises HTTPResponseError.
-        direct: Endpoints that are connected to anyway: never found.
+        settings: Where and how to query.  Endpoints in them are connected to anyway, and never found; the same goes
+            for what ``address_map`` leads to them.  ``allowed_addresses`` says of (broadcast_address, tcp_port) whether
+            it may be connected to, and of an nsqlookupd that another one named (YZ-1); what it refuses is in no Lookup,
+            and a refusal is logged once.
+        topic: The topic of a Reader, or one to publish to; "" with *role* "write": all nsqds.
         on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
-        on_round: Called when each nsqlookupd that was asked has answered or failed.
+        on_round: Called when each nsqlookupd that was queried has answered or failed.
         publish_waits: Says whether a publish waits for an nsqd: polls are urgent then.
-        allowed: Says of (broadcast_address, tcp_port) whether it may be connected to, and of an nsqlookupd that was
-            named by another (YZ-1); what it refuses is in no Lookup, and a refusal is logged once.
-        address_map: Where to connect to, as the Reader's; one that leads to a *direct* endpoint is not found either.
-        dialect: Asked for what else it knows of nsqlookupds: Youzan's name each other (YZ-1).
-        fetch: Asks one nsqlookupd; None: over HTTP.
+        fetch: Queries one nsqlookupd; None: over HTTP.
+    Raises:
+        OptionError: a bad address of an nsqlookupd, or a CA file that cannot be read.
     """
 
     def __init__(
         self,
-        lookupds: Iterable[str],
-        *,
-        path: str,
-        parse: Callable[[Any], Lookup],
-        options: LookupOptions,
-        clock: Clock,
+        settings: LookupSettings,
+        topic: str,
+        role: Role,
         rng: Rng,
-        direct: Iterable[Endpoint] = (),
+        clock: Clock,
+        *,
         on_found: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_lookup: Callable[[str, Lookup], Any] | None = None,
         on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_round: Callable[[], Any] | None = None,
         publish_waits: Callable[[], bool] | None = None,
-        allowed: Callable[[str, int], bool] | None = None,
-        address_map: AddressMap | None = None,
-        dialect: Dialect | None = None,
         fetch: Fetch | None = None,
     ) -> None:
-        seeds = tuple(dict.fromkeys(lookupds))
-        members: Members | None = None
-        if dialect is not None:
-            members = dialect.lookupd_members(tuple(without_credentials(seed) for seed in seeds), clock)
-        self._lookupds = Lookupds(seeds, options, fetch, members)
-        self._clock, self._interval, self._dialect = clock, options.lookupd_poll_interval, dialect
-        self._next_listing = 0.0
-        self._direct = frozenset(direct)
-        self._wanted: WantedNodes[Endpoint] = WantedNodes(self._lookupds.addresses, clock=clock)
+        options, dialect = settings.lookup, settings.dialect
+        given = {without_credentials(address): address for address in dict.fromkeys(settings.lookupds)}
+        self._options, self._clock, self._dialect, self._own_fetch = options, clock, dialect, fetch
+        self._path = dialect.lookup_path(topic, role)
+        self._parse: Callable[[Any], Lookup] = partial(dialect.parse_lookup, topic, role)
+        self._on_found, self._on_lookup, self._on_forget, self._on_round = on_found, on_lookup, on_forget, on_round
+        self._allowed, self._address_map = settings.allowed_addresses, settings.address_map
+        self._direct = frozenset(settings.endpoints)
+        self._lookupds = {
+            name: _Lookupd(None if fetch else open_client(address, options)) for name, address in given.items()
+        }
+        self._same = {_server(address): address for address in self._lookupds}
+        self._members: Members | None = dialect.lookupd_members(tuple(given), clock)
+        self._may_grow = self._members is not None and not any(each.startswith("https://") for each in given)
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
+        self._next_listing = 0.0
         self._has_found = False  # an nsqlookupd has ever listed an nsqd
-        self._path, self._parse = path, parse
-        self._on_found, self._on_lookup, self._on_forget = on_found, on_lookup, on_forget
-        self._on_round = on_round
-        self._allowed, self._address_map = allowed, address_map
-        self._lookups: dict[str, Lookup] = {}
-        self._told: set[str] = set()
+        self._known: dict[Endpoint, None] = {}  # found ones that were connected to, in that order
+        self._up: set[Endpoint] = set()  # connected, or being connected to
+        self._tried: set[Endpoint] = set()  # in this round
         self._due: set[str] = set()  # those of this round that have not answered
-        self._heard = False  # one of this round has
+        self._heard = self._good = False  # one of this round has answered or failed; has answered
+        self._logged: set[str] = set()
         self._wake = Event()
         self._stopped = False
-
-    @classmethod
-    def of(
-        cls, settings: LookupSettings, topic: str, role: Role, rng: Rng, clock: Clock, **called: Callable[..., Any]
-    ) -> Discovery:
-        """Return the discovery of a Reader's topic, of one to publish to, or of all nsqds ("" to "write").
-
-        *called* are the ``on_...`` arguments.  Raises OptionError.
-        """
-        dialect = settings.dialect
-        return cls(
-            settings.lookupds,
-            path=dialect.lookup_path(topic, role),
-            parse=lambda data: dialect.parse_lookup(topic, role, data),
-            options=settings.lookup,
-            clock=clock,
-            rng=rng,
-            direct=settings.endpoints,
-            allowed=settings.allowed_addresses,
-            address_map=settings.address_map,
-            dialect=dialect,
-            **called,
-        )
 
     # -- the loop
 
@@ -157,10 +181,14 @@ class Discovery:
             self.ask()
 
     def ask(self) -> None:
-        """Ask every nsqlookupd that owes no answer; returns at once."""
-        if self._due and self._heard:  # who is still silent must not keep the others' round from ending
-            self._finish()
-        self._due.update(self._lookupds.ask(self._path, self._parse, self._answered))
+        """Query every nsqlookupd that owes no answer and does not rest; returns at once."""
+        if self._due and self._heard:  # one that is still silent must not keep the others' round from ending
+            self._finish_round()
+        for address in self._lookupds if self._members is None else self._members.due():
+            lookupd = self._lookupds.get(address)
+            if lookupd is not None and lookupd.task is None:
+                self._due.add(address)
+                self._start(address, lookupd, self._query)
 
     def poke(self) -> None:
         """Poll now instead of at the next turn, as after a partition's leader moved (YZ-8)."""
@@ -168,88 +196,210 @@ class Discovery:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the loop and the questions under way."""
+        """End the loop.  Queries under way end by their own time limit, and their answers are dropped.
+
+        A greenlet killed while urllib3 connects would leave its socket to the garbage collector.
+        """
         self._stopped = True
         self._wake.set()
-        self._lookupds.close()
+        for lookupd in self._lookupds.values():
+            if lookupd.client is not None:
+                lookupd.client.close()
 
     def abandon(self) -> None:
-        """In a forked child: the questions under way are the parent's; the caller ends :meth:`run`."""
+        """In a forked child: the queries under way are the parent's, and the clients' locks may be held.
+
+        The caller ends :meth:`run`.
+        """
         self._stopped = True
-        self._lookupds.abandon()
+        here = current_greenlet()
+        for lookupd in self._lookupds.values():
+            if lookupd.task is not None and lookupd.task is not here:
+                lookupd.task.kill(block=False)
+
+    # -- one query
+
+    def _start(self, address: str, lookupd: _Lookupd, query: Callable[[str, _Lookupd], None]) -> None:
+        lookupd.task = Task(query, address, lookupd)
+        lookupd.task.name = f"gnsq_lite-lookupd {address}"
+        lookupd.task.start()
+
+    def _query(self, address: str, lookupd: _Lookupd) -> None:
+        """Query for the topic, and act upon the answer."""
+        lookup, error = self._fetch(address, lookupd, self._path, self._parse)
+        if self._stopped:
+            return
+        if self._members is not None and error is None:
+            self._members.succeeded(address)
+        elif self._members is not None:
+            verdict = self._members.failed(address)
+            if verdict is Verdict.RETRY:
+                self._start(address, lookupd, self._query)
+                return
+            if verdict is Verdict.FORGOTTEN:
+                log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, error)
+                del self._lookupds[address]
+                if lookupd.client is not None:
+                    lookupd.client.close()
+        try:
+            self._answered(address, lookupd, lookup, error)
+        except Exception as failed:
+            said = "the answer of nsqlookupd %s could not be acted upon"
+            log_safely(log, logging.ERROR, said, address, exc_info=failed)
+
+    def _query_listing(self, address: str, lookupd: _Lookupd) -> None:
+        """Query which nsqlookupds there are (YZ-1); a failure says nothing about the health of this one."""
+        dialect = self._dialect
+        named, error = self._fetch(address, lookupd, dialect.lookupds_path(), dialect.parse_lookupds)
+        if self._stopped:
+            return
+        if named is None:
+            log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
+        elif self._add([format_address(each) for each in named if self._may_query(each)]):
+            self.poke()
+
+    def _fetch(
+        self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]
+    ) -> tuple[Any, NSQError | None]:
+        """Return what *parse* makes of the answer, or None and the error.
+
+        A topic that is not known is an answer without nsqds (DISC-5).
+        """
+        try:
+            return parse(self._get(address, lookupd, path)), None
+        except NSQError as error:
+            return None, error
+        except Exception as error:  # a parser that meets what it did not foresee must not end discovery
+            return None, HTTPResponseError(address, f"{type(error).__name__}: {printable(str(error))[:200]}")
+        finally:
+            lookupd.task = None
+
+    def _get(self, address: str, lookupd: _Lookupd, path: str) -> Any:
+        try:
+            if self._own_fetch is not None:
+                data = self._own_fetch(address, path)
+            else:
+                if lookupd.client is None:
+                    lookupd.client = open_client(address, self._options, found=True)
+                data = lookupd.client.get(path).json()
+        except HTTPStatusError as error:
+            from gnsq_lite.http.lookupd import is_unknown_topic
+
+            if not is_unknown_topic(error):
+                raise
+            if not lookupd.topic_is_unknown:
+                lookupd.topic_is_unknown = True
+                log_safely(log, logging.INFO, "nsqlookupd %s does not know %s yet: %s", address, path, error.text)
+            return {"channels": [], "producers": []}
+        lookupd.topic_is_unknown = False
+        if isinstance(data, Mapping):
+            for key, value in data.items():
+                if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
+                    why = f"{printable(str(key))[:40]} lists {len(value)}; at most {MAX_LISTED} are accepted"
+                    raise HTTPResponseError(address, why)
+        return data
+
+    def _add(self, addresses: Iterable[str]) -> bool:
+        """Take what an nsqlookupd says of which there are; return whether there are new ones to query (YZ-1)."""
+        if self._members is None:
+            return False
+        named = dict.fromkeys(self._same.get(_server(address), address) for address in addresses)
+        new = [address for address in named if address not in self._lookupds]
+        for address in new[max(0, MAX_LOOKUPDS - len(self._lookupds)) :]:  # not even remembered
+            del named[address]
+        found = self._members.found(named)
+        for address in found:
+            log_safely(log, logging.INFO, "nsqlookupd %s was found", address)
+            self._lookupds.setdefault(address, _Lookupd(None))
+        return bool(found)
 
     # -- answers
 
-    def _answered(self, address: str, lookup: Lookup | None, error: NSQError | None) -> None:
-        if self._stopped:
-            return
-        if lookup is None and not self._lookupds.knows(address):
-            self._wanted.dropped(address)
-            self._lookups.pop(address, None)
-        elif lookup is None:
-            self._wanted.failed(address, error)
-            self._log_changes()
-        else:
-            lookup = self._lookups[address] = self._narrowed(lookup)
+    def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup | None, error: NSQError | None) -> None:
+        if lookup is not None:
+            lookup = lookupd.lookup = self._narrowed(lookup)
             self._has_found = self._has_found or bool(lookup.endpoints)
-            decisions = self._wanted.answered(address, self._not_direct(lookup.endpoints))
-            self._log_changes()
+            lookupd.endpoints = dict.fromkeys(self._not_direct(lookup.endpoints))
+            self._good = True
+            self._set_health(address, lookupd, None)
+            found = self._connect_to(address, lookupd)
             self._call(self._on_lookup, address, lookup)
-            self._act(decisions)
+            self._call_with(self._on_found, found)
+        elif address in self._lookupds:
+            self._set_health(address, lookupd, str(error))
         if address in self._due:
             self._heard = True
             self._due.discard(address)
             if not self._due:
-                self._finish()
-        dialect = self._dialect
-        if lookup is None or dialect is None or not self._lookupds.may_grow or self._clock.now() < self._next_listing:
-            return
-        self._next_listing = self._clock.now() + self._interval
-        self._lookupds.ask_one(address, dialect.lookupds_path(), dialect.parse_lookupds, self._listed, counts=False)
+                self._finish_round()
+        if lookup is not None and self._may_grow and self._clock.now() >= self._next_listing and lookupd.task is None:
+            self._next_listing = self._clock.now() + self._options.lookupd_poll_interval
+            self._start(address, lookupd, self._query_listing)
 
-    def _listed(self, address: str, lookupds: tuple[Address, ...] | None, error: NSQError | None) -> None:
-        if lookupds is None:
-            log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
-        elif self._lookupds.add([format_address(named) for named in lookupds if self._may_ask(named)]):
-            self.poke()
-
-    def _may_ask(self, named: Address) -> bool:
-        """Whether the nsqlookupd at *named* is known, or may be connected to."""
-        name = format_address(named)
-        return self._lookupds.knows(name) or self._may(named, f"an nsqlookupd names the nsqlookupd {name}")
-
-    def _finish(self) -> None:
+    def _finish_round(self) -> None:
+        """Act upon all answers of a round together, and begin the next round."""
         self._due.clear()
-        self._heard = False
-        self._act(self._wanted.finish_round())
+        found: list[Endpoint] = []
+        if self._good:
+            listed = set(self.endpoints)
+            self._forget([key for key in self._known if key not in self._up and key not in listed])
+        else:
+            for address, lookupd in self._lookupds.items():
+                found += self._connect_to(address, lookupd)
+        self._heard = self._good = False
+        self._tried.clear()
+        self._call_with(self._on_found, found)
         self._call(self._on_round)
 
-    def _act(self, decisions: Iterable[Connect[Endpoint] | Forget[Endpoint]]) -> None:
-        found: list[Endpoint] = []
-        forgotten: list[Endpoint] = []
-        for decision in decisions:
-            if isinstance(decision, Connect):
-                log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", decision.source, decision.key)
-                found.append(decision.key)
-            else:
-                forgotten.append(decision.key)
-        if forgotten:
-            self._call(self._on_forget, tuple(forgotten))
-        if found:
-            self._call(self._on_found, tuple(found))
+    def _connect_to(self, address: str, lookupd: _Lookupd) -> list[Endpoint]:
+        """Return what *lookupd* lists and is to be connected to now."""
+        skipped = self._up | self._tried
+        found = [key for key in lookupd.endpoints if key not in skipped]
+        for key in found:
+            log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", address, key)
+        self._known.update(dict.fromkeys(found))
+        self._up.update(found)
+        self._tried.update(found)
+        return found
+
+    def _forget(self, endpoints: Iterable[Endpoint]) -> None:
+        forgotten = [key for key in endpoints if key in self._known]
+        for key in forgotten:
+            del self._known[key]
+        self._call_with(self._on_forget, forgotten)
+
+    def _call_with(self, hook: Callable[..., Any] | None, endpoints: Sequence[Endpoint]) -> None:
+        if endpoints:
+            self._call(hook, tuple(endpoints))
 
     def _call(self, hook: Callable[..., Any] | None, *args: Any) -> None:
         if hook is None:
             return
         try:
             hook(*args)
-        except Exception as error:  # the decisions that are left must still be carried out
+        except Exception as error:  # the other decisions must still be carried out
             log_safely(log, logging.ERROR, "what discovery found could not be acted upon", exc_info=error)
+
+    def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
+        """Take an answer, or a failure; log a change between the two, once (DISC-6)."""
+        ok, after = error is None, lookupd.count
+        lookupd.error = error
+        if lookupd.ok is ok:
+            lookupd.count += 1
+            return
+        lookupd.ok, lookupd.since, lookupd.count = ok, self._clock.wall(), 1
+        if not ok:
+            said = "nsqlookupd %s fails; what it said before counts on: %s"
+            log_safely(log, logging.WARNING, said, address, error)
+        elif after:
+            log_safely(log, logging.INFO, "nsqlookupd %s answers again, after %d failures", address, after)
+        else:
+            log_safely(log, logging.INFO, "nsqlookupd %s answers", address)
 
     def _narrowed(self, lookup: Lookup) -> Lookup:
         """Return the answer without what may not be connected to; log that, and unusable entries."""
         for reason in lookup.left_out:
-            self._tell("an nsqlookupd lists %s; it is left out", reason)
+            self._log_once("an nsqlookupd lists %s; it is left out", reason)
         if self._allowed is None:
             return lookup
         verdicts: dict[Address, bool] = {}
@@ -267,10 +417,10 @@ class Discovery:
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception:
-            self._tell("allowed_addresses failed on %s, which is ignored", format_address(address), failed=True)
+            self._log_once("allowed_addresses failed on %s, which is ignored", format_address(address), failed=True)
             return False
         if not allowed:
-            self._tell("%s, which allowed_addresses refuses", who)
+            self._log_once("%s, which allowed_addresses refuses", who)
         return allowed
 
     def _not_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
@@ -279,18 +429,18 @@ class Discovery:
             try:
                 target = mapped(self._address_map, endpoint)
             except Exception:
-                self._tell("address_map failed on %s, which is ignored", str(endpoint), failed=True)
+                self._log_once("address_map failed on %s, which is ignored", str(endpoint), failed=True)
                 continue
             connected_to = endpoint if target is None else Endpoint(*target, endpoint.partition)
             if endpoint not in self._direct and connected_to not in self._direct:
                 yield endpoint
 
-    def _tell(self, form: str, what: str, *, failed: bool = False) -> None:
+    def _log_once(self, form: str, what: str, *, failed: bool = False) -> None:
         """Log it once; the answers of an nsqlookupd that makes up ever new ones fill neither the log nor the memory."""
-        if what in self._told or len(self._told) > _MOST_TOLD:
+        if what in self._logged or len(self._logged) > _MOST_LOGGED:
             return
-        self._told.add(what)
-        if len(self._told) > _MOST_TOLD:
+        self._logged.add(what)
+        if len(self._logged) > _MOST_LOGGED:
             log_safely(
                 log,
                 logging.WARNING,
@@ -299,47 +449,63 @@ class Discovery:
         else:
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
 
-    def _log_changes(self) -> None:
-        for change in self._wanted.take_changes():
-            if not change.ok:
-                log_safely(
-                    log,
-                    logging.WARNING,
-                    "nsqlookupd %s fails; what it said before counts on: %s",
-                    change.lookupd,
-                    change.error,
-                )
-            elif change.after:
-                log_safely(
-                    log, logging.INFO, "nsqlookupd %s answers again, after %d failures", change.lookupd, change.after
-                )
-            else:
-                log_safely(log, logging.INFO, "nsqlookupd %s answers", change.lookupd)
+    def _may_query(self, named: Address) -> bool:
+        """Whether the nsqlookupd at *named* is known, or may be connected to."""
+        name = format_address(named)
+        is_known = self._same.get(_server(name), name) in self._lookupds
+        return is_known or self._may(named, f"an nsqlookupd names the nsqlookupd {name}")
 
     # -- connections
 
     def connected(self, endpoint: Endpoint) -> None:
         """*endpoint* is connected: not to be found again."""
-        self._wanted.connected(endpoint)
+        self._up.add(endpoint)
 
     def disconnected(self, endpoint: Endpoint) -> None:
         """*endpoint* is not connected, or could not be: found again by a later poll that lists it (CONN-4)."""
-        forgotten = self._wanted.disconnected(endpoint)
-        if not self._stopped:
-            self._act(forgotten)
+        self._up.discard(endpoint)
+        if not (self._stopped or any(endpoint in lookupd.endpoints for lookupd in self._lookupds.values())):
+            self._forget([endpoint])
 
     # -- state
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The union of the last good answers (DISC-2)."""
-        return self._wanted.listed
+        """The union of the last good answers, each endpoint once (DISC-2)."""
+        return tuple(dict.fromkeys(key for lookupd in self._lookupds.values() for key in lookupd.endpoints))
 
     @property
     def said(self) -> Mapping[str, Lookup]:
         """The last good answer of each nsqlookupd, by its address, though it may fail now."""
-        return self._lookups
+        return {name: each.lookup for name, each in self._lookupds.items() if each.lookup is not None}
 
-    def health(self) -> dict[str, Health[Endpoint]]:
-        """Return the state of each nsqlookupd by its address."""
-        return self._wanted.health()
+    def health(self) -> dict[str, Health]:
+        """Return the state of each nsqlookupd by its address; from any thread."""
+        return {
+            name: Health(each.ok, each.error, each.since, 0 if each.ok else each.count, tuple(each.endpoints))
+            for name, each in list(self._lookupds.items())
+        }
+
+
+def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
+    """Return the client for *address*, ``host:port`` or a URL, whose scheme alone says whether it is TLS.
+
+    One that was *found*, and not configured, gets no token: whoever answers for an nsqlookupd must not collect it.
+    """
+    from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
+
+    tls: bool | TLSOptions | ssl.SSLContext | None = options.lookupd_tls if address.startswith("https://") else None
+    return LookupdClient(
+        address,
+        http_timeout=options.lookupd_timeout,
+        http_connect_timeout=min(5.0, options.lookupd_timeout),
+        http_max_body=options.lookupd_max_body,
+        http_pool_size=1,
+        tls=tls,
+        auth_token=None if found else options.lookupd_token,
+    )
+
+
+def _server(address: str) -> str:
+    """Return what tells nsqlookupds apart, however they are written."""
+    return urlsplit(address if "://" in address else f"//{address}").netloc.rpartition("@")[2].lower()

@@ -14,8 +14,6 @@ module                decides                                                rul
 ``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
 ``rate``              how many messages may come so as to keep a rate
 ``reconnect``         how long a lost direct nsqd is left alone              CONN-3
-``wanted_nodes``      which nsqds to connect to and which to forget          CONN-4, DISC-1, DISC-2, DISC-5,
-                                                                             DISC-6
 ``polls``             when the nsqlookupds are asked                         CFG-3, DISC-4
 ``shunned``           which nsqds get nothing that another could take        PUB-4
 ``leaders``           the leader of a partition, for a publish               YZ-8

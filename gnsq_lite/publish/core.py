@@ -135,7 +135,7 @@ class WriterCore:
 
     def _discover(self, topic: str, **called: Callable[..., Any]) -> Discovery:
         """Look up the nsqds of a topic, or all of them, from now on."""
-        discovery = Discovery.of(self.settings, topic, "write", self.rng, self.clock, **called)
+        discovery = Discovery(self.settings, topic, "write", self.rng, self.clock, **called)
         self._discoveries.append(discovery)
         self.keep(self.loop.spawn(f"discovery {topic}", discovery.run))
         return discovery

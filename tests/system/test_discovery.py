@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -56,19 +57,22 @@ class Found:
 
     def discovery(self, addresses: Any, *, topic: str = "t", **options: Any) -> Discovery:
         known = {name: options.pop(name) for name in list(options) if name.startswith("lookupd_")}
-        dialect = PlainDialect()
-        settings: dict[str, Any] = {
-            "path": dialect.lookup_path(topic, "read"),
-            "parse": lambda data: dialect.parse_lookup(topic, "read", data),
-            "clock": SYSTEM_CLOCK,
-            "rng": random.Random(1),
+        settings: Any = SimpleNamespace(
+            lookupds=addresses,
+            lookup=LookupOptions(**known),
+            dialect=options.pop("dialect", PlainDialect()),
+            endpoints=options.pop("direct", ()),
+            allowed_addresses=options.pop("allowed", None),
+            address_map=options.pop("address_map", None),
+        )
+        called: dict[str, Any] = {
             "on_found": self.endpoints.extend,
             "on_forget": self.forgotten.extend,
             "on_lookup": lambda address, lookup: self.lookups.append((address, lookup)),
-            "options": LookupOptions(**known),
             **options,
         }
-        return Discovery(addresses, **settings)
+        rng, clock = called.pop("rng", random.Random(1)), called.pop("clock", SYSTEM_CLOCK)
+        return Discovery(settings, topic, called.pop("role", "read"), rng, clock, **called)
 
     def take(self) -> list[Endpoint]:
         found, self.endpoints[:] = list(self.endpoints), []

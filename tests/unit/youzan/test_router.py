@@ -10,8 +10,8 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, Lookup
-from gnsq_lite.policy.wanted_nodes import Health
 from gnsq_lite.publish.publication import Publish
+from gnsq_lite.stats import Health
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
 from tests.fakes import FakeClock
