@@ -18,9 +18,12 @@ from gnsq_lite.version import __version__
 #: Seconds a process has to answer; below the 10 s after which Prometheus gives up.
 TIMEOUT = 5.0
 
-_HUNG = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
+_METRICS = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
 # TYPE gnsq_worker_hung_processes counter
 gnsq_worker_hung_processes_total %d
+# HELP gnsq_worker_process_starts Processes that the supervisor started: the first ones, restarts and replacements.
+# TYPE gnsq_worker_process_starts counter
+gnsq_worker_process_starts_total %d
 """
 
 #: Merges the processes' metrics pages, given by process number.
@@ -36,7 +39,8 @@ class GroupPages:
     def metrics(self) -> Page:
         """The metrics of all processes, with a label ``process``; one that does not answer is left out."""
         pages = {str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200}
-        return self._merge({**pages, "supervisor": _HUNG % self._supervisor.hung})
+        starts = sum(child.restarts.starts for child in tuple(self._supervisor.children))
+        return self._merge({**pages, "supervisor": _METRICS % (self._supervisor.hung, starts)})
 
     def health(self) -> Verdict:
         """Whether the supervisor works; a process may be restarting."""

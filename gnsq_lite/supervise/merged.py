@@ -74,5 +74,6 @@ def _handler(group: list[Document]) -> Document:
         "state": next((state for state in _STATES if state in states), group[0]["state"]),
         **{name: _COMBINE[how](each[name] for each in group) for name, how in COMBINED.items()},
         "paused": all(each["paused"] for each in group),
+        "oldest_handler": max(each["oldest_handler"] for each in group),
         "errors": errors[:ERRORS],
     }

@@ -168,6 +168,7 @@ class WorkerPages:
             **_starting(handler),
             **{name: getattr(stats, name) for name in COMBINED},
             "connections": len(stats.connections),
+            "oldest_handler": round(stats.oldest_handler, 1),
             "state": stats.state if is_up else "blocked",
             "paused": stats.state == "paused",
             "errors": self._errors.of(key)[::-1],
@@ -178,7 +179,15 @@ def _starting(handler: Handler) -> Document:
     """Return the row of a handler whose Reader has not started."""
     zero = dict.fromkeys(COMBINED, 0)
     named = {"topic": handler.topic, "channel": handler.channel, "name": handler.name}
-    return {**zero, **named, "state": "starting", "starved": False, "paused": False, "errors": []}
+    return {
+        **zero,
+        **named,
+        "state": "starting",
+        "starved": False,
+        "paused": False,
+        "oldest_handler": 0.0,
+        "errors": [],
+    }
 
 
 def _nsqds(stats: ReaderStats, depths: dict[tuple[str, str, str], int]) -> list[dict[str, Any]]:

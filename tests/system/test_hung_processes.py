@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -62,5 +63,7 @@ def test_processes_that_hang_are_killed_and_later_messages_and_schedules_go_on(
         assert f'"hung": {killed}' in get(pages_at(program), "/healthz")[1]
         metrics = get(pages_at(program), "/metrics")[1]
         assert f'gnsq_worker_hung_processes_total{{process="supervisor"}} {killed}.0' in metrics
+        starts = re.findall(r'gnsq_worker_process_starts_total{process="supervisor"} (\d+)', metrics)
+        assert int(starts[0]) >= 1 + killed
         program.signal(signal.SIGTERM)
         assert program.ends() == 0

@@ -156,6 +156,18 @@ def test_counts_become_rates_and_a_restart_shows_no_negative_rate(page: Page) ->
     page.wait_for("document.querySelector('.card .big b').innerText === '0'")
 
 
+@pytest.mark.timeout(300)
+def test_handlers_that_do_not_end_while_messages_wait_are_shown_in_red(page: Page) -> None:
+    pages = Pages()
+    hung = handler("hung", handlers_running=4, queued=192, oldest_handler=600.0)
+    slow = handler("slow", handlers_running=4, queued=0, oldest_handler=600.0)
+    pages.shown = lambda: document(handlers=[hung, slow], processes=[process(0)])
+    page.open(serve(pages))
+    page.wait_for("document.getElementById('state').textContent === '1 handler in trouble'")
+    pills = "[...document.querySelectorAll('.card .pill')].map(p => p.className + ': ' + p.textContent)"
+    assert page.value(pills) == ["pill bad: handlers run for 10 min", "pill good: connected"]
+
+
 def test_the_file_is_self_contained() -> None:
     text = (Path(__file__).parents[2] / "gnsq_lite/supervise/live.html").read_text(encoding="utf-8")
     assert "innerHTML" not in text
