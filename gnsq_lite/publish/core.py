@@ -56,9 +56,9 @@ class WriterCore:
         self.pool = pool or Pool(settings, clock)
         self.rng: Rng = random.Random()
         self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
-        #: Nothing more is taken; what was taken may still have its outcome to come.
+        #: New publishes are refused; earlier ones may have no outcome yet.
         self.closing = False
-        #: Disconnected for good.
+        #: All connections are closed for good.
         self.ended = False
         self.reconnects = 0
         self._hub = loop.hub
@@ -75,7 +75,7 @@ class WriterCore:
         close_at_exit(self)
 
     def _set_up(self) -> None:
-        """Make what a reset makes again: the nodes, their connections, and what waits for them."""
+        """Make the parts that a reset makes again: the router or rotation, the lookups and the MPUBs being joined."""
         settings, clock = self.settings, self.clock
         #: Chooses where each publish goes, in a dialect that has leaders; None: each nsqd may take each publish.
         self.router: Router | None = settings.dialect.router(self, settings.endpoints)
@@ -115,7 +115,7 @@ class WriterCore:
         self.start()
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start the ticker; in plain NSQ, connect to the nodes and look up others."""
         if self._started or self.closing:
             return
         self._started = True
@@ -251,7 +251,7 @@ class WriterCore:
                 self._entering.popleft()
 
     def submit(self, publish: Publish) -> None:
-        """Carry it out."""
+        """Carry out a publish."""
         if self.closing:
             self.outcomes.failed_with(publish, ClosedError("the Writer was closed"))
             return
@@ -265,7 +265,7 @@ class WriterCore:
         self._send(publish)
 
     def _send_again(self, publishes: Iterable[Publish], lost: Endpoint | None = None) -> None:
-        """Send, in order, what a lost connection did not take; None: a silent one."""
+        """Send again, in order, publishes that *lost*, or None, a silent node, did not take."""
         if self.router is not None:
             self.router.put_back(publishes, lost)
         else:
@@ -350,21 +350,21 @@ class WriterCore:
         return self.ended or self.nodes.get(node.endpoint) is not node
 
     def on_connected(self, node: Node) -> None:
-        """Send what waited for this node, or for any."""
+        """Give the node its turns, and send what waited for it."""
         self.rotation.join(node)
         for discovery in self._discoveries if self.router is None else ():
             discovery.connected(node.endpoint)
         self.on_room(node)
 
     def on_room(self, node: Node) -> None:
-        """Send what waited for this node, or for any."""
+        """Send what waited for this node."""
         if self.router is not None:
             self.router.on_room(node.endpoint)
         else:
             self.rotation.send_waiting()
 
     def on_disconnected(self, node: Node) -> None:
-        """Its connection is gone."""
+        """Give no turns to the node, and let discovery find it again."""
         if self.rotation.part(node) and self.router is None:
             for discovery in self._discoveries:
                 discovery.disconnected(node.endpoint)
@@ -380,7 +380,7 @@ class WriterCore:
             self.rotation.forget_done()
 
     def on_retry(self) -> None:
-        """Count it."""
+        """Count a reconnection."""
         self.reconnects += 1
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
@@ -389,7 +389,7 @@ class WriterCore:
             self.on_room(node)
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """nsqd refused it; where its leader has moved, it follows."""
+        """Settle a publish that nsqd refused, or send it again: to another leader, or each message of an MPUB alone."""
         if self.router is not None and not publish.done() and self.settings.dialect.should_reroute(error):
             self.router.refused(publish, error, endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
@@ -415,7 +415,7 @@ class WriterCore:
         return error if self.router is None else self.router.not_sent(publish, error)
 
     def _on_expired(self) -> None:
-        """Drop what has an outcome, and leave silent nodes alone."""
+        """Drop waiting publishes that have their outcome, and mark silent nodes."""
         while self._entering and self._entering[0]._done:
             self._entering.popleft()
         self.rotation.forget_done()
@@ -473,7 +473,7 @@ class WriterCore:
         self.loop.kill(self._greenlets)
 
     def close_for_exit(self, timeout: float) -> int:
-        """Do the same."""
+        """Close at the exit of Python; return how many messages had no outcome by then."""
         return self.close(timeout)
 
     def abandon(self) -> None:

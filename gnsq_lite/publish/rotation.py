@@ -1,8 +1,8 @@
-"""Which of a Writer's nsqds take their turn (PUB-4).
+"""Sends each publish to the next nsqd in turn that is not silent (PUB-4).
 
-An nsqd that leaves its oldest publish unanswered past its deadline, or for a second or two, is *silent*: until it
-answers again, it gets nothing that another can take.  Deadlines and the ticker notice that, so it costs a publish
-nothing.
+A node that leaves its oldest publish unanswered past its deadline, or for a second or two, is *silent*: until it
+answers again, it gets no publish that another node can take.  Deadlines and the ticker notice that, so that a publish
+need not look.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gnsq_lite.publish.settings import hopeless
 
 
 class Rotation:
-    """A Writer's nsqds, and what waits for any of them.  In the loop's thread.
+    """The nodes of a Writer, and the publishes that wait for any of them.  In the loop's thread.
 
     Args:
-        goes_elsewhere: Says whether another nsqd, that answers as far as is known, may take a publish.
-        on_silent: Told of an endpoint as long as it is silent.
-        send_again: Sends, in order, what was taken from a silent one.
+        goes_elsewhere: Returns whether another node, that answers as far as is known, may take a publish.
+        on_silent: Called with an endpoint about once a second while it is silent.
+        send_again: Sends, in order, publishes that were taken from a silent node.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class Rotation:
         send_again: Callable[[Iterable[Publish]], None],
     ) -> None:
         self._goes_elsewhere, self._on_silent, self._send_again = goes_elsewhere, on_silent, send_again
-        #: The endpoints that are left out where another will do.
+        #: The endpoints that get nothing that another one can take.
         self.shunned = Shunned()
         self.nodes: dict[Endpoint, Node] = {}
-        #: Those whose handshake is done, in a list for round robin.
+        #: The nodes whose handshake is done, for round robin.
         self.connected: list[Node] = []
-        #: Whether any handshake was ever done: these settings work.
+        #: Whether any handshake was ever done: the settings are right.
         self.proven = False
-        #: Publishes that any may take, in their order, until one can; always the same queue.
+        #: Publishes that any node may take, in order, while none does.
         self.waiting: deque[Publish] = deque()
         self._held: Publish | None = None
         self._turn = 0
@@ -50,7 +50,7 @@ class Rotation:
     # -- publishes
 
     def at_turn(self, turn: int) -> Node | None:
-        """Return the next one that is not silent, in turn."""
+        """Return the next node in turn that is not silent; None without one."""
         connected = self.connected
         if not connected:
             return None
@@ -61,7 +61,7 @@ class Rotation:
         return node
 
     def send(self, publish: Publish) -> None:
-        """Send it to the one whose turn it is; or let it wait."""
+        """Send a publish to the node whose turn it is, or keep it until a node takes it."""
         if not self._send_now(publish):
             self.waiting.append(publish)
 
@@ -77,68 +77,68 @@ class Rotation:
                 return False
 
     def _send_anyhow(self, publish: Publish) -> bool:
-        """Send it to a silent one, which is better than nothing if no other may come."""
+        """Send a publish to a silent node, if all nodes are silent."""
         if len([each for each in self.connected if each.silent]) < len(self.nodes):
             return False
         silent = self._least_bad()
         return silent is not None and silent.send(publish)
 
     def _least_bad(self) -> Node | None:
-        """Return the silent one that owes the least, of those that take something; None where there is none."""
+        """Return the silent node with the fewest unanswered publishes that takes bytes; None without one."""
         silent = [each for each in self.connected if each.silent and not each.full]
         return min(silent, key=lambda node: len(node.unanswered), default=None)
 
     def send_waiting(self) -> None:
-        """Send what waits."""
+        """Send the publishes that wait, in order, as long as a node takes them."""
         waiting = self.waiting
         while waiting and (waiting[0].done() or self._send_now(waiting[0])):
             waiting.popleft()
 
     def forget_done(self) -> None:
-        """Drop what has an outcome."""
+        """Drop waiting publishes that have their outcome."""
         waiting = [publish for publish in self.waiting if not publish.done()]
         self.waiting.clear()
         self.waiting.extend(waiting)
 
-    # -- who comes and goes
+    # -- connections
 
     def join(self, node: Node) -> None:
-        """Its handshake is done."""
+        """Give turns to a node whose handshake is done."""
         self.proven, node.silent = True, False
         self.connected.append(node)
         self.shunned.discard(node.endpoint)
 
     def part(self, node: Node) -> bool:
-        """Its connection is gone; return whether it had one."""
+        """Give no turns to a node whose connection is gone; return whether it had turns."""
         if node not in self.connected:
             return False
         self.connected.remove(node)
         return True
 
     def failed(self, node: Node, error: NSQError) -> None:
-        """It cannot be reached for now."""
+        """Avoid a node that was lost or cannot be reached."""
         self.shunned.add(node.endpoint, whole_node=isinstance(error, NSQConnectionError))
 
     def hopeless(self) -> NSQError | None:
-        """Return the error if no nsqd can be reached for reasons that waiting does not mend.
+        """Return the error if no node can be reached, for reasons that waiting does not change.
 
         Settings that worked once are right: later faults may pass, and the deadlines limit the wait.
         """
         errors = [node.error for node in self.nodes.values()]
         return None if self.proven else hopeless(errors)
 
-    # -- who is silent
+    # -- silent nodes
 
     def any_answers(self) -> bool:
-        """Whether one is connected and not known to be silent."""
+        """Return whether a node is connected and not silent."""
         return any(not node.silent for node in self.connected)
 
     def look_again(self) -> None:
-        """Mark as silent each that has the same oldest unanswered publish as last time; called about once a second."""
+        """Mark as silent each node with the same oldest publish as at the last call; called about once a second."""
         for node in list(self.nodes.values()):
             owed = node.oldest()
             if owed is not None and owed is node.seen:
-                self._leave_out(node)
+                self._mark_silent(node)
             node.seen = owed
         held = self.waiting[0] if self.waiting else None
         if held is not None and held is self._held and not self.any_answers():
@@ -146,33 +146,30 @@ class Rotation:
         self._held = held
 
     def _release(self) -> None:
-        """Nothing took what waits: a silent one is better than nothing."""
+        """Send the publishes that wait to silent nodes: for a second no other node took them."""
         waiting = self.waiting
         while waiting and (silent := self._least_bad()) is not None:
             if waiting[0].done() or silent.send(waiting[0]):
                 waiting.popleft()
 
     def overdue(self) -> None:
-        """Mark as silent each that missed its oldest publish's deadline; called when deadlines have passed."""
+        """Mark as silent each node whose oldest publish has expired; called when deadlines have passed."""
         for node in list(self.connected):
             owed = node.oldest()
             if owed is not None and owed.done() and not node.silent:
-                self._leave_out(node)
+                self._mark_silent(node)
 
-    def _leave_out(self, node: Node) -> None:
-        """It is silent until it answers; what may go elsewhere does."""
+    def _mark_silent(self, node: Node) -> None:
+        """Mark a node as silent until it answers, and send elsewhere what may be sent again."""
         node.silent = True
         self.shunned.add(node.endpoint, whole_node=True)
         self._on_silent(node.endpoint)
-        self._relieve(node)
+        self._send_again(node.take_movable(lambda each: self._goes_elsewhere(each, node.endpoint)))
 
     def answered(self, node: Node, in_time: bool) -> bool:
-        """A silent one has answered; return whether it is back: it answered in time, or owes nothing more."""
+        """Return whether a silent node that has answered is not silent any more: in time, or to its last publish."""
         back = node in self.connected and (in_time or not node.unanswered)
         if back:
             node.silent = False
             self.shunned.discard(node.endpoint)
         return back
-
-    def _relieve(self, node: Node) -> None:
-        self._send_again(node.take_movable(lambda each: self._goes_elsewhere(each, node.endpoint)))
