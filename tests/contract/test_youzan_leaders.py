@@ -70,6 +70,29 @@ def test_a_partition_without_a_leader_holds_up_its_own_publishes_alone() -> None
         assert broker.youzan.bodies("t", 1) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
+@pytest.mark.rule("YZ-8")
+def test_a_publish_takes_milliseconds_beside_twenty_thousand_that_wait_for_another_leader() -> None:
+    with YouzanBroker() as broker:
+        broker.youzan.create_topic("t", 2)
+        broker.youzan.set_writable("t", 1, False)
+        with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
+            writer.publish("t", b"x", partition=0)
+            held = [writer.publish_nowait("t", b"%d" % number, partition=1) for number in range(20_000)]
+            took = []
+            for _ in range(100):
+                began = time.monotonic()
+                writer.publish("t", b"x", partition=0)
+                took.append(time.monotonic() - began)
+                time.sleep(0.01)
+            assert sorted(took)[50] < 0.01
+            assert sorted(took)[-3] < 0.05  # a lookup looks at no publish that waits
+            broker.youzan.set_writable("t", 1, True)
+            for publication in held:
+                publication.result(30.0)
+        assert broker.youzan.bodies("t", 1) == [b"%d" % number for number in range(20_000)]
+
+
 @pytest.mark.rule("YZ-13")
 def test_a_stopped_partition_stays_so_when_its_leader_moves() -> None:
     with YouzanBroker(nsqds=2) as broker:
