@@ -17,8 +17,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, address_list, check_runs, split, url_list, with_environment
 from gnsq_lite.message import Message
-from gnsq_lite.net.forks import forget_on_fork, look_for_fork
-from gnsq_lite.net.io_thread import io_loop
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import Hooks, check_connection, check_lookup

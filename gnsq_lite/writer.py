@@ -11,11 +11,9 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import ClosedError, NotSent, NSQError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
-from gnsq_lite.net.addresses import without_credentials
-from gnsq_lite.net.forks import forget_on_fork, look_for_fork
-from gnsq_lite.net.io_thread import io_loop
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
 from gnsq_lite.net.os_threads import is_plain_thread
-from gnsq_lite.net.settings import check_connection, check_lookup
+from gnsq_lite.net.settings import check_connection, check_lookup, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import DEFER, TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions

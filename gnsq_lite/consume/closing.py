@@ -10,7 +10,7 @@ from functools import partial
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, send_back
-from gnsq_lite.net.forks import on_fork
+from gnsq_lite.net.io_thread import on_fork
 from gnsq_lite.net.loop import Loop, in_task
 from gnsq_lite.net.waiting import Completion, Event, in_hub, run_in_loop, wait_or_set
 

@@ -34,14 +34,14 @@ from gnsq_lite.errors import (
     ReqFailedError,
 )
 from gnsq_lite.message import Message, is_expired, send_back
-from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.at_exit import close_at_exit
+from gnsq_lite.net.connection import Target
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, sleep
-from gnsq_lite.net.lost import DeliveryStalled
 from gnsq_lite.net.os_threads import native_ident
-from gnsq_lite.net.target import Target
+from gnsq_lite.net.settings import mapped
+from gnsq_lite.net.stream import DeliveryStalled
 from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.policy.attempts import Tries, requeue_delay

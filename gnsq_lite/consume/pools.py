@@ -17,8 +17,7 @@ from gnsq_lite._core import TURN_OVER, Runner
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import TimeLimitExceeded
-from gnsq_lite.net.forks import end_child
-from gnsq_lite.net.io_thread import enter_thread, leave_thread
+from gnsq_lite.net.io_thread import end_child, enter_thread, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
 from gnsq_lite.net.os_threads import has_patched_threads, is_patched, native_held_lock, native_ident, native_rlock
 from gnsq_lite.net.user_hooks import log_safely

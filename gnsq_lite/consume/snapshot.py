@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.consume.subscribed import Subscribed
-from gnsq_lite.net.snapshot import connection_stats
+from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.stats import ConnectionStats, ReaderStats
 

@@ -18,11 +18,10 @@ from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
-from gnsq_lite.net.connection import MOST_UNSENT, Connection
+from gnsq_lite.net.connection import MOST_UNSENT, Connection, Owner, Target
 from gnsq_lite.net.loop import Loop
-from gnsq_lite.net.lost import DeliveryStalled, lost
 from gnsq_lite.net.os_threads import native_rlock
-from gnsq_lite.net.target import Owner, Target
+from gnsq_lite.net.stream import DeliveryStalled, lost
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import ConnectionOptions

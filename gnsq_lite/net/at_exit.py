@@ -12,8 +12,7 @@ import logging
 import weakref
 from typing import Protocol
 
-from gnsq_lite.net.forks import look_for_fork, on_fork
-from gnsq_lite.net.io_thread import stop_io_thread
+from gnsq_lite.net.io_thread import look_for_fork, on_fork, stop_io_thread
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop

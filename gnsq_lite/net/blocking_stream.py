@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, TLSError
-from gnsq_lite.net.lost import lost
+from gnsq_lite.net.stream import lost
 from gnsq_lite.net.tls import context_of, handshake_failure, handshake_lock, tls_failure
 from gnsq_lite.options import TLSOptions
 

@@ -6,9 +6,12 @@ Reading costs one pass over what a read brought; all that is queued in a turn of
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.dialect import Endpoint, MessageFactory
 from gnsq_lite.errors import (
     ConnectionLost,
     HandshakeTimeout,
@@ -21,13 +24,14 @@ from gnsq_lite.errors import (
     error_for,
 )
 from gnsq_lite.message import Message
+from gnsq_lite.net.blocking_connection import BlockingConnection
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.handshaking import HANDSHAKE_BYTES, shake_hands
 from gnsq_lite.net.loop import SLICE, Loop, let_io, time_limit
 from gnsq_lite.net.stream import Stream
-from gnsq_lite.net.target import Owner, Target
 from gnsq_lite.net.user_hooks import Complaints
-from gnsq_lite.options import ConnectionOptions, format_address
+from gnsq_lite.options import Address, ConnectionOptions, format_address
+from gnsq_lite.stats import ConnectionStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
 from gnsq_lite.wire.frames import Frame, FrameDecoder
@@ -39,6 +43,33 @@ log = logging.getLogger("gnsq_lite.net")
 _FRAMES_AT_ONCE = 256
 #: Bytes that wait for nsqd to take them, before it gets no more answers to heartbeats and a Reader reads no more.
 MOST_UNSENT = 4 * 1024 * 1024
+
+
+class Owner(Protocol):
+    """Whom a connection tells of the frames that are no messages; in the loop's thread; must not wait."""
+
+    def on_response(self, connection: Any, body: bytes) -> None:
+        """nsqd's next answer."""
+
+    def on_error_frame(self, connection: Any, error: NsqdError) -> None:
+        """An error that leaves the connection open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a connection is for: an nsqd, and for a Reader what to subscribe to."""
+
+    endpoint: Endpoint
+    topic: str = ""
+    channel: str = ""
+    subscribe: bytes | None = None
+    #: Returns how messages are made, once what was negotiated is known.
+    choose_message: Callable[[Any], MessageFactory] | None = None
+    identify_extra: Mapping[str, Any] | None = None
+    #: Called with nsqd's version and address; raises if nsqd is not to be used.
+    check_server: Callable[[str, str], None] | None = None
+    #: Where to connect to in truth, when an address map says other than the endpoint.
+    connect_to: Address | None = None
 
 
 class Connection:
@@ -279,3 +310,19 @@ class Connection:
     def __repr__(self) -> str:
         state = "open" if self.is_open() else "closed"
         return f"<{type(self).__name__} {self.endpoint} {state}>"
+
+
+def connection_stats(connection: Connection | BlockingConnection, now: float, **counts: int) -> ConnectionStats:
+    """Return the state of one connection; *counts* are those of its messages, by the names of ConnectionStats."""
+    received, sent = connection.traffic()
+    return ConnectionStats(
+        address=connection.address,
+        partition=connection.endpoint.partition,
+        open_for=0.0 if connection.opened_at is None else now - connection.opened_at,
+        **counts,
+        bytes_in=received,
+        bytes_out=sent,
+        last_read_ago=now - connection.read_at,
+        negotiated=connection.negotiated,
+        auth=connection.auth_reply,
+    )

@@ -34,9 +34,8 @@ from urllib.parse import urlsplit
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Members, Role, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
-from gnsq_lite.net.addresses import mapped, without_credentials
 from gnsq_lite.net.loop import Task, current_greenlet
-from gnsq_lite.net.settings import AddressMap
+from gnsq_lite.net.settings import AddressMap, mapped, without_credentials
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address

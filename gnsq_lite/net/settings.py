@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
-from gnsq_lite.dialect import Dialect
+from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
@@ -17,6 +17,7 @@ from gnsq_lite.options import (
     HTTPOptions,
     LookupOptions,
     TLSOptions,
+    parse_address,
 )
 from gnsq_lite.wire.identify import build_identify
 
@@ -95,3 +96,28 @@ class Hooks:
 
     def __post_init__(self) -> None:
         check_callables(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+
+def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None:
+    """Return where to connect to for *endpoint*; None: where it says.
+
+    *address_map* is a function of (host, port), or a dict of "host:port" or "host" to "host:port" or "host".
+    """
+    if address_map is None:
+        return None
+    if callable(address_map):
+        found: Address | str | None = address_map(endpoint.host, endpoint.port)
+    else:
+        found = address_map.get(f"{endpoint.host}:{endpoint.port}") or address_map.get(endpoint.host)
+    if found is None:
+        return None
+    return parse_address(found, default_port=endpoint.port, option="address_map")
+
+
+def without_credentials(address: str) -> str:
+    """Return nsqlookupd's *address*, ``host:port`` or a URL, without ``user:password@``: as it may be shown."""
+    scheme, mark, rest = address.partition("://")
+    if not mark:
+        return address
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

@@ -5,6 +5,7 @@ TLS is in :mod:`gnsq_lite.net.tls`.  What is raised is the library's own, and na
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from collections import deque
@@ -16,7 +17,7 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError, TLSError
 from gnsq_lite.net.loop import READ, WRITE, Loop, current_greenlet
-from gnsq_lite.net.lost import lost, peer_has_closed
+from gnsq_lite.net.os_threads import native
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 
@@ -27,6 +28,31 @@ PATIENCE = 0.01
 
 #: The loop never blocks.
 _DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
+
+
+_HANGUP = getattr(select, "POLLRDHUP", 0)
+#: gevent's own would turn the loop.
+_poll: Any = native("select", "poll") if _HANGUP else None
+
+
+class DeliveryStalled(ConnectionLost):
+    """nsqd refused a FIN or REQ, then delivered nothing although RDY allowed it: its in-flight count is too high."""
+
+
+def lost(address: str, error: OSError) -> NSQConnectionError:
+    """Return the library's error for one on an open connection, which may be it already."""
+    if isinstance(error, NSQConnectionError):
+        return error
+    return ConnectionLost(address, f"connection lost: {error.strerror or error}")
+
+
+def peer_has_closed(sock: Any) -> bool:
+    """Look past what is there to be read; a system without POLLRDHUP cannot."""
+    if _poll is None:
+        return False
+    poll = _poll()
+    poll.register(sock.fileno(), _HANGUP)
+    return bool(poll.poll(0))
 
 
 class Stream:

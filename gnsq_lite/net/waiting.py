@@ -13,7 +13,7 @@ from gevent.hub import Waiter, get_hub
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError, NSQError
-from gnsq_lite.net.forks import look_for_fork
+from gnsq_lite.net.io_thread import look_for_fork
 from gnsq_lite.net.loop import Loop, loop_here
 from gnsq_lite.net.os_threads import native_held_lock
 

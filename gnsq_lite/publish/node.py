@@ -23,11 +23,10 @@ from gnsq_lite.errors import (
     OutcomeUnknown,
     UnexpectedFrame,
 )
-from gnsq_lite.net.addresses import mapped
-from gnsq_lite.net.connection import MOST_UNSENT, Connection
+from gnsq_lite.net.connection import MOST_UNSENT, Connection, Target
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop, current_greenlet
-from gnsq_lite.net.target import Target
+from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import LossLog
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.outcomes import Outcomes

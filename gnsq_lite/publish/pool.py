@@ -28,12 +28,12 @@ from gnsq_lite.errors import (
     PublishTimeout,
     UnexpectedFrame,
 )
-from gnsq_lite.net.addresses import mapped
 from gnsq_lite.net.at_exit import PATIENCE
 from gnsq_lite.net.blocking_connection import BlockingConnection
 from gnsq_lite.net.blocking_stream import DeadlinePassed
-from gnsq_lite.net.forks import look_for_fork, on_fork
+from gnsq_lite.net.io_thread import look_for_fork, on_fork
 from gnsq_lite.net.os_threads import native_lock, start_native_thread
+from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.waiting import Parking
 from gnsq_lite.options import Address
 from gnsq_lite.publish.publication import not_reached

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
-from gnsq_lite.net.forks import look_for_fork
+from gnsq_lite.net.io_thread import look_for_fork
 from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion

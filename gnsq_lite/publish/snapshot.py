@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.net.snapshot import connection_stats
+from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.pool import Pool
 from gnsq_lite.stats import WriterStats

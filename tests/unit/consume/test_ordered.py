@@ -14,7 +14,7 @@ from greenlet import getcurrent
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
-from gnsq_lite.net.target import Target
+from gnsq_lite.net.connection import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.identify import Negotiated
 from gnsq_lite.youzan.ordered import OrderedPartition

@@ -12,7 +12,7 @@ import pytest
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
-from gnsq_lite.net.target import Target
+from gnsq_lite.net.connection import Target
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.delivery import SPAN
 from gnsq_lite.wire import commands
