@@ -50,7 +50,7 @@ setup(
         "plot": ["matplotlib>=3.7"],
         "recording": ["pyarrow>=15.0"],
         "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
-        "spark-storage": ["obstore>=0.8"],  # recordings and spools on object stores
+        "spark-storage": ["obstore>=0.8"],  # recordings on object stores
         "spark-platform": ["pyarrow>=15.0"],  # where Spark brings its own pyspark: Databricks, EMR, Dataproc
     },
     entry_points={

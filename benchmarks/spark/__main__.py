@@ -51,12 +51,12 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
 
     many = f"{rows // 4:,}"
     return {
-        "receiver with spool": plain(cases.receive),
-        "receiver with spool, 1 kB": plain(cases.receive, 1000),
+        "recorder": plain(cases.receive),
+        "recorder, 1 kB": plain(cases.receive, 1000),
         "plain Reader -> Parquet": plain(cases.plain_reader),
-        "reading segments, flushes of 1,000 rows": segments(1000),
-        "reading segments, flushes of 100 rows": segments(100),
-        "reading segments, flushes of 10 rows": segments(10),
+        "reading, flushes of 1,000 rows": segments(1000),
+        "reading, flushes of 100 rows": segments(100),
+        "reading, flushes of 10 rows": segments(10),
         "topic -> noop": in_spark(),
         "topic -> noop, half the rows": in_spark(count=rows // 2),
         "topic -> noop, a quarter of the rows": in_spark(count=rows // 4),

@@ -1,4 +1,4 @@
-"""The cases that need no Spark session: receiving into a spool, reading segments, and a plain Reader for comparison."""
+"""The cases that need no Spark session: recording, reading a recording, and a plain Reader for comparison."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.frames import coalesced
+from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import ReaderReceiver
+from gnsq_lite.recording.recorder import Recorder
+from gnsq_lite.recording.recording import Recording
 from gnsq_lite.recording.schema import arrow_schema, to_batch
-from gnsq_lite.spark import segments
-from gnsq_lite.spark.collector import Collector
-from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.places import open_spool
 
 
 def prepare(server: Any, topic: str, messages: int, size: int) -> None:
@@ -33,25 +33,27 @@ def prepare(server: Any, topic: str, messages: int, size: int) -> None:
 
 def options(server: Any, topic: str, directory: Path, **more: str) -> dict[str, str]:
     """Return a source's options."""
-    base = {"topic": topic, "channel": "c", "spoolDir": str(directory), "nsqdTCPAddresses": server.tcp_address}
-    return {**base, "maxSpoolBytes": "100g", **more}
+    base = {"topic": topic, "channel": "c", "recording": str(directory), "nsqdTCPAddresses": server.tcp_address}
+    return {**base, "maxWaitingBytes": "100g", **more}
 
 
 def receive(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """Receive into a spool: messages per second, and this process's CPU time for each."""
+    """Record: messages per second, and this process's CPU time for each."""
     prepare(server, topic, messages, size)
-    given = parse(SourceOptions, options(server, topic, directory))
-    collector = Collector(open_spool(directory, given, Files()), ReaderReceiver(given.recorder()), given)
+    given = RecorderOptions(topic=topic, channel="c", client={"nsqd_tcp_addresses": [server.tcp_address]})
+    recording = Recording(str(directory))
+    recording.create(topic, "c")
+    writer = recording.take()
+    recorder = Recorder(writer, recording.reader(writer.name), ReaderReceiver(given), given)
     begun, cpu = time.perf_counter(), time.process_time()
-    collector.start()
-    while collector.stored < messages:
+    recorder.start()
+    while recorder.stored < messages:
         time.sleep(0.002)
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
-    collector.stop()
-    stored = sum(segment.rows for segment in segments.listed(directory))
+    recorder.stop()
+    assert sum(recording.end().values()) == messages
     shutil.rmtree(directory)
     server.http("POST", f"/topic/delete?topic={topic}")
-    assert stored + 50_000 >= messages
     return {"per_second": messages / seconds, "cpu_us": cpu / messages * 1e6}
 
 
@@ -111,16 +113,17 @@ class Row:
 
 
 def read_segments(directory: Path, rows: int, size: int, per_flush: int = 1000) -> dict[str, float]:
-    """Read sealed segments as a task does: rows per second on one core."""
-    directory.mkdir(parents=True)
-    data = [segments.head(arrow_schema())]
+    """Read a recording as a task does: rows per second on one core."""
+    recording = Recording(str(directory))
+    recording.create("clicks", "c")
+    writer = recording.take()
     for at in range(0, rows, per_flush):
-        data.append(segments.record(to_batch([Row(n, b"x" * size) for n in range(at, at + per_flush)])))
-    segment = segments.Segment(1, -1, rows, sum(map(len, data)))
-    (directory / segment.name).write_bytes(b"".join(data))
+        writer.append([(-1, to_batch([Row(n, b"x" * size) for n in range(at, at + per_flush)]))])
+    writer.close()
+    span = recording.reader(writer.name).span(0, rows)
     begun, cpu = time.perf_counter(), time.process_time()
     read = 0
-    for batch in segments.coalesced(segments.read_file(directory / segment.name, segment), arrow_schema()):
+    for batch in coalesced((batch for _, batch in recording.read(span)), arrow_schema()):
         with pa.ipc.new_stream(pa.BufferOutputStream(), batch.schema) as sink:  # as Spark's worker sends it
             sink.write_batch(batch)
         read += batch.num_rows

@@ -167,7 +167,7 @@ def spark() -> Drawing:
     d.arrow(442, 148, 472, 148)
     d.path("M522 118C 522 60 120 50 76 116", "good", head="end")
     d.text(300, 62, "FIN only for what is on disk", "soft", "middle", "good")
-    d.lane(168, 232, 420, 100, "spoolDir: a directory or an object store")
+    d.lane(168, 232, 420, 100, "recording: a directory or an object store")
     for number in range(4):
         committed = number == 0
         d.box(

@@ -1,4 +1,4 @@
-"""The few calls the spool makes to a file system, in one place: a test replaces them to crash, or to fill the disk."""
+"""The calls a log makes to a file system, in one place: a test replaces them to crash, or to fill the disk."""
 
 from __future__ import annotations
 
@@ -95,33 +95,6 @@ class Blobs(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove *name*; one that is gone already is no error."""
-
-
-class Store(Blobs, Protocol):
-    """The calls a spool on an object store makes."""
-
-    url: str
-
-    def check(self) -> None:
-        """Raise MissingExtra or OptionError where the settings are of no use; asks nothing of the store."""
-
-    def below(self, prefix: str) -> Store:
-        """Return what is there under names that begin with *prefix*, which ends with a slash."""
-
-    def create(self, name: str, data: bytes) -> None:
-        """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
-
-    def sizes(self, until: str | None = None, after: str = "") -> dict[str, int]:
-        """Return name -> bytes of what is there, behind the name *after*, sorted by name.
-
-        With *until* no more is asked for once a name beyond it was listed; a store without an order lacks others then.
-        """
-
-    def folders(self) -> list[str]:
-        """Return the first parts of the names that have a slash, sorted."""
-
-    def remove(self, *names: str) -> None:
-        """Remove *names*; one that is gone already is no error."""
 
 
 class Folder:

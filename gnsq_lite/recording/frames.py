@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,8 +27,7 @@ _PADDING = [bytes(size) for size in range(ALIGN)]
 BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame's header.  Times are microseconds since 1970; *at* is the place of the header in its file."""
 
     first: int
@@ -83,21 +81,19 @@ def encode(batch: pa.RecordBatch, first: int, partition: int, written: int) -> t
     return frame, [header.ljust(ALIGN, b"\0"), message, _PADDING[-len(message) % ALIGN]]
 
 
-def header(view: memoryview, at: int) -> Frame:
-    """Return the header at a place.  Raises RecordingDamaged."""
+def header(view: memoryview, at: int) -> Frame | None:
+    """Return the header at a place, whether or not its payload is there; None where it is torn or damaged."""
     fields = view[at : at + _FRAME.size]
     if at + ALIGN > len(view) or _CRC.unpack_from(view, at + _FRAME.size)[0] != zlib.crc32(fields):
-        raise RecordingDamaged(f"the header at byte {at} is damaged")
+        return None
     size, crc, rows, partition, first, low, high, written = _FRAME.unpack(fields)
     return Frame(first, rows, partition, low, high, written, size, crc, at)
 
 
 def frame_at(view: memoryview, at: int) -> Frame | None:
     """Return the frame at a place; None where none is whole there."""
-    if at + ALIGN > len(view) or _CRC.unpack_from(view, at + _FRAME.size)[0] != zlib.crc32(view[at : at + _FRAME.size]):
-        return None
     frame = header(view, at)
-    return frame if frame.size and frame.end <= len(view) else None
+    return frame if frame is not None and frame.size and frame.end <= len(view) else None
 
 
 def frames(view: memoryview, at: int) -> Iterator[Frame]:

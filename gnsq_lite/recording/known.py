@@ -1,4 +1,4 @@
-"""Recognises messages nsqd sends again although they were spooled, however late the copy comes.
+"""Recognises messages nsqd sends again although they were stored, however late the copy comes.
 
 A copy has the id, the publish time and the nsqd (Youzan's: the topic partition) of its first.  nsqd sends one after a
 time-out; and after a kill it sends again what it had read from its disk queue since it last synced that, with attempts
@@ -80,7 +80,7 @@ class IndexFile:
 
 
 class Known:
-    """The keys of the newest spooled rows: *most_rows* of them, less at most one file's."""
+    """The keys of the newest stored rows: *most_rows* of them, less at most one file's."""
 
     def __init__(self, blobs: Blobs, most_rows: int) -> None:
         self._blobs, self._most_rows = blobs, most_rows
@@ -105,7 +105,7 @@ class Known:
     # -- asking and adding
 
     def fresh(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return *batch*, of a topic partition or -1, without rows that are spooled already or that it has twice."""
+        """Return *batch*, of a topic partition or -1, without rows that are stored already or that it has twice."""
         ids, times = _keys(batch)
         again: set[tuple[str, str, int]] = set()
         for origin, mask in _origins(partition, batch):
@@ -169,7 +169,7 @@ class Known:
         return self._cache[chunk]
 
     def add(self, partition: int, batch: pa.RecordBatch) -> None:
-        """Remember the rows of *batch* as spooled."""
+        """Remember the rows of *batch* as stored."""
         ids, times = _keys(batch)
         for origin, mask in _origins(partition, batch):
             keys = pa.Table.from_arrays([ids, times], schema=_SCHEMA)
@@ -196,7 +196,7 @@ class Known:
         for name, chunks in zip(names, heads, strict=True):
             found = _NAME.fullmatch(name)
             if found is None or chunks is None:
-                log.warning("%s is no index of spooled messages, or a damaged one; it is removed", name)
+                log.warning("%s is no index of known messages, or a damaged one; it is removed", name)
                 self._blobs.remove(name)
                 continue
             self._files.append(IndexFile(name, int(found[1]), int(found[2]), chunks))

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.recording.errors import RecordingFenced, RecordingInUse
-from gnsq_lite.recording.files import Store
+from gnsq_lite.recording.objectstore import ObjectStore
 
 log = logging.getLogger("gnsq_lite.recording")
 
@@ -58,7 +58,7 @@ class Patience:
             pause = min(5.0, 2 * pause)
 
 
-def create_once(store: Store, name: str, data: bytes) -> bool:
+def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
     """Create *name* unless it exists; return whether it holds *data*, which no other writer would write.
 
     An object that exists may be of this very put: its answer was lost, and the put sent again.  Raises OSError.
@@ -77,7 +77,9 @@ def create_once(store: Store, name: str, data: bytes) -> bool:
 class Lease:
     """The lease of one log: an object for each term, the newest counts."""
 
-    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._store, self._clock, self._sleep = store.below("lease/"), clock, sleep
         self._patiently = Patience(store.url, clock, sleep)
         self._writer = uuid.uuid4().hex

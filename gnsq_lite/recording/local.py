@@ -28,21 +28,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.recording import frames
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse
-from gnsq_lite.recording.files import Files, Folder
+from gnsq_lite.recording.files import Blobs, Files, Folder
 from gnsq_lite.recording.frames import Frame
-from gnsq_lite.recording.logs import Age, Bounds, Lane, Piece, Span, cut
+from gnsq_lite.recording.logs import SKEW, Age, Bounds, Lane, Piece, Span, cut, first_row
 
 log = logging.getLogger("gnsq_lite.recording")
 
 #: Bytes, and seconds since its first flush, after which the next flush begins a new pack.
 PACK_BYTES, PACK_SECONDS = 64 << 20, 600.0
-#: Seconds that a publish time may be ahead of the recorder's clock, for a search by time.
-SKEW = 60.0
 _PACK = re.compile(r"pack-(\d{16})\.rec")
 _END = struct.Struct("<QI")
 
@@ -104,7 +101,7 @@ class LocalLog:
     def __init__(self, directory: Path, files: Files | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.directory, self.name = directory, directory.name
         self._files, self._clock = files or Files(), clock
-        self.ids = Folder(directory / "ids", self._files)
+        self.ids: Blobs = Folder(directory / "ids", self._files)
         self.last = 0
         self._lock_fd = self._pack_fd = self._end_fd = -1
         self._pack: Path | None = None
@@ -329,13 +326,7 @@ class LocalReader:
             if frame is not None and frame.written / 1e6 < time_us / 1e6 - SKEW:
                 begin = index
         start = max(bounds.first, there[begin]) - 1 if there else bounds.last
-        for frame, batch in self.read(self.span(start, bounds.last)):
-            if frame.high >= time_us:
-                times = batch.column("timestamp").view(pa.int64())
-                index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
-                if index >= 0:
-                    return max(frame.first, start + 1) + int(index)
-        return bounds.last + 1
+        return first_row(self, start, bounds.last, time_us)
 
     def _first_frame(self, first: int) -> Frame | None:
         with suppress(FileNotFoundError):
@@ -352,6 +343,17 @@ class LocalReader:
                 size = (self._directory / pack_name(first)).stat().st_size
                 if frame is not None:
                     yield Age(pack_name(first), following - 1, size, frame.written / 1e6)
+
+    def removable(self, row: int) -> list[Age]:
+        """Return the packs, all but the newest, whose rows are up to *row*."""
+        found = []
+        for first, following in pairwise(packs(self._directory)):
+            if following - 1 > row:
+                break
+            with suppress(FileNotFoundError):
+                size = (self._directory / pack_name(first)).stat().st_size
+                found.append(Age(pack_name(first), following - 1, size, 0.0))
+        return found
 
     def size(self) -> int:
         """Return the bytes of all packs."""

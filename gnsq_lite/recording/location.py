@@ -54,7 +54,7 @@ def local_directory(text: str, option: str) -> Path:
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
         why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
-        if option == "spoolDir":
+        if option == "recording":
             why += "; or an object store: " + ", ".join(sorted(OBJECT_STORES))
         raise OptionError(option, text, why)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:

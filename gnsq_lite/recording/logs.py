@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
 
+#: Seconds that a publish time may be ahead of the recorder's clock, for a search by time.
+SKEW = 60.0
 #: A batch to store, and the topic partition it is of; -1: plain NSQ's.
 Lane = tuple[int, pa.RecordBatch]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Rows *start* < row <= *end* of a log, in *files*: (name, first row, place to begin at)."""
+    """Rows *start* < row <= *end* of a log, and the *files* that hold them.
+
+    A file is its name, its first row, and of a pack the place to begin at, of an object its bytes.
+    """
 
     log: str
     start: int
@@ -26,28 +33,25 @@ class Span:
     files: tuple[tuple[str, int, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A frame, or an object: its file, the file's first row, its place there, its rows, its bytes."""
+class Piece(NamedTuple):
+    """A frame, or an object: its file, the file's first row, its place there or the object's bytes, rows, bytes."""
 
     file: str
     file_first: int
-    at: int
+    place: int
     first: int
     last: int
     size: int
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """First and last row that a reader can have; *last* is *first* - 1 where a log has no rows."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True)
-class Age:
+class Age(NamedTuple):
     """One file of a log, for retention: number of its last row, its bytes, and when it was complete, in seconds."""
 
     name: str
@@ -111,6 +115,9 @@ class LogReader(Protocol):
     def ages(self) -> Iterator[Age]:
         """Yield the files that retention may remove, oldest first: all but the newest."""
 
+    def removable(self, row: int) -> list[Age]:
+        """Return the files, all but the newest, whose rows are up to *row*; their times are not read."""
+
     def size(self) -> int:
         """Return the bytes of all files."""
 
@@ -126,23 +133,35 @@ def new_name() -> str:
     return secrets.token_hex(4)
 
 
-def split(log: str, start: int, end: int, pieces: list[Piece], parts: int) -> list[Span]:
-    """Return about *parts* spans of the same number of rows; a pure function of its arguments (PIPE-3)."""
-    rows = -(-(end - start) // max(1, parts))
-    found = []
-    index = 0
-    for begin in range(start, end, rows) if rows else ():
-        last = min(end, begin + rows)
-        while pieces[index].last <= begin:
-            index += 1
-        files: list[tuple[str, int, int]] = []
-        for piece in pieces[index:]:
-            if piece.first > last:
-                break
-            if not files or files[-1][0] != piece.file:
-                files.append((piece.file, piece.file_first, 0 if files else piece.at))
-        found.append(Span(log, begin, last, tuple(files)))
-    return found
+def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Span]]:
+    """Cut ranges (log, start, end) into about *parts* groups of as many rows; a pure function of the rows (PIPE-3)."""
+    most = -(-sum(end - start for _, start, end in ranges) // max(1, parts))
+    groups: list[list[Span]] = [[]]
+    left = most
+    for reader, start, end in ranges:
+        pieces = deque(reader.pieces(start, end))
+        while start < end:
+            if not left:
+                groups.append([])
+                left = most
+            last = min(end, start + left)
+            groups[-1].append(Span(reader.name, start, last, _files(pieces, start, last)))
+            left -= last - start
+            start = last
+    return groups
+
+
+def _files(pieces: deque[Piece], start: int, end: int) -> tuple[tuple[str, int, int], ...]:
+    """Return the files of the rows *start* < row <= *end*; drops the pieces before them."""
+    while pieces[0].last <= start:
+        pieces.popleft()
+    files: list[tuple[str, int, int]] = []
+    for piece in pieces:
+        if piece.first > end:
+            break
+        if not files or files[-1][0] != piece.file:
+            files.append((piece.file, piece.file_first, piece.place))
+    return tuple(files)
 
 
 def cut(batch: pa.RecordBatch, frame: Frame, span: Span) -> pa.RecordBatch:
@@ -151,13 +170,12 @@ def cut(batch: pa.RecordBatch, frame: Frame, span: Span) -> pa.RecordBatch:
     return batch.slice(begin, min(frame.last, span.end) - frame.first - begin + 1)
 
 
-def expired(ages: Iterable[Age], total: int, now: float, retain: float, retain_bytes: int | None) -> list[Age]:
-    """Return the files, the oldest, that retention by seconds (0: for ever) and by bytes of all *total* removes."""
-    found = []
-    for age in ages:
-        too_old = bool(retain) and age.written < now - retain
-        if not too_old and (retain_bytes is None or total <= retain_bytes):
-            break
-        total -= age.size
-        found.append(age)
-    return found
+def first_row(reader: LogReader, start: int, last: int, time_us: int) -> int:
+    """Return the first row of *start* < row <= *last* published at *time_us* or later; else *last* + 1."""
+    for frame, batch in reader.read(reader.span(start, last)):
+        if frame.high >= time_us:
+            times = batch.column("timestamp").view(pa.int64())
+            index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
+            if index >= 0:
+                return max(frame.first, start + 1) + int(index)
+    return last + 1

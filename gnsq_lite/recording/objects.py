@@ -24,16 +24,16 @@ from itertools import pairwise
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.recording import frames
 from gnsq_lite.recording.ahead import read_ahead
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingFenced
-from gnsq_lite.recording.files import Blobs, Store
+from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
 from gnsq_lite.recording.lease import Lease, Patience, create_once
-from gnsq_lite.recording.logs import Age, Bounds, Lane, Piece, Span, cut
+from gnsq_lite.recording.logs import SKEW, Age, Bounds, Lane, Piece, Span, cut, first_row
+from gnsq_lite.recording.objectstore import ObjectStore
 
 log = logging.getLogger("gnsq_lite.recording")
 
@@ -41,8 +41,6 @@ log = logging.getLogger("gnsq_lite.recording")
 MERGED_BYTES, MERGED_SECONDS = 64 << 20, 600.0
 #: Bytes of a fence; every object with rows is larger.
 FENCE_BYTES = 16
-#: Seconds that a publish time may be ahead of the recorder's clock, for a search by time.
-SKEW = 60.0
 #: Bytes asked for where only the first frame's header is wanted.
 _HEAD_READ = 4096
 _ROWS = re.compile(r"(\d{16})-(\d{6})")
@@ -68,7 +66,7 @@ def _frames_of(data: pa.Buffer, name: str) -> tuple[pa.Schema, list[Frame]]:
 class PatientBlobs:
     """Blobs of a store, which is waited for."""
 
-    def __init__(self, store: Store, patiently: Patience) -> None:
+    def __init__(self, store: ObjectStore, patiently: Patience) -> None:
         self._store, self._patiently = store, patiently
 
     def names(self) -> list[str]:
@@ -94,7 +92,7 @@ class ObjectLog:
     linger = 0.1
 
     def __init__(
-        self, store: Store, name: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
+        self, store: ObjectStore, name: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.name, self._clock = name, clock
         self._store = store.below(f"logs/{name}/")
@@ -192,7 +190,7 @@ class ObjectLog:
         self._lease.release()
 
 
-def exists(store: Store, name: str) -> bool:
+def exists(store: ObjectStore, name: str) -> bool:
     """Whether *name* is there.  Raises OSError."""
     try:
         store.read(name)
@@ -201,7 +199,7 @@ def exists(store: Store, name: str) -> bool:
     return True
 
 
-def newest(rows: Store, merged: Store) -> tuple[int, int]:
+def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
     """Return the last row of a log, and the number of the next write's name.  Raises RecordingDamaged, OSError."""
     names = [name for name in rows.sizes() if _ROWS.fullmatch(name)]
     if not names:
@@ -217,7 +215,7 @@ def newest(rows: Store, merged: Store) -> tuple[int, int]:
 class ObjectReader:
     """Reads a log on an object store; keeps the names that it has listed."""
 
-    def __init__(self, store: Store, name: str, patiently: Patience | None = None) -> None:
+    def __init__(self, store: ObjectStore, name: str, patiently: Patience | None = None) -> None:
         self.name, self._url = name, store.url
         self._store = store.below(f"logs/{name}/")
         self._patiently = patiently or Patience(store.url)
@@ -282,16 +280,17 @@ class ObjectReader:
     def span(self, start: int, end: int) -> Span:
         """Return the objects that hold the rows."""
         pieces = list(self.pieces(start, end))
-        return Span(self.name, start, end, tuple((one.file, one.file_first, one.at) for one in pieces))
+        return Span(self.name, start, end, tuple((one.file, one.file_first, one.place) for one in pieces))
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the objects that hold rows of a range; *at* is the object's size."""
+        """Yield the objects that hold rows of a range; *place* is the object's size."""
         if end <= start:
             return
         chosen = self._chosen(start, end)
-        if not _is_whole(chosen, start, end):
-            self._relist()
-            chosen = self._chosen(start, end)
+        for look in (self.bounds, self._relist):
+            if not _is_whole(chosen, start, end):
+                look()
+                chosen = self._chosen(start, end)
         if not _is_whole(chosen, start, end):
             where = f"the first one there is {chosen[0].first}" if chosen else "none of them is there"
             raise DataLoss(f"log {self.name} of {self._url} lacks rows of ({start}, {end}]: {where}")
@@ -347,20 +346,15 @@ class ObjectReader:
             else:
                 high = middle
         start = pieces[low].first - 1 if pieces else bounds.last
-        for frame, batch in self.read(self.span(start, bounds.last)):
-            if frame.high >= time_us:
-                times = batch.column("timestamp").view(pa.int64())
-                index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
-                if index >= 0:
-                    return max(frame.first, start + 1) + int(index)
-        return bounds.last + 1
+        return first_row(self, start, bounds.last, time_us)
 
     def _written(self, piece: Piece) -> float:
         data = pa.py_buffer(self._read(piece.file, _HEAD_READ))
         head = frames.read_head(data)
-        if head is None or data.size < head[1] + frames.ALIGN:
+        frame = None if head is None else frames.header(memoryview(data), head[1])
+        if frame is None:
             raise RecordingDamaged(f"object {piece.file} of {self._url} is damaged")
-        return frames.header(memoryview(data), head[1]).written / 1e6
+        return frame.written / 1e6
 
     def ages(self) -> Iterator[Age]:
         """Yield all objects but the newest; each was complete when the next one was begun."""
@@ -368,6 +362,11 @@ class ObjectReader:
         pieces = self._pieces()
         for piece, following in pairwise(pieces):
             yield Age(piece.file, piece.last, piece.size, self._written(following))
+
+    def removable(self, row: int) -> list[Age]:
+        """Return the objects, all but the newest, whose rows are up to *row*."""
+        self.bounds()
+        return [Age(one.file, one.last, one.size, 0.0) for one in self._pieces()[:-1] if one.last <= row]
 
     def size(self) -> int:
         """Return the bytes of all objects."""

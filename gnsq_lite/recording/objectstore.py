@@ -1,6 +1,6 @@
-"""Object stores - S3 and what speaks it, Google's, Azure's - behind the few calls a spool makes.
+"""Object stores - S3 and what speaks it, Google's, Azure's - behind the few calls a log makes.
 
-The library is obstore: its put can be told to create only, which is what the fence of a spool stands on, and it speaks
+The library is obstore: its put can be told to create only, which is what the fence of a log needs, and it speaks
 all three with one set of calls.  Settings come from the environment, as the store's own tools take them, and from the
 options ``nsq.storage.NAME``.
 """
@@ -21,49 +21,17 @@ from gnsq_lite.recording.location import without_password
 _CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
 #: Names of ``nsq.storage.*``, as the library writes them: the HTTP client's, and the stores'.
 _CLIENT_NAMES = frozenset(
-    {
-        "allow_http",
-        "allow_invalid_certificates",
-        "timeout",
-        "connect_timeout",
-        "proxy_url",
-        "proxy_ca_certificate",
-    }
+    re.findall(r"\w+", "allow_http allow_invalid_certificates timeout connect_timeout proxy_url proxy_ca_certificate")
 )
 _STORE_NAMES = frozenset(
-    {
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "region",
-        "endpoint",
-        "virtual_hosted_style_request",
-        "skip_signature",
-        "unsigned_payload",
-        "imdsv1_fallback",
-        "request_payer",
-        "conditional_put",
-        "server_side_encryption",
-        "sse_kms_key_id",
-        "service_account",
-        "service_account_key",
-        "service_account_path",
-        "application_credentials",
-        "account_name",
-        "account_key",
-        "client_id",
-        "client_secret",
-        "tenant_id",
-        "sas_key",
-        "token",
-        "use_emulator",
-        "use_azure_cli",
-        "use_fabric_endpoint",
-        "federated_token_file",
-        "msi_endpoint",
-        "msi_resource_id",
-        "object_id",
-    }
+    re.findall(
+        r"\w+",
+        """access_key_id secret_access_key session_token region endpoint virtual_hosted_style_request skip_signature
+        unsigned_payload imdsv1_fallback request_payer conditional_put server_side_encryption sse_kms_key_id
+        service_account service_account_key service_account_path application_credentials account_name account_key
+        client_id client_secret tenant_id sas_key token use_emulator use_azure_cli use_fabric_endpoint
+        federated_token_file msi_endpoint msi_resource_id object_id""",
+    )
 )
 #: What a store answers, in XML; and who is asked for credentials where there are none.
 _ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
@@ -84,6 +52,8 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
             near = difflib.get_close_matches(plain, names, n=1, cutoff=0.0)
             raise OptionError(f"nsq.storage.{name}", "<hidden>", f"is no setting; did you mean {names[near[0]]}?")
         found[names[plain]] = text
+    if found.get("endpoint", "").startswith("http://") and found.get("allow_http", "").lower() != "true":
+        raise OptionError("nsq.storage.endpoint", "<hidden>", "is http://, which needs nsq.storage.allowHttp=true")
     return found
 
 
@@ -111,7 +81,7 @@ class ObjectStore:
             try:
                 from obstore import store as stores
             except ImportError as error:
-                raise MissingExtra("a spoolDir on an object store", "spark-storage", "obstore") from error
+                raise MissingExtra("a recording on an object store", "spark-storage", "obstore") from error
             client = {**_CLIENT, **{name: text for name, text in self._given.items() if name in _CLIENT_NAMES}}
             config = {name: text for name, text in self._given.items() if name not in _CLIENT_NAMES}
             retry = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
@@ -120,7 +90,7 @@ class ObjectStore:
                 self._store = from_url(self.url, config=config, client_options=client, retry_config=retry)
             except Exception as error:
                 why = f"the object store refuses its settings: {_told(error)}"
-                raise OptionError("spoolDir", self.url, why) from None
+                raise OptionError("recording", self.url, why) from None
         return self._store
 
     @contextlib.contextmanager
@@ -177,8 +147,8 @@ class ObjectStore:
                 found = b""
         return found
 
-    def sizes(self, until: str | None = None, after: str = "") -> dict[str, int]:
-        """Return name -> bytes of what is there, sorted by name; *until*: what is listed before a name beyond it."""
+    def sizes(self, after: str = "") -> dict[str, int]:
+        """Return name -> bytes of what is there, behind the name *after*, sorted by name."""
         import obstore
 
         store = self._opened()
@@ -186,10 +156,7 @@ class ObjectStore:
         offset = self._prefix + after if after else None
         with self._errors(""):
             for page in obstore.list(store, self._prefix or None, offset=offset, chunk_size=1000):
-                here = {str(one["path"]).removeprefix(self._prefix): int(one["size"]) for one in page}
-                found.update(here)
-                if until is not None and any(name > until for name in here):
-                    break
+                found.update({str(one["path"]).removeprefix(self._prefix): int(one["size"]) for one in page})
         return dict(sorted(found.items()))
 
     def folders(self) -> list[str]:

@@ -281,7 +281,7 @@ class Recorder:
         known = self._receiver.trouble()
         why = f"no nsqd with topic {self._options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
         if self.is_connected():
-            why += "; the backlog of the others was read"
+            why += "; the backlog of the others was read (a Spark query goes on with onMissingNsqd=warn)"
         return ConnectError(where, why)
 
     def waiting_bytes(self) -> int:

@@ -15,9 +15,10 @@ import heapq
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +37,7 @@ from gnsq_lite.recording.objects import ObjectLog, ObjectReader
 log = logging.getLogger("gnsq_lite.recording")
 
 Position = dict[str, int]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ class Recording:
         if is_remote(url):
             self.url = remote_url(url, "recording")
             self._store = objectstore.ObjectStore(self.url, objectstore.settings(storage or {}))
-            self._patiently = Patience(self.url)
         else:
             self._path = local_directory(url, "recording")
             self.url = str(self._path)
+        self._patience = Patience(self.url)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
@@ -87,13 +89,16 @@ class Recording:
     def _root(self) -> Blobs:
         return Folder(self._path, self._files) if self._store is None else self._store
 
+    def _patiently(self, do: Callable[[], _T]) -> _T:
+        """Return what *do* returns; a store that is away is waited for."""
+        return do() if self._store is None else self._patience(do)
+
     # -- which recording it is
 
     def meta(self) -> Meta:
         """Return which topic and channel are recorded.  Raises FileNotFoundError where there is no recording."""
-        text = self._root.read("meta") if self._store is None else self._patiently(lambda: self._root.read("meta"))
         try:
-            found = json.loads(text)
+            found = json.loads(self._patiently(lambda: self._root.read("meta")))
             if found.get("v") == 1:
                 return Meta(**found)
         except (ValueError, TypeError, AttributeError) as error:
@@ -135,8 +140,11 @@ class Recording:
     def _create_remote(self, store: objectstore.ObjectStore, wanted: Meta) -> Meta:
         def create() -> Meta:
             text = json.dumps(asdict(wanted)).encode()
-            if not create_once(store, "meta", text):
+            try:
                 text = store.read("meta")
+            except FileNotFoundError:
+                if not create_once(store, "meta", text):
+                    text = store.read("meta")
             try:
                 store.create("meta", text)  # the very same, should it be replaced
             except FileExistsError:
@@ -146,7 +154,7 @@ class Recording:
                 " cannot be protected from a second writer there"
             )
 
-        return self._patiently(create, opens=True)
+        return self._patience(create, opens=True)
 
     def check_visible(self, wanted: str) -> None:
         """Raise RecordingNotVisible unless this process sees the recording of the uuid *wanted*."""
@@ -163,23 +171,17 @@ class Recording:
     def committed(self) -> Position:
         """Return the position that the owning query has committed."""
         try:
-            data = self._root.read("committed") if self._store is None else self._patiently(self._read_committed)
+            data = self._patiently(lambda: self._root.read("committed"))
             return {str(name): int(row) for name, row in json.loads(data).items()}
         except FileNotFoundError:
             return {}
         except (ValueError, AttributeError) as error:
             raise RecordingDamaged(f"{self.url}/committed is damaged: {error}") from error
 
-    def _read_committed(self) -> bytes:
-        return self._root.read("committed")
-
     def commit(self, position: Mapping[str, int]) -> None:
         """Note the position that the owning query has committed, durably."""
         text = json.dumps(position, sort_keys=True).encode()
-        if self._store is None:
-            self._root.write("committed", text)
-        else:
-            self._patiently(lambda: self._root.write("committed", text))
+        self._patiently(lambda: self._root.write("committed", text))
 
     # -- logs
 
@@ -197,13 +199,14 @@ class Recording:
             if self._store is None:
                 self._readers[name] = LocalReader(self._path / "logs" / name)
             else:
-                self._readers[name] = ObjectReader(self._store, name, self._patiently)
+                self._readers[name] = ObjectReader(self._store, name, self._patience)
         return self._readers[name]
 
-    def take(self, *, own: bool = False, wait: float = 0.0) -> LocalLog | ObjectLog:
+    def take(self, *, own: bool = False, wait: float = 0.0, complete: bool = True) -> LocalLog | ObjectLog:
         """Return a log of which this process is the writer: a free one, or a new one.
 
-        *own*: the recording has one writer; raises RecordingInUse where it lives, RecordingDamaged where rows are gone.
+        *own*: the recording has one writer; raises RecordingInUse where it lives, RecordingDamaged where rows are gone
+        and *complete* asks for all of them.  Otherwise the damaged log is retired.
         """
         names = [name for name in self.names() if not self.reader(name).is_retired()]
         if self._store is not None and not own:
@@ -216,10 +219,12 @@ class Recording:
             except RecordingInUse:
                 if own:
                     raise
-            except RecordingDamaged:
-                if own:
-                    raise
+            except RecordingDamaged as error:
+                if own and complete:
+                    raise RecordingDamaged(f"{error}: set failOnDataLoss=false to go on without them") from error
                 log.exception("log %s is left alone", name)
+                if own:
+                    self.reader(name).retire()
             else:
                 return writer
         writer = self._writer(new_name())
@@ -279,7 +284,7 @@ class Recording:
         first = next(found, None)
         if first is not None:
             wanted = schema.arrow_schema("partition" in first.schema.names)
-            yield from frames.coalesced(_chain(first, found), wanted)
+            yield from frames.coalesced(chain([first], found), wanted)
 
     def rows(
         self,
@@ -356,13 +361,3 @@ def chosen(batch: pa.RecordBatch, frame: Frame, low: int | None, high: int | Non
         mask = pc.greater_equal(times, pa.scalar(low, pa.int64()))
         batch, times = batch.filter(mask), times.filter(mask)
     return batch if high is None else batch.filter(pc.less(times, pa.scalar(high, pa.int64())))
-
-
-def position_text(position: Mapping[str, int]) -> str:
-    """Return a position as JSON with sorted keys: Spark compares the text."""
-    return json.dumps(dict(position), sort_keys=True)
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.spark.logcluster import Extent, Logs
 from gnsq_lite.spark.logoptions import EARLIEST, Position
-from gnsq_lite.spark.spoolmeta import SpoolError
 
 #: Places by partition.
 Places = dict[int, int]
@@ -24,10 +24,10 @@ def as_offset(topic: str, places: Places) -> dict[str, Any]:
 
 
 def parse_places(raw: Mapping[str, Any], topic: str) -> Places:
-    """Return the places of an offset Spark gives back.  Raises SpoolError for one that is not this query's."""
+    """Return the places of an offset Spark gives back.  Raises RecordingError for one that is not this query's."""
     found = raw.get(topic)
     if len(raw) != 1 or not isinstance(found, Mapping) or not all(isinstance(one, int) for one in found.values()):
-        raise SpoolError(
+        raise RecordingError(
             f"the checkpoint's offset {dict(raw)!r} is none of topic {topic}: use another checkpointLocation"
         )
     return {int(partition): place for partition, place in found.items()}

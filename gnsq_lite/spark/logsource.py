@@ -1,6 +1,6 @@
 """``format("nsq_log")``: a topic of Youzan's NSQ, read as the log it is.
 
-No spool, and nothing is finished that somebody counts on: Spark's own offsets say what was read, and a batch that runs
+No recording, and no message is finished: Spark's own offsets say what was read, and a batch that runs
 again reads the same bytes of the log again (PIPE-3).
 """
 
@@ -39,7 +39,7 @@ from gnsq_lite.spark.logplan import (
 )
 from gnsq_lite.spark.logschema import LOG_COLUMNS, LOG_DDL
 from gnsq_lite.spark.logtask import RangeTask, lost
-from gnsq_lite.spark.offsets import Patience
+from gnsq_lite.spark.offsets import MinimumRows
 from gnsq_lite.spark.options import parse, redacted, seconds_of
 from gnsq_lite.spark.stream import settle_process
 
@@ -181,7 +181,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         self._until: Places | None = None
         self._told: set[str] = set()
         self._is_well = True
-        self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
+        self._patience = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
         limits = {
             "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
             "maxBytesPerTrigger": options.max_bytes_per_trigger,

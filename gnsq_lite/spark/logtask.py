@@ -23,12 +23,12 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import HTTPError, NSQError
 from gnsq_lite.http import NsqdClient
 from gnsq_lite.options import format_address
+from gnsq_lite.recording.errors import report_loss
+from gnsq_lite.recording.frames import BATCH_ROWS
 from gnsq_lite.spark.logcluster import Leader, LogCluster, LogUnavailable
 from gnsq_lite.spark.logoptions import LogOptions
 from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logschema import to_log_batch
-from gnsq_lite.spark.segments import BATCH_ROWS
-from gnsq_lite.spark.spoolmeta import tell_loss
 from gnsq_lite.youzan.dialect import YouzanDialect
 
 #: Messages that may wait here before nsqd is asked for no more, and seconds without a message of the range after which
@@ -250,4 +250,4 @@ class RangeTask:
 
 def lost(options: LogOptions, why: str) -> None:
     """Raise DataLoss, or with failOnDataLoss=false log it."""
-    tell_loss(why, "what is gone", fails=options.fail_on_data_loss)
+    report_loss(why, fails=options.fail_on_data_loss)

@@ -1,83 +1,58 @@
-"""Offsets of the streaming source.
-
-An offset is a JSON object with its keys in a fixed order: Spark compares the text.  ``seg`` is the number of the last
-segment of a batch; ``spool`` tells a spool from one
-that took its place.
-"""
+"""Positions as Spark's offsets, and the limits of a micro-batch."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.spark.spoolmeta import SpoolError
-
-#: What is said where a spool has more committed than the query's checkpoint knows of.
-OLDER = (
-    "the checkpoint is an older copy.  Begin with a new checkpointLocation: it goes on where the spool is; this one"
-    " gives new rows the numbers of batches that were done, by which a sink may skip them"
-)
+from gnsq_lite.errors import OptionError
+from gnsq_lite.recording.errors import RecordingError
+from gnsq_lite.recording.recording import Position
 
 
-@dataclass(frozen=True)
-class Offset:
-    """A position: *number* segments of the spool *spool* are done."""
-
-    spool: str
-    number: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what Spark stores."""
-        return {"v": 1, "spool": self.spool, "seg": self.number}
-
-
-def parse_offset(raw: Mapping[str, Any]) -> Offset:
-    """Return the offset Spark gives back.  Raises SpoolError for one that is not this source's."""
-    if raw.get("v") != 1 or not isinstance(raw.get("seg"), int) or not isinstance(raw.get("spool"), str):
-        raise SpoolError(
+def parse_position(raw: Mapping[str, Any]) -> Position:
+    """Return the position Spark gives back.  Raises RecordingError for one that is not this source's."""
+    if not all(isinstance(name, str) and type(row) is int for name, row in raw.items()):
+        raise RecordingError(
             f"the checkpoint's offset {dict(raw)!r} is not one of this source: use another checkpointLocation"
         )
-    return Offset(raw["spool"], raw["seg"])
+    return dict(raw)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a micro-batch may have at the most."""
-
-    rows: int | None = None
-    bytes: int | None = None
-
-    def tightened(self, limit: Any) -> Limits:
-        """Return the stricter of these limits and a Spark ReadLimit (ReadMaxRows, ReadMaxBytes, others: none)."""
-        rows = [one for one in (self.rows, getattr(limit, "max_rows", None)) if one is not None]
-        size = [one for one in (self.bytes, getattr(limit, "max_bytes", None)) if one is not None]
-        return Limits(min(rows, default=None), min(size, default=None))
-
-    def cut(self, sizes: list[tuple[int, int, int]]) -> int | None:
-        """Return the number of the last of *sizes* (number, rows, bytes) that fits; at least the first is taken."""
-        last: int | None = None
-        rows = size = 0
-        for number, more_rows, more_bytes in sizes:
-            rows += more_rows
-            size += more_bytes
-            too_many = self.rows is not None and rows > self.rows
-            if last is not None and (too_many or (self.bytes is not None and size > self.bytes)):
-                break
-            last = number
-        return last
+def given_position(option: str, text: str) -> Position:
+    """Return the position that the option *option* gives as JSON.  Raises OptionError."""
+    try:
+        return parse_position(json.loads(text))
+    except (ValueError, AttributeError, RecordingError):
+        why = 'must be earliest, latest, or JSON of log names and rows, such as {"1f0c9a7e": 1000}'
+        raise OptionError(option, text, why) from None
 
 
-class Patience:
-    """Whether a batch waits for more: until *rows* are there, or *delay* seconds since some were."""
+def limited(begin: Position, end: Position, rows: int | None) -> Position:
+    """Return a position at most *rows* behind *begin*: each log has its share of what waits, as Kafka's partitions."""
+    waiting = {name: row - begin.get(name, 0) for name, row in end.items() if row > begin.get(name, 0)}
+    total = sum(waiting.values())
+    found = dict(begin)
+    left = total if rows is None else min(rows, total)
+    for name in sorted(waiting):
+        share = -(-left * waiting[name] // total) if total else 0
+        found[name] = begin.get(name, 0) + share
+        left -= share
+        total -= waiting[name]
+    return found
+
+
+class MinimumRows:
+    """Decides whether a batch waits for more: until *rows* are there, or *delay* seconds since some were."""
 
     def __init__(self, rows: int | None, delay: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._rows, self._delay, self._clock = rows, delay, clock
         self._since: float | None = None
 
     def waits(self, waiting: Callable[[], int]) -> bool:
-        """Ask with what counts the rows that wait, one at least."""
+        """Return True to wait; *waiting* returns the rows that wait, one at least."""
         if self._rows is None:
             return False
         now = self._clock.now()

@@ -20,6 +20,7 @@ from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
 from gnsq_lite.recording.location import is_remote, local_directory, remote_url, without_password
 from gnsq_lite.recording.options import RecorderOptions
+from gnsq_lite.wire.names import check_channel, check_topic
 
 _T = TypeVar("_T")
 
@@ -29,9 +30,9 @@ _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": 
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
+#: Options of Spark's Kafka source, and of a former version of this one -> the one that serves the same.
+TWINS = {"subscribe": "topic", "kafka.bootstrap.servers": "nsqdTCPAddresses", "spooldir": "recording"}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: Rows and bytes at which a segment is closed.
-SEGMENT_ROWS, SEGMENT_BYTES = 50_000, 16 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,10 +54,10 @@ def camel(name: str) -> str:
 
 def seconds_of(text: str) -> float:
     """Return the seconds of a maxTriggerDelay such as 500ms, 30s, 15m or 1h.  Raises OptionError."""
-    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h)", text.strip().lower())
+    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|(?:milli)?seconds?|minutes?|hours?)", text.strip().lower())
     if found is None or not int(found[1]):
-        raise OptionError("maxTriggerDelay", text, "must be such as 500ms, 30s, 15m or 1h")
-    return int(found[1]) * _SECONDS[found[2]]
+        raise OptionError("maxTriggerDelay", text, "must be such as 500ms, 30s, 15m, 1h or 2 minutes")
+    return int(found[1]) * _SECONDS["ms" if found[2].startswith("milli") or found[2] == "ms" else found[2][0]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,73 +92,79 @@ class CommonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(CommonOptions):
-    """Options of the streaming source."""
+    """Options of the source: of a stream that records by itself, and of streams and batches that read a recording."""
 
-    topic: str = opt("", "topic to read; required")
-    channel: str = opt("", "channel to read; required; one query per channel and spool")
-    spool_dir: str = opt("", "path or URL for received messages; required; the executors see it too")
+    recording: str = opt("", "path or URL of the recording; required; the executors see it too")
+    topic: str = opt("", "topic to record; without it the recording is only read")
+    channel: str = opt("", "channel to record")
     storage: Mapping[str, str] = field(
         default_factory=dict,
         repr=False,
         metadata={"doc": "a store's, given as nsq.storage.NAME", "kind": ""},
     )
-    max_offsets_per_trigger: int | None = opt(None, "most rows of a micro-batch", low=1)
-    max_bytes_per_trigger: int | None = opt(None, "most spooled bytes of a micro-batch", low=1, kind="bytes")
-    min_offsets_per_trigger: int | None = opt(None, "rows a micro-batch waits for", low=1)
-    max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
-    min_partitions: int = opt(1, "tasks a full batch of maxOffsetsPerTrigger rows is cut into", low=1, high=4096)
-    fail_on_data_loss: bool = opt(
-        True, "end the query when acknowledged rows are gone: spool replaced, segment missing"
-    )
     starting_offsets: str = opt(
-        "channel", "only 'channel': where the channel stands, it has no other position; a new one starts as nsqd says"
+        "", "earliest, latest, or JSON of log names and rows; batch: earliest, stream: latest unless given"
     )
-    max_in_flight: int = opt(2500, "messages nsqd may have under way to the receiver", low=1, high=1_000_000)
-    connections_per_nsqd: int = opt(1, "receivers side by side, each with its own maxInFlight", low=1, high=64)
-    msg_timeout_ms: int | None = opt(None, "time nsqd waits for FIN; None: nsqd's own", low=1000, high=86_400_000)
-    max_spool_bytes: int = opt(
-        1 << 30, "bytes that wait for a batch before the receiver pauses", low=4096, kind="bytes"
+    starting_timestamp: int | None = opt(None, "begin at the first row of this publish time, ms since 1970", low=0)
+    ending_offsets: str = opt("", "batch: latest, or JSON of log names and rows")
+    ending_timestamp: int | None = opt(None, "batch: end before the first row of this publish time", low=0)
+    max_offsets_per_trigger: int | None = opt(None, "most rows of a micro-batch", low=1)
+    min_offsets_per_trigger: int | None = opt(None, "rows a micro-batch waits for", low=1)
+    max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 2 minutes")
+    min_partitions: int | None = opt(None, "fewest tasks of a batch; by default as many as cores", low=1, high=4096)
+    fail_on_data_loss: bool = opt(True, "end the query when rows are gone: recording replaced, retention was faster")
+    max_in_flight: int = opt(2500, "recording: messages in flight of a connection", low=1, high=1_000_000)
+    connections_per_nsqd: int = opt(1, "recording: connections, each with its own maxInFlight", low=1, high=64)
+    max_waiting_bytes: int = opt(
+        1 << 30, "recording: bytes that wait for a batch before receiving pauses", low=4096, kind="bytes"
     )
-    dedup: bool = opt(True, "drop messages nsqd sends again though they are spooled already")
-    dedup_max_rows: int = opt(20_000_000, "newest rows among which a message sent again is recognised", low=1)
-    spool_retention_ms: int = opt(0, "how long committed segments stay, for whoever wants to look at them", low=0)
-    idle_timeout_ms: int = opt(2000, "AvailableNow: silence after which the backlog counts as read", low=10)
-    connect_timeout_ms: int = opt(30_000, "AvailableNow: time an nsqd may be away before it counts", low=10)
+    idle_timeout_ms: int = opt(2000, "recording: silence after which AvailableNow's backlog counts as read", low=10)
+    connect_timeout_ms: int = opt(30_000, "recording: time AvailableNow waits for an nsqd that is away", low=10)
     on_missing_nsqd: Literal["error", "warn"] = opt(
-        "error", "AvailableNow: what an nsqd does that stays away; warn: the rows of the others are read"
+        "error", "recording: AvailableNow without an nsqd fails; warn: the rows of the others are read"
     )
     include_youzan: bool = opt(False, "adds the columns partition, internalId, traceId, ext")
-    ordered: bool = opt(False, "Youzan: read an ordered topic in order (SUB_ORDERED)")
-    partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions; none: all")
+    ordered: bool = opt(False, "a log is one task, in order; Youzan: record with SUB_ORDERED")
+    partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions to record; none: all")
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        for name in ("topic", "channel", "spool_dir"):
-            if not getattr(self, name):
-                raise OptionError(camel(name), "", "is required")
+        if not self.recording:
+            raise OptionError("recording", "", "is required")
         # A relative path means another directory in each process; this is the driver's.
         if self.is_remote:
-            object.__setattr__(self, "spool_dir", remote_url(self.spool_dir, "spoolDir"))
+            object.__setattr__(self, "recording", remote_url(self.recording, "recording"))
         else:
-            object.__setattr__(self, "spool_dir", str(local_directory(self.spool_dir, "spoolDir")))
-        self.check_addresses()
-        self._check_start()
+            object.__setattr__(self, "recording", str(local_directory(self.recording, "recording")))
         seconds_of(self.max_trigger_delay)
+        if self.records:
+            check_topic(self.topic)
+            check_channel(self.channel)
+            self.check_addresses()
+            for name in ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp"):
+                if getattr(self, name):
+                    why = "a query that records begins where its channel stands; leave topic out to read a recording"
+                    raise OptionError(camel(name), getattr(self, name), why)
+        elif self.channel or self.nsqd_tcp_addresses or self.lookupd_http_addresses:
+            raise OptionError("topic", "", "is required, as a channel or an address is given")
+
+    @property
+    def records(self) -> bool:
+        """Whether the query records the channel by itself."""
+        return bool(self.topic)
 
     def recorder(self) -> RecorderOptions:
-        """Return what the receiver of these options is started with."""
+        """Return what the recorder of these options is started with."""
         return RecorderOptions(
             topic=self.topic,
             channel=self.channel,
             client=self.client_arguments(),
             max_in_flight=self.max_in_flight,
             connections_per_nsqd=self.connections_per_nsqd,
-            msg_timeout=None if self.msg_timeout_ms is None else self.msg_timeout_ms / 1000,
-            ordered=self.ordered,
+            ordered=self.ordered and self.dialect == "youzan",
             partitions=self.partitions,
             include_youzan=self.include_youzan,
-            dedup_rows=self.dedup_max_rows if self.dedup else 0,
-            max_waiting=self.max_spool_bytes,
+            max_waiting=self.max_waiting_bytes,
             idle_timeout=self.idle_timeout_ms / 1000,
             connect_timeout=self.connect_timeout_ms / 1000,
             on_missing_nsqd=self.on_missing_nsqd,
@@ -165,25 +172,8 @@ class SourceOptions(CommonOptions):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the spool is on an object store."""
-        return is_remote(self.spool_dir)
-
-    def _check_start(self) -> None:
-        """'earliest' is an older name of 'channel', and never was true of Youzan's, whose channels begin at the end."""
-        given = self.starting_offsets.lower()
-        if given == "earliest" and self.dialect == "youzan":
-            why = "a new channel of Youzan's NSQ begins at the end of its topic: make the channel before publishing"
-            raise OptionError("startingOffsets", self.starting_offsets, why)
-        if given not in ("channel", "earliest"):
-            why = "must be 'channel': a channel keeps its own position, there is no other to start from"
-            raise OptionError("startingOffsets", self.starting_offsets, why)
-
-    @property
-    def rows_per_segment(self) -> int:
-        """Rows at which a segment is closed; a rate limit is kept by whole segments, so they must fit it."""
-        if self.max_offsets_per_trigger is None:
-            return SEGMENT_ROWS
-        return max(1, min(SEGMENT_ROWS, self.max_offsets_per_trigger // self.min_partitions))
+        """Whether the recording is on an object store."""
+        return is_remote(self.recording)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +236,8 @@ def _unknown(key: str, known: list[str]) -> OptionError:
     if key.lower() == "path":
         return OptionError("path", "<path>", "format('nsq') takes no path; name the topic with option('topic', ...)")
     folded = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.0)
+    near = [TWINS[key.lower()]] if key.lower() in TWINS else difflib.get_close_matches(key.lower(), folded, n=1)
+    near = [name.lower() for name in near if name.lower() in folded]
     hint = f"did you mean {folded[near[0]]}?" if near else "see the documentation of format('nsq')"
     return OptionError(key, "<hidden>", f"is no option of format('nsq'); {hint}")
 
@@ -291,7 +282,7 @@ def _connection_names() -> dict[str, tuple[type[Any], str, bool]]:
     """Lower-case option name -> (dataclass, field, whether milliseconds)."""
     names: dict[str, tuple[type[Any], str, bool]] = {}
     for spec in dataclasses.fields(ConnectionOptions):
-        if spec.name in ("tls", "extra_identify", "msg_timeout"):
+        if spec.name in ("tls", "extra_identify"):
             continue
         in_ms = spec.name.endswith(("_timeout", "_interval"))
         names[camel(spec.name) + ("Ms" if in_ms else "")] = (ConnectionOptions, spec.name, in_ms)

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import schema as columns
+from gnsq_lite.recording.recording import Recording
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
-from gnsq_lite.spark.places import check_place
 
 
 class NsqDataSource(DataSource):
@@ -37,23 +37,27 @@ class NsqDataSource(DataSource):
     def schema(self) -> str:
         """Return the source's columns; checks the options, so a mistake shows at ``load()``."""
         options = parse(SourceOptions, self._raw)
-        check_place(options)
+        Recording(options.recording, options.storage).check()
         return columns.ddl(options.include_youzan)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Raise OptionError: a queue cannot be read twice, and Spark reads a batch source for every action."""
-        why = (
-            "a channel is read as a stream: use readStream with trigger(availableNow=True), which ends with the"
-            " backlog, and read the table that it writes"
-        )
-        raise OptionError("read", "format('nsq')", why)
+        """Return the batch reader of a recording.  Raises OptionError: a channel cannot be read twice."""
+        from gnsq_lite.spark.batch import NsqBatchReader
+
+        options = self._checked(schema)
+        if options.records:
+            why = (
+                "a channel is read as a stream: use readStream with trigger(availableNow=True), which ends with the"
+                " backlog, or record it with gnsq-lite record --until-empty and read the recording without topic"
+            )
+            raise OptionError("topic", options.topic, why)
+        return NsqBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the streaming reader; it does nothing until Spark asks it for an offset."""
-        options = self._checked(schema)
         from gnsq_lite.spark.stream import NsqStreamReader
 
-        return NsqStreamReader(options)
+        return NsqStreamReader(self._checked(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer."""

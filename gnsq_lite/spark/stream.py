@@ -1,8 +1,8 @@
-"""The streaming source, with its receiver beside the query.
+"""The streaming source: reads a recording, which this query records itself where it names topic and channel.
 
 Spark makes a reader object twice and pickles one of them into the tasks, so the constructor does nothing; the first
-driver-side call opens the spool and starts receiving, in the one process Spark keeps for the query.  Tasks only read
-segment files.  An offset is a segment number; ``(start, end]`` never changes its rows (PIPE-3).
+driver-side call opens the recording, in the one process Spark keeps for the query.  An offset is a position, log name
+-> number of the last row; ``(start, end]`` never changes its rows (PIPE-3).
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.recording.backlog import Backlog
+from gnsq_lite.recording.depth import ChannelDepth
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.receiver import ReaderReceiver, Receiver
-from gnsq_lite.spark import segments
-from gnsq_lite.spark.collector import Collector
+from gnsq_lite.recording.recording import Position, Recording
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
-from gnsq_lite.spark.depth import ChannelDepth
-from gnsq_lite.spark.offsets import OLDER, Limits, Offset, Patience, parse_offset
-from gnsq_lite.spark.options import SEGMENT_BYTES, SourceOptions, seconds_of
-from gnsq_lite.spark.places import SegmentPartition, assert_partition, open_any_spool, read_segments
-from gnsq_lite.spark.spoolmeta import tell_loss
+from gnsq_lite.spark.embedded import Embedded
+from gnsq_lite.spark.offsets import MinimumRows, limited, parse_position
+from gnsq_lite.spark.options import SourceOptions, seconds_of
+from gnsq_lite.spark.reading import Checked, first_position, open_recording, read_partition, tasks
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -39,150 +38,143 @@ _AvailableNow: Any = available_now_mixin()
 
 #: Seconds an answer to Spark waits for a row where there is none: it asks again 10 ms after each.
 PATIENT = 0.1
+#: Seconds the first batch of a run gathers rows: it would have a single one, and costs as much as any.
+FIRST = 0.1
 #: New objects before Spark's source process looks for garbage: many times what is in flight.
 UNCOLLECTED = 50_000
 
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
-    """Driver side: receives, spools, plans.  Task side: :meth:`read`."""
+    """Driver side: records, plans.  Task side: :meth:`read`."""
 
-    #: The file system calls of the spool; a fault test puts others here.
+    #: The file system calls of the recorder; a fault test puts others here.
     files: type[Files] = Files
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._collector: Collector | None = None
+        self._opened: Recording | None = None
+        self._embedded: Embedded | None = None
         self._depth: ChannelDepth | None = None
-        self._available_now = self._is_read = False
-        #: When some of AvailableNow's backlog came last, and the number of the last segment that has any of it.
+        #: AvailableNow: nanoseconds since 1970 of its start, and of a recording by others the position there was then.
+        self._until_ns = 0
+        self._target: Position | None = None
+        self._is_read, self._is_first = False, True
+        #: When some of AvailableNow's backlog came last, and the number of the last row that has any of it.
         self._seen, self._ready = 0.0, 0
-        self._unasked = not supports_available_now()
-        self._last: Offset | None = None
-        self._patience = Patience(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
+        self._unasked = options.records and not supports_available_now()
+        self._last: Position | None = None
+        self._minimum = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_collector": None, "_depth": None}
+        return {**self.__dict__, "_opened": None, "_embedded": None, "_depth": None}
 
     # -- driver side
 
-    def _started(self) -> Collector:
-        if self._collector is None:
+    def _recording(self) -> Recording:
+        if self._opened is None:
             settle_process()
-            options = self._options
-            spool = open_any_spool(options, self.files())
-            self._collector = Collector(spool, self._make_receiver(), options)
-            self._collector.start()
-            self._depth = ChannelDepth(options)
-        self._collector.check()
-        return self._collector
+            recording = open_recording(self._options, self.files())
+            if self._options.records:
+                self._embedded = Embedded(recording, self._options)
+                self._embedded.open()
+            self._opened = recording
+        if self._embedded is not None:
+            self._embedded.check()
+        return self._opened
 
     def _make_receiver(self) -> Receiver:
         return ReaderReceiver(self._options.recorder())
 
+    def _valid(self, position: Position) -> Checked:
+        """Return *position* checked against the logs; begin to receive once one was found valid."""
+        recording, fails = self._recording(), self._options.fail_on_data_loss
+        if self._embedded is not None and self._embedded.recorder is not None and position == self._last:
+            return Checked(recording, position, self._embedded.end(), fails)
+        found = Checked.of(recording, position, fails=fails, embedded=self._embedded)
+        if self._embedded is not None and self._embedded.recorder is None:
+            self._embedded.start(self._make_receiver(), found.position)
+            if self._until_ns:
+                self._embedded.expect(self._until_ns)
+            self._depth = ChannelDepth(self._options.recorder())
+        return found
+
     def initialOffset(self) -> dict[str, Any]:
-        """Return the position of the last committed segment: a new query takes over what the spool still holds."""
-        spool = self._started().spool
-        self._last = Offset(spool.meta.uuid, spool.meta.committed)
-        return self._last.as_dict()
+        """Return where a new query begins: behind what the last query committed, or at startingOffsets."""
+        recording = self._recording()
+        found = recording.committed() if self._options.records else first_position(recording, self._options, "latest")
+        self._last = self._valid(found).position
+        return _ordered(self._last)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Seal what was received and return how far a batch from *start* may go.
+        """Return how far a batch from *start* may go.
 
         PySpark before 4.2 passes nothing; the position is remembered then.
         """
-        collector = self._started()
-        begin = self._base(collector, parse_offset(start) if start is not None else self._last)
-        options = self._options
-        limits = Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger).tightened(limit)
-        if self._unasked:
+        given = self._last if start is None else parse_position(start)
+        begin = self._valid(given if given is not None else self._recording().committed())
+        most = [one for one in (self._options.max_offsets_per_trigger, getattr(limit, "max_rows", None)) if one]
+        rows = min(most, default=None)
+        if self._unasked and self._embedded is not None:
             self._unasked = False
-            self._wait_unasked(collector, limits)
-        if self._available_now:
-            end = self._available(collector, begin, limits)
+            self._wait_unasked(self._embedded, rows)
+        if self._until_ns:
+            end = self._available(begin, rows)
         else:
-            collector.wait_for_rows(begin.number, PATIENT)
-            end = None if self._waits(collector, begin) else self._end(collector, begin, limits)
-        if end is not None:
-            collector.hand_over(end)
-        self._last = Offset(begin.spool, begin.number if end is None else end)
-        return self._last.as_dict()
+            if self._embedded is not None:
+                self._embedded.wait_for_rows(PATIENT)
+                if self._is_first and self._embedded.end() != begin.position:
+                    self._is_first = False
+                    time.sleep(FIRST)
+                begin.there = self._embedded.end()
+            elif begin.end() == begin.position:
+                time.sleep(PATIENT)
+            end = limited(begin.position, begin.end(), rows)
+            if self._waits(begin, end):
+                end = begin.position
+        if self._embedded is not None:
+            self._embedded.hand_over(end)
+        self._last = end
+        return _ordered(end)
 
-    def _base(self, collector: Collector, start: Offset | None) -> Offset:
-        """Return *start* as a position in this spool; raise DataLoss where it is not one."""
-        spool = collector.spool
-        here = Offset(spool.meta.uuid, spool.meta.committed)
-        if start is None:
-            return here
-        if start.spool != spool.meta.uuid:
-            self._lost(
-                f"spool {spool.directory} is not the one of this query's checkpoint ({start.spool}, now"
-                f" {spool.meta.uuid}): rows that were acknowledged and not processed are gone"
-            )
-            return here
-        if start.number > spool.newest:
-            self._lost(
-                f"spool {spool.directory} ends at segment {spool.newest}; the checkpoint is at {start.number}: it was"
-                " replaced by an older copy"
-            )
-            with collector.lock:
-                spool.advance(start.number)
-        if start.number < here.number:
-            self._lost(
-                f"spool {spool.directory} has segments committed up to {here.number}, not {start.number}: {OLDER}"
-            )
-        return start
+    def _waits(self, begin: Checked, end: Position) -> bool:
+        """Whether minOffsetsPerTrigger says to wait: not while the recorder waits for the query."""
+        paused = self._embedded is not None and self._embedded.is_paused()
+        waiting = sum(end.values()) - sum(begin.position.values())
+        return bool(waiting) and not paused and self._minimum.waits(lambda: waiting)
 
-    def _lost(self, why: str) -> None:
-        tell_loss(why, "them", fails=self._options.fail_on_data_loss)
-
-    def _end(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
-        with collector.lock:
-            collector.spool.roll()
-            sealed = [s for s in collector.spool.segments if s.number > begin.number]
-            newest = collector.spool.newest
-        if not sealed and newest > begin.number:
-            return newest  # committed by an earlier query on this spool: located, or lost, in partitions()
-        return limits.cut([(s.number, s.rows, s.size) for s in sealed])
-
-    def _waits(self, collector: Collector, begin: Offset) -> bool:
-        """Whether minOffsetsPerTrigger says to wait: not for what a spool that is full cannot take."""
-        with collector.lock:
-            waiting = collector.spool.rows_after(begin.number)
-        return bool(waiting) and not collector.is_paused() and self._patience.waits(lambda: waiting)
-
-    def _available(self, collector: Collector, begin: Offset, limits: Limits) -> int | None:
-        """AvailableNow: return how far a batch goes when some of the backlog has come; None: all of it was handed over.
-
-        Other rows go along, and alone they make no batch until it counts as read: there is no end of them.
-        """
-        backlog = Backlog(collector, self._options.recorder())
+    def _available(self, begin: Checked, rows: int | None) -> Position:
+        """AvailableNow: return how far a batch goes; *begin* itself where all of the backlog was handed over."""
+        embedded = self._embedded
+        if embedded is None:
+            if self._target is None:
+                self._target = begin.end()
+            return limited(begin.position, self._target, rows)
+        backlog = Backlog(embedded.started(), self._options.recorder())
         while True:
-            seen = collector.backlog_seen
-            end = self._end(collector, begin, limits)
-            if not self._is_read and (seen != self._seen or collector.is_paused()):
-                self._seen, self._ready = seen, collector.spool.newest
-            if end is not None and begin.number < self._ready:
-                return min(end, self._ready)
-            if self._is_read:
-                return None
+            seen, there = embedded.started().backlog_seen, embedded.last_row()
+            if not self._is_read and (seen != self._seen or embedded.is_paused()):
+                self._seen, self._ready = seen, there
+            begin.there = embedded.end(self._ready)
+            end = limited(begin.position, begin.end(), rows)
+            if end != begin.position or self._is_read:
+                return end
             if backlog.is_read():
-                with collector.lock:
-                    self._is_read, self._ready = True, collector.spool.roll()
+                self._is_read, self._ready = True, embedded.last_row()
             else:
                 time.sleep(0.02)
 
-    def _wait_unasked(self, collector: Collector, limits: Limits) -> None:
-        """Before the first batch of a run, let the spool have the backlog.
+    def _wait_unasked(self, embedded: Embedded, rows: int | None) -> None:
+        """Before the first batch of a run, let the recording have the backlog.
 
         PySpark before 4.2 tells a Python source nothing of AvailableNow, and asks it once, at once, how far to go.
         """
-        collector.expect(time.time_ns())
-        backlog = Backlog(collector, self._options.recorder())
+        embedded.expect(time.time_ns())
+        backlog = Backlog(embedded.started(), self._options.recorder())
         try:
             while not backlog.is_read():
-                if collector.is_paused() or (limits.rows is not None and collector.stored >= limits.rows):
+                if embedded.is_paused() or (rows is not None and embedded.started().stored >= rows):
                     log.warning(
-                        "the backlog is more than maxSpoolBytes or maxOffsetsPerTrigger: AvailableNow with this"
+                        "the backlog is more than maxWaitingBytes or maxOffsetsPerTrigger: AvailableNow with this"
                         " PySpark reads only that much in a run"
                     )
                     return
@@ -190,55 +182,51 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         except ConnectError as error:  # a query that is to run for long does not end for that
             log.warning("%s", error)
         finally:
-            collector.expect(0)
+            embedded.expect(0)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest position and the lag, for the query's progress alone; None before the first batch."""
-        collector = self._collector
-        if collector is None or self._depth is None:
+        if self._opened is None or self._last is None:
             return None
-        spool = collector.spool
-        with collector.lock:
-            waiting = {"rows": spool.rows_after(collector.handed), "bytes": spool.bytes_after(collector.handed)}
-            newest = Offset(spool.meta.uuid, spool.newest).as_dict()
-        here = {"waiting": waiting, "inFlight": collector.in_flight(), "missing": collector.missing()}
-        return {**newest, **here, "depth": self._depth.look()}
+        end = self._opened.end()
+        waiting = sum(end.values()) - sum(self._last.get(name, 0) for name in end)
+        found: dict[str, Any] = {"logs": _ordered(end), "waiting": waiting}
+        if self._embedded is not None and self._embedded.recorder is not None:
+            found |= self._embedded.report()
+            found["depth"] = None if self._depth is None else self._depth.look()
+        return found
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what the backlog is: all that was published up to now, by nsqd's clock."""
-        self._started().expect(time.time_ns())
-        self._available_now = True
+        """Fix what the backlog is: all that was published up to now, or the rows that are there now."""
+        self._until_ns = time.time_ns()
+        if self._embedded is not None and self._embedded.recorder is not None:
+            self._embedded.expect(self._until_ns)
+        elif not self._options.records:
+            self._target = self._recording().end()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch: the same for the same offsets, whenever it is asked (PIPE-3)."""
-        collector = self._started()
-        options, spool = self._options, collector.spool
-        last = parse_offset(end)
-        if last.spool != spool.meta.uuid:
-            self._base(collector, last)
-            return []
-        begin = self._base(collector, parse_offset(start)).number  # PySpark before 4.2 tells it here first
-        collector.hand_over(last.number)
+        last = parse_position(end)
+        begin = self._valid(parse_position(start))  # PySpark before 4.2 passes the checkpoint's position here first
+        if self._embedded is not None:
+            self._embedded.hand_over(last)
+            begin.there = self._embedded.end()
         self._last = last
-        with collector.lock:
-            found = spool.located(begin, last.number, complete=options.fail_on_data_loss)
-        groups = segments.grouped(found, options.rows_per_segment, SEGMENT_BYTES)
-        return [SegmentPartition(str(spool.directory), spool.meta.uuid, group) for group in groups]
+        return tasks(self._recording(), begin.ranges(last), self._options)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Note that Spark needs the segments up to *end* no more."""
-        collector = self._started()
-        last = parse_offset(end)
-        if last.spool == collector.spool.meta.uuid:
-            collector.commit(last.number)
+        """Note that Spark needs the rows up to *end* no more."""
+        if self._embedded is not None:
+            self._recording()
+            self._embedded.commit(parse_position(end))
 
     def stop(self) -> None:
         """Stop receiving; nothing stays in flight.  Bounded: the process must end even where something hangs."""
-        collector, self._collector = self._collector, None
-        if collector is not None:
+        embedded, self._embedded, self._opened = self._embedded, None, None
+        if embedded is not None:
             guard = exit_after(20.0)
             try:
-                collector.stop()
+                embedded.stop()
             finally:
                 guard.set()
 
@@ -246,12 +234,15 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
-        assert_partition(partition)
-        return read_segments(partition, self._options, complete=self._options.fail_on_data_loss)
+        return read_partition(partition, self._options)
+
+
+def _ordered(position: Position) -> dict[str, Any]:
+    return dict(sorted(position.items()))
 
 
 def settle_process() -> None:
-    """In Spark's source process only, which does nothing else: outlive a SIGTERM, and collect garbage more seldom.
+    """In Spark's source process only, which does nothing else: ignore SIGTERM, and collect garbage more seldom.
 
     Spark stops it with SIGTERM, and closes its socket at the same time: so ``stop()`` is called before its end.  The
     collector would look through all that is in flight each time that another 700 messages have come.

@@ -19,8 +19,8 @@ class FillableDisk(Files):
         self.append(fd, b"".join(buffers))
 
     def append(self, fd: int, data: bytes) -> None:
-        directory = Path(os.readlink(f"/proc/self/fd/{fd}")).parent
-        if (directory / "FULL").exists():
+        file = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if any((folder / "FULL").exists() for folder in file.parents):
             super().append(fd, data[:100])
             raise OSError(errno.ENOSPC, "No space left on device")
         super().append(fd, data)

@@ -62,7 +62,7 @@ class Gateway:
     def options(self, spool: str) -> dict[str, str]:
         """Return the source's options for a spool in the bucket."""
         return {
-            "spoolDir": f"{self.url}/{spool}",
+            "recording": f"{self.url}/{spool}",
             "nsq.storage.endpoint": f"http://127.0.0.1:{self.port}",
             "nsq.storage.accessKeyId": "gnsq",
             "nsq.storage.secretAccessKey": "gnsq-secret",

@@ -58,9 +58,9 @@ class KillingFiles(Files):
         super().sync(fd)
         self.die("after-fsync")
 
-    def append(self, fd: int, data: bytes) -> None:
+    def append_all(self, fd: int, buffers: list[Any]) -> None:
         self.die("after-fin")  # the next write comes after the FINs of the last one were queued
-        super().append(fd, data)
+        super().append_all(fd, buffers)
 
     def die(self, here: str) -> None:
         if here == self.point:
@@ -116,8 +116,8 @@ def query(base: Path, address: str) -> None:
     spark.dataSource.register(KillableSource)
     frame = (
         spark.readStream.format("nsq")
-        .options(topic=TOPIC, channel=CHANNEL, spoolDir=str(base / "spool"), nsqdTCPAddresses=address)
-        .options(maxOffsetsPerTrigger="4000", msgTimeoutMs="3000")
+        .options(topic=TOPIC, channel=CHANNEL, recording=str(base / "spool"), nsqdTCPAddresses=address)
+        .options(maxOffsetsPerTrigger="4000", **{"nsq.msgTimeoutMs": "3000"})
         .options(**place.get("options", {}))
         .load()
     )

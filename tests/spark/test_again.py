@@ -25,13 +25,13 @@ pytestmark = pytest.mark.timeout(400)
 
 
 class Dying(Files):
-    """Dies after a sync of a segment, before its FINs."""
+    """Dies after a sync of a pack, before its FINs."""
 
     left = 0
 
     def sync(self, fd: int) -> None:
         super().sync(fd)
-        if "open-" in os.readlink(f"/proc/self/fd/{fd}"):
+        if "/pack-" in os.readlink(f"/proc/self/fd/{fd}"):
             Dying.left -= 1
             if Dying.left == 0:
                 os._exit(9)
@@ -55,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[ServerHandle]:
 
 
 def given(server: ServerHandle, directory: Path, **more: str) -> SourceOptions:
-    base = {"topic": "t", "channel": "c", "spoolDir": str(directory / "spool"), "nsqdTCPAddresses": server.tcp_address}
+    base = {"topic": "t", "channel": "c", "recording": str(directory / "spool"), "nsqdTCPAddresses": server.tcp_address}
     return parse(SourceOptions, {**base, **more})
 
 
@@ -93,9 +93,8 @@ class Query:
 
     @property
     def dropped(self) -> int:
-        assert self.reader._collector is not None
-        assert self.reader._collector._known is not None
-        return self.reader._collector._known.dropped
+        assert self.reader._embedded is not None
+        return self.reader._embedded.started().dropped()
 
 
 def settled(server: ServerHandle) -> Callable[[], bool]:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from gnsq_lite.recording import ahead, known
 from gnsq_lite.recording.ahead import read_ahead
 from gnsq_lite.recording.known import Known
 from gnsq_lite.recording.schema import to_batch
-from gnsq_lite.spark import places
-from gnsq_lite.spark.objectlog import ObjectLog, key
-from gnsq_lite.spark.objectspool import ObjectSpool
-from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.places import SegmentPartition
-from gnsq_lite.spark.segments import Segment
-from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage
 
 
@@ -78,37 +69,6 @@ class Counting:
             self.objects.pop(self.prefix + name, None)
 
 
-def opened(store: Counting) -> ObjectSpool:
-    clock = FakeClock()
-    made = ObjectSpool(ObjectLog(store, clock, clock.advance), "t", "c")
-    made.open(0.0)
-    return made
-
-
-def filled(store: Counting, count: int) -> ObjectSpool:
-    made = opened(store)
-    for number in range(count):
-        made.append([(-1, to_batch([FakeMessage(number, b"%d" % number)]))])
-    return made
-
-
-def bodies(batches: list[pa.RecordBatch]) -> list[int]:
-    return [int(body) for batch in batches for body in batch.column("body").to_pylist()]
-
-
-def meeting(count: int) -> Callable[[], None]:
-    """Return what waits until *count* threads wait at once, for the first time; then nobody waits any more."""
-    barrier = threading.Barrier(count)
-    met = threading.Event()
-
-    def wait() -> None:
-        if not met.is_set():
-            barrier.wait(30.0)
-            met.set()
-
-    return wait
-
-
 def test_answers_come_in_order_and_only_so_many_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "AT_ONCE", 4)
     asked: list[int] = []
@@ -149,63 +109,6 @@ def test_what_fails_is_raised_at_its_place_and_nothing_is_asked_behind_it(monkey
     assert len(asked) <= 7
 
 
-@pytest.mark.rule("PIPE-2")
-def test_a_spool_is_opened_by_one_listing_and_the_heads_of_what_waits_read_side_by_side() -> None:
-    store = Counting()
-    first = filled(store, 300)  # behind the fence, which is 1
-    first.indexed = 0
-    first.commit(101)
-    first.close()
-    store.asked.clear()
-    store.wait = meeting(ahead.AT_ONCE)
-    again = opened(store)
-    assert [segment.number for segment in again.segments] == list(range(102, 302))
-    assert len(again.kept()) == 100
-    assert (store.asked["list", "log/"], store.asked["read", "log/"]) == (1, 200)
-    assert sum(store.asked.values()) <= 220
-    store.asked.clear()
-    store.wait = meeting(ahead.AT_ONCE)
-    assert bodies([batch for _, batch in again.stored(50)]) == list(range(49, 300))
-    assert store.asked == {("read", "log/"): 251}
-    store.asked.clear()
-    assert again.located(101, 301, complete=True) == again.segments
-    assert store.asked == {("list", "log/"): 1}
-    store.asked.clear()
-    again.commit(301)
-    assert (store.asked["remove", "log/"], again.kept()) == (1, [])
-    assert sum(store.asked.values()) <= 5
-    again.close()
-
-
-@pytest.mark.rule("PIPE-3")
-def test_a_task_reads_its_segments_side_by_side_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Counting()
-    made = filled(store, 40)
-    monkeypatch.setattr(places, "object_log", lambda options: made._log)
-    given = {"topic": "t", "channel": "c", "nsqdTCPAddresses": "n", "spoolDir": "s3://bucket/x"}
-    task = SegmentPartition(made.directory, made.meta.uuid, made.segments)
-    store.asked.clear()
-    store.wait = meeting(ahead.AT_ONCE)
-    found = places.read_segments(task, parse(SourceOptions, given), complete=True)
-    assert bodies(list(found)) == list(range(40))
-    assert store.asked == {("read", "log/"): 40}
-    made.close()
-
-
-@pytest.mark.rule("PIPE-2")
-def test_an_object_that_is_not_listed_yet_is_asked_for_before_it_counts_as_lost() -> None:
-    store = Counting()
-    made = filled(store, 3)
-    store.late |= {f"log/{key(number)}" for number in (3, 4)}
-    assert [segment.number for segment in made.located(1, 4, complete=True)] == [2, 3, 4]
-    made.close()
-    again = opened(store)  # its fence finds the last number taken
-    assert [segment.number for segment in again.located(1, 4, complete=False)] == [2, 3, 4]
-    again.append([(-1, to_batch([FakeMessage(9, b"9")]))])
-    assert again.roll() > 5
-    again.close()
-
-
 def test_the_heads_of_the_index_take_one_read_each() -> None:
     store = Counting()
     index = Known(store.below("ids/"), 10**9)
@@ -230,13 +133,3 @@ def test_a_head_of_the_index_longer_than_what_is_read_at_first_is_read_to_its_en
     again = Known(store.below("ids/"), 10**9)
     assert (again.open(), again.rows) == (7, 1)
     assert again.fresh(-1, to_batch([FakeMessage(1)])).num_rows == 0
-
-
-def test_the_longer_the_sink_is_away_the_more_messages_share_an_object() -> None:
-    made = filled(Counting(), 0)
-    assert made.linger == 0.1
-    made.segments = [Segment(number, -1, 1, 1) for number in range(100)]
-    assert made.linger == 0.2
-    made.segments *= 100
-    assert made.linger == 1.0
-    made.close()

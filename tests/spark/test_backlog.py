@@ -38,7 +38,7 @@ class Collecting:
 
 
 def made(**more: str) -> tuple[Backlog, Collecting, FakeClock]:
-    base = {"topic": "t", "channel": "c", "spoolDir": "/s", "nsqdTCPAddresses": "n", "idleTimeoutMs": "1000"}
+    base = {"topic": "t", "channel": "c", "recording": "/s", "nsqdTCPAddresses": "n", "idleTimeoutMs": "1000"}
     clock = FakeClock()
     collecting = Collecting(clock)
     return (

@@ -10,7 +10,7 @@ from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.http import NsqdClient
 from gnsq_lite.options import format_address
-from gnsq_lite.spark.depth import EVERY, ChannelDepth
+from gnsq_lite.recording.depth import EVERY, ChannelDepth
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
@@ -32,8 +32,8 @@ def broker() -> Iterator[Broker]:
 
 def made(clock: FakeClock, **more: str) -> ChannelDepth:
     ASKED.clear()
-    options = parse(SourceOptions, {"topic": "t", "channel": "c", "spoolDir": "/s", **more})
-    return ChannelDepth(options, lambda name, run: ASKED.append(run), clock)
+    options = parse(SourceOptions, {"topic": "t", "channel": "c", "recording": "/s", **more})
+    return ChannelDepth(options.recorder(), lambda name, run: ASKED.append(run), clock)
 
 
 def test_the_depths_of_all_nsqds_are_told_and_asked_for_now_and_then(broker: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gnsq_lite import Writer
 from gnsq_lite.errors import HTTPError, NSQError, OptionError
+from gnsq_lite.recording.errors import DataLoss, RecordingError
 from gnsq_lite.spark import logtask
 from gnsq_lite.spark.logcluster import Extent, Leader, LogUnavailable, Mark
 from gnsq_lite.spark.logoptions import LogOptions
@@ -18,7 +19,6 @@ from gnsq_lite.spark.logplan import Range, as_offset, limited, parse_places, ran
 from gnsq_lite.spark.logsource import NsqLogBatchReader, NsqLogStreamReader
 from gnsq_lite.spark.logtask import MOST_WAITING, RangeTask
 from gnsq_lite.spark.options import parse
-from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError
 from tests.youzan_broker import YouzanBroker
 
 #: Bytes that a body of 10 takes in the embedded broker's log.
@@ -86,7 +86,7 @@ def test_starting_offsets_mean_places(given: dict[str, str], places: dict[int, i
         ("maxTriggerDelay", "0s"),
         ("partition", "999"),
         ("channel", "a#ephemeral"),
-        ("spoolDir", "/tmp/x"),
+        ("recording", "/tmp/x"),
         ("nsqdTCPAddresses", "127.0.0.1:4150"),
     ],
 )
@@ -126,7 +126,7 @@ def test_an_offset_is_as_kafkas_and_another_topics_is_refused() -> None:
     assert json.dumps(as_offset("t", {10: 1, 2: 3})) == '{"t": {"2": 3, "10": 1}}'
     assert parse_places({"t": {"2": 3, "10": 1}}, "t") == {2: 3, 10: 1}
     for raw in ({"u": {"0": 1}}, {"t": {"0": 1}, "u": {}}, {"v": 1, "seg": 3}):
-        with pytest.raises(SpoolError):
+        with pytest.raises(RecordingError):
             parse_places(raw, "t")
     assert ranges({0: 5, 1: 7}, {0: 9, 1: 7, 2: 4}) == [Range(0, 5, 9), Range(2, 0, 4)]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.recording.errors import DataLoss
 from gnsq_lite.spark import logsource
 from gnsq_lite.spark.logcluster import Extent, LogUnavailable
 from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logsource import NsqLogStreamReader
-from gnsq_lite.spark.spoolmeta import DataLoss
 from tests.spark.test_log import FakeLogs, options
 
 

@@ -24,7 +24,7 @@ class FakeReader:
 
 
 def made(**more: str) -> tuple[ReaderReceiver, FakeReader, FakeClock]:
-    base = {"topic": "t", "channel": "c", "spoolDir": "/s", "lookupdHTTPAddresses": "l"}
+    base = {"topic": "t", "channel": "c", "recording": "/s", "lookupdHTTPAddresses": "l"}
     clock, reader = FakeClock(), FakeReader()
     receiver = ReaderReceiver(parse(SourceOptions, {**base, **more}).recorder(), clock=clock)
     receiver._readers = [reader]  # type: ignore[list-item]
@@ -88,7 +88,7 @@ def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
     with YouzanBroker(nsqds=2) as cluster:
         cluster.youzan.create_topic("t", 4, replicas=2)
         cluster.youzan.create_channel("t", "c")
-        given = {"topic": "t", "channel": "c", "spoolDir": "/s", "dialect": "youzan"}
+        given = {"topic": "t", "channel": "c", "recording": "/s", "dialect": "youzan"}
         receiver = ReaderReceiver(
             parse(SourceOptions, {**given, "lookupdHTTPAddresses": cluster.lookupd_http_address}).recorder()
         )

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.spark import objectlog
+from gnsq_lite.recording import lease
+from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.source import NsqDataSource
-from gnsq_lite.spark.spoolmeta import SpoolError
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.servers import ServerHandle
 from tests.spark.gateway import PROGRAM, Gateway
@@ -55,11 +55,11 @@ def options(server: ServerHandle, store: Gateway, **more: str) -> SourceOptions:
 )
 def test_a_url_that_names_no_place_is_refused(url: str, why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        parse(SourceOptions, {**BASE, "spoolDir": url})
+        parse(SourceOptions, {**BASE, "recording": url})
 
 
 def test_settings_are_no_secret_told() -> None:
-    given = {**BASE, "spoolDir": "s3a://bucket/x/", "nsq.storage.secretAccessKey": "hunter2"}
+    given = {**BASE, "recording": "s3a://bucket/x/", "nsq.storage.secretAccessKey": "hunter2"}
     given["nsq.storage.accessKeyId"] = "me"
     with pytest.raises(OptionError, match="did you mean secret_access_key"):
         NsqDataSource({**given, "nsq.storage.secretAccesKey": "x"}).schema()
@@ -68,7 +68,7 @@ def test_settings_are_no_secret_told() -> None:
     source = NsqDataSource({name.lower(): text for name, text in given.items()})  # as Spark passes it
     assert source.schema().startswith("topic STRING")
     assert "hunter2" not in repr(source) + repr(parse(SourceOptions, given))
-    assert parse(SourceOptions, given).spool_dir == "s3a://bucket/x"
+    assert parse(SourceOptions, given).recording == "s3a://bucket/x"
 
 
 PLACES: dict[str, dict[str, str]] = {
@@ -84,19 +84,21 @@ def test_credentials_that_are_refused_are_told_at_once_and_never_shown(place: st
     pytest.importorskip("obstore")
     with echoing() as address:
         given = {"endpoint": f"http://me:hunter2@{address}", "allowHttp": "true", **PLACES[place]}
-        raw = {**BASE, "spoolDir": place, **{f"nsq.storage.{name}": text for name, text in given.items()}}
+        raw = {**BASE, "recording": place, **{f"nsq.storage.{name}": text for name, text in given.items()}}
         reader = NsqStreamReader(parse(SourceOptions, raw))
         begun = time.monotonic()
-        with pytest.raises(SpoolError, match=r"cannot be opened: .*403 Forbidden: AuthFailed: no such key$") as told:
+        with pytest.raises(
+            RecordingError, match=r"cannot be opened: .*403 Forbidden: AuthFailed: no such key$"
+        ) as told:
             reader.initialOffset()
-    assert time.monotonic() - begun < objectlog.OPENING
+    assert time.monotonic() - begun < lease.OPENING
     assert "hunter2" not in "".join(traceback.format_exception(told.value))
     assert "hunter2" not in repr(NsqDataSource(raw))
 
 
 def test_a_url_with_a_password_is_refused() -> None:
     with pytest.raises(OptionError, match="must name no password") as told:
-        parse(SourceOptions, {**BASE, "spoolDir": "s3a://me:hunter2@bucket/x"})
+        parse(SourceOptions, {**BASE, "recording": "s3a://me:hunter2@bucket/x"})
     assert "hunter2" not in str(told.value)
 
 
@@ -148,10 +150,10 @@ if PROGRAM:
     def test_a_second_driver_is_refused_and_a_server_that_is_away_for_a_while_costs_nothing(
         server: ServerHandle, store: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)
+        monkeypatch.setattr(lease, "PATIENCE", 300.0)
         publish(server, 1000)
         query = Query(NsqStreamReader(options(server, store)))
-        with pytest.raises(Exception, match="in use by another query"):
+        with pytest.raises(Exception, match="written by another process"):
             NsqStreamReader(options(server, store)).initialOffset()
         query.run(lambda: len(query.rows) >= 1000)
         store.kill()
@@ -166,11 +168,11 @@ if PROGRAM:
     def test_a_server_that_goes_and_comes_back_under_a_running_query_costs_nothing(
         server: ServerHandle, store: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(objectlog, "PATIENCE", 300.0)
+        monkeypatch.setattr(lease, "PATIENCE", 300.0)
         publish(server, 2000)
         query = Query(NsqStreamReader(options(server, store, maxInFlight="200", maxOffsetsPerTrigger="200")))
-        collector = query.reader._collector
-        assert collector is not None
+        assert query.reader._embedded is not None
+        collector = query.reader._embedded.started()
         until(lambda: collector.stored >= 1000)
         query.run(lambda: len(query.rows) >= 200)
         store.kill()  # with batches to plan, to read and to commit

@@ -26,7 +26,7 @@ def readers(tmp_path: Path) -> Iterator[Any]:
     made: list[NsqStreamReader] = []
 
     def make(**more: str) -> NsqStreamReader:
-        base = {"topic": "t", "channel": "c", "spoolDir": str(tmp_path / "spool")}
+        base = {"topic": "t", "channel": "c", "recording": str(tmp_path / "spool")}
         made.append(NsqStreamReader(parse(SourceOptions, {**base, **more})))
         return made[-1]
 
@@ -77,7 +77,7 @@ def test_an_orderly_stop_leaves_nothing_in_flight(nsqd: ServerHandle, readers: A
 
 def test_a_msg_timeout_nsqd_refuses_is_named_in_the_error(nsqd: ServerHandle, readers: Any) -> None:
     publish(nsqd.tcp_address, 0, 1)
-    reader = readers(nsqdTCPAddresses=nsqd.tcp_address, msgTimeoutMs="86400000", connectTimeoutMs="1500")
+    reader = readers(nsqdTCPAddresses=nsqd.tcp_address, connectTimeoutMs="1500", **{"nsq.msgTimeoutMs": "86400000"})
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     with pytest.raises(ConnectError, match=r"no nsqd with topic t.*E_BAD_BODY"):
@@ -119,7 +119,7 @@ def test_an_nsqd_that_is_away_ends_available_now_with_an_error_after_the_rows_of
     with pytest.raises(ConnectError, match=f"{gone}.*onMissingNsqd=warn"):
         drain(reader, ends)
     assert sum(b.num_rows for p in reader.partitions(start, ends[-1]) for b in reader.read(p)) == 5
-    assert reader._collector.missing() == [gone]
+    assert reader._embedded.started().missing() == [gone]
 
 
 def test_an_nsqd_that_is_away_may_be_done_without(nsqd: ServerHandle, readers: Any) -> None:
@@ -137,7 +137,7 @@ def test_an_nsqd_that_is_away_may_be_done_without(nsqd: ServerHandle, readers: A
 
 def test_a_receiver_hands_over_lists_and_leaves_them_unanswered(nsqd: ServerHandle, tmp_path: Path) -> None:
     publish(nsqd.tcp_address, 0, 2000)
-    base = {"topic": "t", "channel": "c", "spoolDir": str(tmp_path), "nsqdTCPAddresses": nsqd.tcp_address}
+    base = {"topic": "t", "channel": "c", "recording": str(tmp_path), "nsqdTCPAddresses": nsqd.tcp_address}
     receiver = ReaderReceiver(parse(SourceOptions, base).recorder())
     lists: list[list[Message]] = []
     receiver.start(lists.append)
@@ -161,7 +161,7 @@ def test_the_time_to_stop_is_that_of_all_receivers_together(monkeypatch: pytest.
         def close(self, timeout: float) -> None:
             clock.advance(timeout)
 
-    base = {"topic": "t", "channel": "c", "spoolDir": "/s", "nsqdTCPAddresses": "n", "connectionsPerNsqd": "3"}
+    base = {"topic": "t", "channel": "c", "recording": "/s", "nsqdTCPAddresses": "n", "connectionsPerNsqd": "3"}
     receiver = ReaderReceiver(parse(SourceOptions, base).recorder(), clock=clock)
     receiver._readers = [Hanging() for _ in range(3)]  # type: ignore[misc]
     begun = clock.now()

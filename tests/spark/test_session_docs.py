@@ -51,7 +51,7 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
 
     if servers.nsqd_program() is None:
         return  # the benchmarks measure against the real one only
-    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--only", "receiver with", "plain", "segments"]
+    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--only", "recorder", "plain", "reading"]
     done = subprocess.run(command, cwd=PAGE.parent.parent, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
-    assert "reading segments, flushes of 10 rows" in done.stdout
+    assert "reading, flushes of 10 rows" in done.stdout

@@ -83,7 +83,12 @@ def test_what_nsqd_would_refuse_is_refused_before(
 def test_a_stream_is_published_and_its_markers_are_cleaned_up(
     spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path
 ) -> None:
-    source = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, "spoolDir": str(tmp_path / "spool")}
+    source = {
+        "topic": topic,
+        "channel": "c",
+        "nsqdTCPAddresses": nsqd.tcp_address,
+        "recording": str(tmp_path / "spool"),
+    }
     with Writer(nsqd.tcp_address) as writer:
         writer.multipublish(topic, [b"%d" % n for n in range(300)])
     frame = spark.readStream.format("nsq").options(**source).load()
@@ -127,7 +132,12 @@ def test_a_corpus_written_to_files_and_published_from_them_is_the_same(
     spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path
 ) -> None:
     lines = [record for _, record in islice(records(standard_library(), None), 20_000)]
-    source = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, "spoolDir": str(tmp_path / "spool")}
+    source = {
+        "topic": topic,
+        "channel": "c",
+        "nsqdTCPAddresses": nsqd.tcp_address,
+        "recording": str(tmp_path / "spool"),
+    }
     nsqd.http("POST", f"/topic/create?topic={topic}")
     nsqd.http("POST", f"/channel/create?topic={topic}&channel=c")
     with Writer(nsqd.tcp_address) as writer:

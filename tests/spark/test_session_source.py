@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
+from gnsq_lite.recording.recording import Recording
+from gnsq_lite.recording.schema import to_batch
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
+from tests.spark.fakes import FakeMessage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -32,7 +35,7 @@ class Feed:
 
     def options(self, **more: str) -> dict[str, str]:
         base = {"topic": self.topic, "channel": "c", "nsqdTCPAddresses": self.server.tcp_address}
-        return {**base, "spoolDir": str(self.directory / "spool"), "idleTimeoutMs": "500", **more}
+        return {**base, "recording": str(self.directory / "spool"), "idleTimeoutMs": "500", **more}
 
     def publish(self, first: int, count: int) -> None:
         with Writer(self.server.tcp_address) as writer:
@@ -148,7 +151,7 @@ def test_a_second_query_on_the_spool_fails_with_the_reason(spark: Any, feed: Fee
     until(lambda: len(sink.rows()) == 10)
     frame = spark.readStream.format("nsq").options(**feed.options()).load()
     second = frame.writeStream.foreachBatch(Sink()).option("checkpointLocation", str(feed.directory / "second")).start()
-    with pytest.raises(Exception, match="in use by another query"):
+    with pytest.raises(Exception, match="written by another process"):
         second.awaitTermination(240)
     assert first.isActive
     first.stop()
@@ -162,7 +165,7 @@ def test_a_lost_spool_ends_the_query_with_the_reason(spark: Any, feed: Feed) -> 
     query.stop()
     (feed.directory / "spool").rename(feed.directory / "lost")
     feed.publish(10, 10)
-    with pytest.raises(Exception, match=r"not the one of this query's checkpoint.*failOnDataLoss"):
+    with pytest.raises(Exception, match=r"was lost or replaced.*failOnDataLoss"):
         stream(spark, feed, Sink()).awaitTermination(240)
 
 
@@ -182,9 +185,9 @@ def test_nsqd_may_go_away_and_come_back(spark: Any, feed: Feed) -> None:
 
 
 def test_mistakes_show_at_load_and_secrets_nowhere(spark: Any, feed: Feed) -> None:
-    with pytest.raises(Exception, match="did you mean spoolDir"):
-        spark.readStream.format("nsq").options(**feed.options(spoolDirr="x")).load()
-    with pytest.raises(Exception, match="own position"):
+    with pytest.raises(Exception, match="did you mean recording"):
+        spark.readStream.format("nsq").options(**feed.options(recordin="x")).load()
+    with pytest.raises(Exception, match="where its channel stands"):
         spark.readStream.format("nsq").options(**feed.options(startingOffsets="latest")).load()
     frame = spark.readStream.format("nsq").options(**feed.options(**{"nsq.authSecret": "hunter2"})).load()
     assert "hunter2" not in frame._jdf.queryExecution().toString()
@@ -244,3 +247,35 @@ def test_columns_are_what_the_docs_say(spark: Any, feed: Feed) -> None:
     assert (row.topic, row.channel, row.nsqd, row.attempts) == (feed.topic, "c", feed.server.tcp_address, 1)
     assert (len(row.id), bytes(row.body)) == (16, b"7")
     assert abs(row.timestamp.timestamp() - time.time()) < 60
+
+
+@pytest.mark.rule("PIPE-3")
+def test_two_queries_and_a_batch_read_one_recording_each_row_once(spark: Any, feed: Feed) -> None:
+    recording = Recording(str(feed.directory / "recorded"))
+    recording.create(feed.topic, "c")
+    writers = [recording.take(), recording.take()]
+
+    def record(first: int, count: int) -> None:
+        for number, writer in enumerate(writers):
+            chosen = [FakeMessage(n, b"%d" % n) for n in range(first, first + count) if n % 2 == number]
+            writer.append([(-1, to_batch(chosen))])
+
+    record(0, 100)
+    sinks, queries = [Sink(), Sink()], []
+    options = {"recording": recording.url, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "70"}
+    for number, sink in enumerate(sinks):
+        writer = spark.readStream.format("nsq").options(**options).load().writeStream.foreachBatch(sink)
+        queries.append(writer.option("checkpointLocation", str(feed.directory / f"checkpoint-{number}")).start())
+        until(lambda sink=sink, query=queries[-1]: len(sink.rows()) > 0 or not query.isActive)
+    record(100, 100)
+    until(lambda: all(len(sink.rows()) >= 200 for sink in sinks) or not all(q.isActive for q in queries))
+    for query in queries:
+        query.stop()
+    batch = spark.read.format("nsq").option("recording", recording.url).load()
+    assert batch.count() == 200
+    assert sorted(int(row[0]) for row in batch.selectExpr("string(body)").collect()) == list(range(200))
+    for sink, query in zip(sinks, queries, strict=True):
+        assert sink.rows() == list(range(200)), query.exception()
+        assert max(len(rows) for rows in sink.batches.values()) <= 70
+    for writer in writers:
+        writer.close()

@@ -24,7 +24,12 @@ def spark() -> Any:
 def test_executors_get_every_row_once_over_a_restart(
     spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path
 ) -> None:
-    source = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, "spoolDir": str(tmp_path / "spool")}
+    source = {
+        "topic": topic,
+        "channel": "c",
+        "nsqdTCPAddresses": nsqd.tcp_address,
+        "recording": str(tmp_path / "spool"),
+    }
     nsqd.http("POST", f"/topic/create?topic={topic}")
     nsqd.http("POST", f"/channel/create?topic={topic}&channel=c")
     batches: dict[int, list[int]] = {}

@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Options of a spool."""
     if request.param == "directory":
-        yield {"spoolDir": str(tmp_path / "spool")}
+        yield {"recording": str(tmp_path / "spool")}
         return
     gateway = Gateway(tmp_path / "gateway")
     yield gateway.options("spool")
@@ -70,7 +70,7 @@ def test_executors_killed_lose_nothing(
     given: dict[str, Any] = {"topic": topic, "channel": "c", "nsqdTCPAddresses": nsqd.tcp_address, **place}
     frame = spark.readStream.format("nsq").options(**given)
     sink, chance = Sink(), random.Random(5)
-    writer = frame.option("msgTimeoutMs", "3000").load().writeStream.foreachBatch(sink)
+    writer = frame.option("nsq.msgTimeoutMs", "3000").load().writeStream.foreachBatch(sink)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     feeder = published(nsqd.tcp_address, topic)
     try:

@@ -1,24 +1,28 @@
-"""The streaming reader as Spark calls it, without Spark and without a network."""
+"""The streaming and the batch reader as Spark calls them, without Spark and without a network."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsq_lite.errors import ConnectError
-from gnsq_lite.spark import options, places, segments, stream
-from gnsq_lite.spark.offsets import Limits, Offset, Patience, parse_offset
+from gnsq_lite.errors import ConnectError, OptionError
+from gnsq_lite.recording import local
+from gnsq_lite.recording.errors import DataLoss, RecordingError, RecordingInUse, RecordingNotVisible
+from gnsq_lite.recording.recording import Recording
+from gnsq_lite.recording.schema import to_batch
+from gnsq_lite.spark import embedded, reading, stream
+from gnsq_lite.spark.batch import NsqBatchReader
+from gnsq_lite.spark.offsets import MinimumRows, limited, parse_position
 from gnsq_lite.spark.options import SourceOptions, parse
-from gnsq_lite.spark.spoolmeta import DataLoss, SpoolError, SpoolInUse, SpoolNotVisible
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.fakes import FakeClock
 from tests.spark.fakes import FakeMessage, FakeReceiver
@@ -36,12 +40,12 @@ class Reader(NsqStreamReader):
 
 @pytest.fixture
 def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(places, "LOCK_WAIT", 0.0)
+    monkeypatch.setattr(embedded, "LOCK_WAIT", 0.0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     made: list[Reader] = []
 
-    def make(segment_rows: int = 50_000, **more: str) -> Reader:
-        monkeypatch.setattr(options, "SEGMENT_ROWS", segment_rows)
-        base = {"topic": "t", "channel": "c", "spoolDir": str(tmp_path / "spool"), "nsqdTCPAddresses": "n"}
+    def make(**more: str) -> Reader:
+        base = {"topic": "t", "channel": "c", "recording": str(tmp_path / "spool"), "nsqdTCPAddresses": "n"}
         reader = Reader(parse(SourceOptions, {**base, **more}))
         made.append(reader)
         return reader
@@ -71,14 +75,6 @@ def rows(reader: Reader, start: Any, end: Any) -> list[int]:
     return found
 
 
-def test_the_constructor_does_nothing_and_a_copy_carries_no_receiver(readers: Any, tmp_path: Path) -> None:
-    reader = readers()
-    assert not (tmp_path / "spool").exists()
-    start = reader.initialOffset()
-    assert pickle.loads(pickle.dumps(reader))._collector is None
-    assert list(start) == ["v", "spool", "seg"], "Spark compares offsets as text: the order counts"
-
-
 def test_a_batch_has_what_came_and_the_next_what_came_later(readers: Any) -> None:
     reader = readers()
     start = reader.initialOffset()
@@ -92,33 +88,319 @@ def test_a_batch_has_what_came_and_the_next_what_came_later(readers: Any) -> Non
 
 @pytest.mark.rule("PIPE-3")
 def test_a_batch_that_runs_again_after_a_restart_has_the_same_rows(readers: Any) -> None:
-    reader = readers(segment_rows=2)
+    reader = readers()
     start = reader.initialOffset()
     feed(reader, 0, 7)
     end = reader.latestOffset(start, None)
     before = [repr(p) for p in reader.partitions(start, end)]
     reader.stop()
-    again = readers(segment_rows=2)
+    again = readers()
     assert [repr(p) for p in again.partitions(start, end)] == before, "partitions() is the first call of a restart"
     feed(again, 7, 2)
     assert rows(again, start, end) == list(range(7))
     assert rows(again, end, again.latestOffset(end, None)) == [7, 8]
 
 
-def test_a_task_reads_segments_as_its_rows_are_taken(readers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "BATCH_ROWS", 2)
-    reader = readers(segment_rows=2, maxOffsetsPerTrigger="100")
+def test_the_constructor_does_nothing_and_a_copy_carries_no_recorder(readers: Any, tmp_path: Path) -> None:
+    reader = readers()
+    assert not (tmp_path / "spool").exists()
+    assert reader.initialOffset() == {}
+    assert pickle.loads(pickle.dumps(reader))._embedded is None
+
+
+@pytest.mark.rule("PIPE-3")
+def test_a_limit_ends_inside_a_flush_also_one_that_a_restart_lowers(readers: Any) -> None:
+    reader = readers(maxOffsetsPerTrigger="7")
     start = reader.initialOffset()
-    feed(reader, 0, 6)
+    feed(reader, 0, 20)
+    first = reader.latestOffset(start, None)
+    assert rows(reader, start, first) == list(range(7))
+    reader.stop()
+    again = readers(maxOffsetsPerTrigger="3")
+    assert rows(again, start, first) == list(range(7)), "partitions() is the first call of a restart"
+    second = again.latestOffset(first, None)
+    assert rows(again, first, second) == [7, 8, 9]
+
+
+@pytest.mark.rule("PIPE-5")
+def test_a_batch_has_as_many_tasks_as_cores_and_at_least_min_partitions(
+    readers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(reading, "TASK_ROWS", 5)
+    reader = readers()
+    start = reader.initialOffset()
+    feed(reader, 0, 40)
     end = reader.latestOffset(start, None)
-    first, *others = reader.partitions(start, end)
-    first.parts += [part for other in others for part in other.parts]  # as an ordered topic partition has them
-    opened: list[str] = []
-    read_file = segments.read_file
-    monkeypatch.setattr(segments, "read_file", lambda path, s: opened.append(s.name) or read_file(path, s))
-    batches = reader.read(first)
-    assert (next(batches).num_rows, len(opened)) == (2, 1)
-    assert sum(batch.num_rows for batch in batches) == 4
+    assert len(reader.partitions(start, end)) == 4
+    assert rows(reader, start, end) == list(range(40))
+    (name,) = end
+    assert len(reader.partitions(start, {name: 9})) == 2
+    reader.stop()
+    more = readers(minPartitions="8")
+    assert len(more.partitions(start, end)) == 8
+    assert rows(more, start, end) == list(range(40))
+    more.stop()
+    assert len(readers(ordered="true").partitions(start, end)) == 1
+
+
+def test_logs_share_a_limit_by_what_waits() -> None:
+    assert limited({"a": 5}, {"a": 15, "b": 30}, 8) == {"a": 7, "b": 6}
+    assert limited({"a": 5}, {"a": 15, "b": 30}, None) == {"a": 15, "b": 30}
+    assert limited({"a": 5}, {"a": 5}, 3) == {"a": 5}
+    assert sum(limited({}, {"a": 1, "b": 1, "c": 1000}, 10).values()) == 10
+
+
+def test_an_answer_waits_a_moment_for_a_row(readers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = readers()
+    start = reader.initialOffset()
+    begun = time.monotonic()
+    assert reader.latestOffset(start, None) == start
+    assert time.monotonic() - begun >= stream.PATIENT
+    monkeypatch.setattr(stream, "PATIENT", 60.0)
+    later = threading.Timer(0.05, feed, [reader, 0, 3])
+    later.start()
+    end = reader.latestOffset(start, None)
+    later.join()
+    while sum(end.values()) < 3:  # the first flush may have fewer
+        end = reader.latestOffset(start, None)
+    assert rows(reader, start, end) == [0, 1, 2]
+    feed(reader, 3, 1)
+    assert sum(reader.latestOffset(end, None).values()) == 4, "a row that is there is not waited for"
+    assert time.monotonic() - begun < 55
+
+
+def test_the_progress_shows_the_lag_and_the_recorder(readers: Any) -> None:
+    reader = readers()
+    assert reader.reportLatestOffset() is None
+    start = reader.initialOffset()
+    feed(reader, 0, 5)
+    found = reader.reportLatestOffset()
+    assert (found["waiting"], found["inFlight"], found["missing"], found["depth"]) == (5, 0, [], None)
+    assert (found["topic"], found["channel"], found["copiesDropped"], found["trouble"]) == ("t", "c", 0, "")
+    assert found["bytesOnDisk"] > 0
+    assert list(found["logs"].values()) == [5]
+    reader.partitions(start, reader.latestOffset(start, None))
+    assert reader.reportLatestOffset()["waiting"] == 0
+
+
+def test_committed_packs_go_and_a_new_query_starts_after_them(
+    readers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PACK_BYTES", 1)
+    monkeypatch.setattr(embedded, "KEPT_FILES", 3)
+    reader = readers()
+    ends = [reader.initialOffset()]
+    for number in range(12):
+        feed(reader, number, 1)
+        ends.append(reader.latestOffset(ends[-1], None))
+        reader.commit(ends[-2])
+    assert len(list((tmp_path / "spool").glob("logs/*/pack-*"))) <= 5
+    feed(reader, 3, 1)  # a copy: known though its row is gone
+    assert reader.latestOffset(ends[-1], None) == ends[-1]
+    reader.stop()
+    other = readers()  # the checkpoint was deleted, the recording kept
+    begin = other.initialOffset()
+    assert begin == ends[-2]
+    assert rows(other, begin, other.latestOffset(begin, None)) == [11], "what was not committed comes again"
+
+
+@pytest.mark.rule("PIPE-2")
+def test_no_message_is_received_before_the_checkpoint_was_found_valid(readers: Any, tmp_path: Path) -> None:
+    reader = readers()
+    reader.initialOffset()
+    feed(reader, 0, 3)
+    reader.stop()
+    (log,) = Recording(str(tmp_path / "spool")).names()
+    for position in ({log: 10}, {"gone": 1}, {log: 1, "gone": 1}):
+        made = len(RECEIVERS)
+        other = readers()
+        with pytest.raises(DataLoss, match=r"older copy|is gone"):
+            other.latestOffset(position, None)
+        assert len(RECEIVERS) == made, "the channel is not drained into a recording that is refused"
+        other.stop()
+
+
+def test_a_recording_restored_from_an_older_copy_gives_no_number_twice(readers: Any) -> None:
+    reader = readers()
+    reader.initialOffset()
+    feed(reader, 0, 2)
+    (name,) = reader.latestOffset({}, None)
+    reader.stop()
+    other = readers(failOnDataLoss="false")
+    ahead = {name: 10}
+    assert other.latestOffset(ahead, None) == ahead
+    feed(other, 5, 2)
+    end = other.latestOffset(ahead, None)
+    assert end[name] == 10, "the rows have a log of their own"
+    assert rows(other, ahead, end) == [5, 6]
+
+
+def test_a_checkpoint_restored_from_an_older_copy_is_reported(readers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Were all its rows there, it would still give new ones the numbers of batches that a sink has."""
+    reader = readers()
+    ends = [reader.initialOffset()]
+    for number in range(4):
+        feed(reader, number, 1)
+        ends.append(reader.latestOffset(ends[-1], None))
+        reader.commit(ends[-2])
+    reader.stop()
+    for ask in (lambda one: one.latestOffset(ends[1], None), lambda one: one.partitions(ends[1], ends[2])):
+        again = readers()
+        with pytest.raises(DataLoss, match=r"committed up to row 3, not 1: the checkpoint is an older copy"):
+            ask(again)
+        again.stop()
+    right = readers()
+    assert rows(right, ends[3], ends[4]) == [3]
+    right.stop()
+    other = readers(failOnDataLoss="false")
+    assert rows(other, ends[1], other.latestOffset(ends[1], None)) == [3]
+    assert "older copy" in caplog.text
+
+
+def test_a_lost_pack_is_data_loss_or_left_out(readers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "PACK_BYTES", 1)
+    reader = readers()
+    start = reader.initialOffset()
+    for number in range(3):
+        feed(reader, number, 1)
+    end = reader.latestOffset(start, None)
+    next((tmp_path / "spool").glob("logs/*/pack-*1.rec")).unlink()
+    with pytest.raises(DataLoss, match="begins at row 2"):
+        reader.partitions(start, end)
+    reader.stop()
+    assert rows(readers(failOnDataLoss="false"), start, end) == [1, 2]
+
+
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("elsewhere", ["nothing", "another recording"])
+def test_a_directory_the_executor_does_not_see_fails_the_task_and_is_no_loss(
+    readers: Any, tmp_path: Path, fail_on_data_loss: str, elsewhere: str
+) -> None:
+    reader = readers(failOnDataLoss=fail_on_data_loss)
+    start = reader.initialOffset()
+    feed(reader, 0, 1)
+    (partition,) = reader.partitions(start, reader.latestOffset(start, None))
+    place = tmp_path / "executor"
+    if elsewhere != "nothing":
+        Recording(str(place)).create("t", "c", owned=True)
+    copy = readers(recording=str(place), failOnDataLoss=fail_on_data_loss)
+    with pytest.raises(RecordingNotVisible, match="executors must see it"):
+        list(copy.read(partition))
+
+
+def test_a_second_query_that_records_is_refused_and_readers_are_not(readers: Any, tmp_path: Path) -> None:
+    first = readers()
+    first.initialOffset()
+    with pytest.raises(RecordingInUse, match="written by another process"):
+        readers().initialOffset()
+    feed(first, 0, 3)
+    for _ in range(2):
+        follower = NsqStreamReader(parse(SourceOptions, {"recording": str(tmp_path / "spool")}))
+        assert sum(follower.initialOffset().values()) == 3
+        assert rows(follower, {}, follower.latestOffset({}, None)) == [0, 1, 2]
+
+
+def test_an_offset_of_another_source_is_refused() -> None:
+    with pytest.raises(RecordingError, match="another checkpointLocation"):
+        parse_position({"v": 1, "spool": "u", "seg": 3})
+
+
+# -- a recording that others write
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[[int, int], str]:
+    """Appends rows to a new log, or to the one it has; returns the log's name."""
+    place = str(tmp_path / "recorded")
+    Recording(place).create("t", "c")
+    writers: list[Any] = []
+
+    def append(first: int, count: int, new: bool = False) -> str:
+        if new or not writers:
+            writers.append(Recording(place).take())
+        messages = [FakeMessage(n, b"%d" % n) for n in range(first, first + count)]
+        writers[-1].append([(-1, to_batch(messages))])
+        return str(writers[-1].name)
+
+    return append
+
+
+def follower(tmp_path: Path, **more: str) -> NsqStreamReader:
+    return NsqStreamReader(parse(SourceOptions, {"recording": str(tmp_path / "recorded"), **more}))
+
+
+def test_a_query_reads_what_recorders_write_that_come_and_go(tmp_path: Path, recorded: Any) -> None:
+    one = recorded(0, 3)
+    reader = follower(tmp_path, startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert start == {}
+    first = reader.latestOffset(start, None)
+    assert rows(reader, start, first) == [0, 1, 2]
+    two = recorded(10, 2, new=True)
+    recorded(12, 1)
+    second = reader.latestOffset(first, None)
+    assert second == {one: 3, two: 3}
+    assert list(second) == sorted(second), "Spark compares offsets as text: the order counts"
+    assert rows(reader, first, second) == [10, 11, 12]
+    Recording(str(tmp_path / "recorded")).reader(one).retire()
+    assert reader.latestOffset(second, None) == second
+    reader.commit(second)
+    assert rows(follower(tmp_path), {}, second) == [0, 1, 2, 10, 11, 12] or len(second) == 2
+
+
+def test_available_now_of_a_recording_is_what_was_there_when_it_began(tmp_path: Path, recorded: Any) -> None:
+    recorded(0, 5)
+    reader = follower(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    recorded(5, 5)
+    found = []
+    while (end := reader.latestOffset(start, None)) != start:
+        found.append(rows(reader, start, end))
+        start = end
+    assert found == [[0, 1], [2, 3], [4]]
+
+
+def test_starting_offsets_are_earliest_latest_json_or_a_time(tmp_path: Path, recorded: Any) -> None:
+    name = recorded(0, 5)
+    assert follower(tmp_path).initialOffset() == {name: 5}
+    assert follower(tmp_path, startingOffsets="latest").initialOffset() == {name: 5}
+    given = follower(tmp_path, startingOffsets=f'{{"{name}": 2}}')
+    assert rows(given, given.initialOffset(), given.latestOffset({name: 2}, None)) == [2, 3, 4]
+    timed = follower(tmp_path, startingTimestamp="1700000000001")
+    assert timed.initialOffset() == {name: 5}
+    with pytest.raises(OptionError, match="startingOffsets"):
+        follower(tmp_path, startingOffsets="soon").initialOffset()
+    with pytest.raises(RecordingError, match="there is no recording"):
+        NsqStreamReader(parse(SourceOptions, {"recording": str(tmp_path / "none")})).initialOffset()
+
+
+def test_retention_that_overtakes_a_query_is_data_loss(
+    tmp_path: Path, recorded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PACK_BYTES", 1)
+    name = recorded(0, 2)
+    recorded(2, 2)
+    recorded(4, 2)
+    Recording(str(tmp_path / "recorded")).trim(1e-9)
+    with pytest.raises(DataLoss, match="begins at row 5"):
+        follower(tmp_path).latestOffset({name: 1}, None)
+    loose = follower(tmp_path, failOnDataLoss="false")
+    assert rows(loose, {name: 1}, loose.latestOffset({name: 1}, None)) == [4, 5]
+
+
+def test_a_batch_has_the_same_rows_for_every_action(tmp_path: Path, recorded: Any) -> None:
+    name = recorded(0, 6)
+    options = parse(SourceOptions, {"recording": str(tmp_path / "recorded"), "endingOffsets": f'{{"{name}": 5}}'})
+    batch = NsqBatchReader(options)
+    found = batch.partitions()
+    recorded(6, 3)
+    for _ in range(2):
+        assert [int(b) for p in found for one in batch.read(p) for b in one["body"].to_pylist()] == list(range(5))
+    empty = NsqBatchReader(parse(SourceOptions, {"recording": str(tmp_path / "recorded"), "startingOffsets": "latest"}))
+    assert [one for p in empty.partitions() for one in empty.read(p)] == []
 
 
 def test_rows_per_trigger_are_limited(readers: Any) -> None:
@@ -138,67 +420,26 @@ def test_a_batch_waits_for_min_offsets_and_no_longer_than_the_delay(readers: Any
     for number in range(3):
         feed(reader, number, 1)
         assert reader.latestOffset(start, None) == start
-    assert reader._collector.spool.segments == [], "waiting cuts no small segments"
     feed(reader, 3, 1)
     end = reader.latestOffset(start, None)
     assert len(rows(reader, start, end)) == 4
     assert reader.latestOffset(end, None) == end
     clock = FakeClock()
-    patience = Patience(4, 10.0, clock)
+    patience = MinimumRows(4, 10.0, clock)
     assert (patience.waits(lambda: 1), patience.waits(lambda: 4), patience.waits(lambda: 1)) == (True, False, True)
     clock.advance(10.0)
     assert (patience.waits(lambda: 1), patience.waits(lambda: 1)) == (False, True)
-    assert not Patience(None, 10.0, clock).waits(lambda: 1)
-
-
-def test_an_answer_waits_a_moment_for_a_row(readers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = readers()
-    start = reader.initialOffset()
-    begun = time.monotonic()
-    assert reader.latestOffset(start, None) == start
-    assert time.monotonic() - begun >= stream.PATIENT
-    monkeypatch.setattr(stream, "PATIENT", 60.0)
-    later = threading.Timer(0.05, feed, [reader, 0, 3])
-    later.start()
-    end = reader.latestOffset(start, None)
-    later.join()
-    assert rows(reader, start, end) == [0, 1, 2]
-    assert time.monotonic() - begun < 50
-    feed(reader, 3, 1)
-    assert reader.latestOffset(end, None)["seg"] == end["seg"] + 1, "a row that is there is not waited for"
-    assert time.monotonic() - begun < 55
-
-
-def test_the_progress_tells_of_the_lag(readers: Any) -> None:
-    reader = readers(segment_rows=2)
-    assert reader.reportLatestOffset() is None
-    start = reader.initialOffset()
-    feed(reader, 0, 5)
-    found = reader.reportLatestOffset()
-    assert found["waiting"]["rows"] == 5
-    assert found["waiting"]["bytes"] > 0
-    assert (found["seg"], found["inFlight"], found["missing"], found["depth"]) == (2, 0, [], None)
-    reader.partitions(start, reader.latestOffset(start, None))
-    assert reader.reportLatestOffset()["waiting"] == {"rows": 0, "bytes": 0}
+    assert not MinimumRows(None, 10.0, clock).waits(lambda: 1)
 
 
 def test_sparks_own_limit_counts_too(readers: Any) -> None:
     class ReadMaxRows:
         max_rows = 3
 
-    reader = readers(segment_rows=1)
+    reader = readers()
     start = reader.initialOffset()
     feed(reader, 0, 10)
     assert len(rows(reader, start, reader.latestOffset(start, ReadMaxRows()))) == 3
-
-
-@pytest.mark.parametrize(
-    ("limits", "last"),
-    [(Limits(), 3), (Limits(rows=20), 2), (Limits(rows=5), 1), (Limits(bytes=299), 2), (Limits(25), 2)],
-)
-def test_a_limit_takes_whole_segments_and_at_least_one(limits: Limits, last: int) -> None:
-    assert limits.cut([(1, 10, 100), (2, 10, 100), (3, 10, 100)]) == last
-    assert limits.cut([]) is None
 
 
 def test_old_pyspark_passes_no_position(readers: Any) -> None:
@@ -210,22 +451,6 @@ def test_old_pyspark_passes_no_position(readers: Any) -> None:
     assert (rows(reader, start, first), rows(reader, first, second)) == ([0, 1], [2])
 
 
-def test_commit_moves_segments_away_and_a_new_query_starts_after_them(readers: Any) -> None:
-    reader = readers()
-    start = reader.initialOffset()
-    feed(reader, 0, 2)
-    first = reader.latestOffset(start, None)
-    feed(reader, 2, 2)
-    second = reader.latestOffset(first, None)
-    reader.commit(first)
-    reader.stop()
-    other = readers()  # the checkpoint was deleted, the spool kept
-    begin = other.initialOffset()
-    assert begin["seg"] == first["seg"]
-    assert rows(other, begin, other.latestOffset(begin, None)) == [2, 3], "no loss; what was not committed comes again"
-    assert second["seg"] == 2
-
-
 def test_a_spool_that_took_anothers_place_is_data_loss(readers: Any, tmp_path: Path) -> None:
     reader = readers()
     start = reader.initialOffset()
@@ -233,7 +458,7 @@ def test_a_spool_that_took_anothers_place_is_data_loss(readers: Any, tmp_path: P
     end = reader.latestOffset(start, None)
     reader.stop()
     (tmp_path / "spool").rename(tmp_path / "gone")
-    with pytest.raises(DataLoss, match="not the one of this query's checkpoint"):
+    with pytest.raises(DataLoss, match="is gone; the checkpoint"):
         readers().latestOffset(end, None)
 
 
@@ -247,7 +472,7 @@ def test_a_spool_that_took_anothers_place_is_data_loss_where_spark_tells_no_star
     (tmp_path / "spool").rename(tmp_path / "gone")
     other = readers()
     later = other.latestOffset()
-    with pytest.raises(DataLoss, match="not the one of this query's checkpoint"):
+    with pytest.raises(DataLoss, match="is gone; the checkpoint"):
         other.partitions(end, later)
 
 
@@ -265,81 +490,9 @@ def test_a_replaced_spool_goes_on_where_loss_is_allowed(readers: Any, tmp_path: 
     assert rows(other, end, later) == [5, 6]
 
 
-def test_a_spool_restored_from_an_older_copy_is_data_loss_and_gives_no_number_twice(readers: Any) -> None:
-    reader = readers()
-    start = reader.initialOffset()
-    ahead = {**start, "seg": 10}
-    with pytest.raises(DataLoss, match="older copy"):
-        reader.latestOffset(ahead, None)
-    reader.stop()
-    other = readers(failOnDataLoss="false")
-    assert other.latestOffset(ahead, None) == ahead
-    feed(other, 0, 2)
-    assert rows(other, ahead, other.latestOffset(ahead, None)) == [0, 1]
-
-
-@pytest.mark.parametrize("retention", ["0", "3600000"])
-def test_a_checkpoint_restored_from_an_older_copy_is_told_of(
-    readers: Any, retention: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Were all its rows there, it would still give new ones the numbers of batches that a sink has."""
-    reader = readers(spoolRetentionMs=retention)
-    ends = [reader.initialOffset()]
-    for number in range(4):
-        feed(reader, number, 1)
-        ends.append(reader.latestOffset(ends[-1], None))
-        reader.commit(ends[-2])
-    reader.stop()
-    for ask in (lambda one: one.latestOffset(ends[1], None), lambda one: one.partitions(ends[1], ends[2])):
-        again = readers(spoolRetentionMs=retention)
-        with pytest.raises(
-            DataLoss, match=r"committed up to 3, not 1: the checkpoint is an older copy.*new checkpoint"
-        ):
-            ask(again)
-        again.stop()
-    right = readers(spoolRetentionMs=retention)
-    assert rows(right, ends[3], ends[4]) == [3]
-    right.stop()
-    other = readers(spoolRetentionMs=retention, failOnDataLoss="false")
-    assert rows(other, ends[1], other.latestOffset(ends[1], None)) == ([3] if retention == "0" else [1, 2, 3])
-    assert "older copy" in caplog.text
-
-
-def test_a_lost_segment_is_data_loss_or_left_out(readers: Any, tmp_path: Path) -> None:
-    reader = readers(segment_rows=1)
-    start = reader.initialOffset()
-    feed(reader, 0, 3)
-    end = reader.latestOffset(start, None)
-    next((tmp_path / "spool").glob("seg-*2-p*")).unlink()
-    with pytest.raises(DataLoss, match="lacks segment 2"):
-        reader.partitions(start, end)
-    reader.stop()
-    assert rows(readers(segment_rows=1, failOnDataLoss="false"), start, end) == [0, 2]
-
-
-@pytest.mark.rule("PIPE-2")
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-@pytest.mark.parametrize("elsewhere", ["nothing", "another spool"])
-def test_a_directory_the_executor_does_not_see_fails_the_task_and_is_no_loss(
-    readers: Any, tmp_path: Path, fail_on_data_loss: str, elsewhere: str
-) -> None:
-    reader = readers(failOnDataLoss=fail_on_data_loss)
-    start = reader.initialOffset()
-    feed(reader, 0, 1)
-    (partition,) = reader.partitions(start, reader.latestOffset(start, None))
-    place = tmp_path / "executor"
-    if elsewhere == "another spool":
-        other = readers(spoolDir=str(place))
-        begin = other.initialOffset()
-        feed(other, 7, 1)
-        other.latestOffset(begin, None)
-    with pytest.raises(SpoolNotVisible, match="visible on this executor"):
-        list(reader.read(replace(partition, directory=str(place))))
-
-
 def test_a_relative_directory_is_the_drivers(readers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    reader = readers(spoolDir="work/spool")
+    reader = readers(recording="work/spool")
     start = reader.initialOffset()
     feed(reader, 0, 2)
     end = reader.latestOffset(start, None)
@@ -347,18 +500,6 @@ def test_a_relative_directory_is_the_drivers(readers: Any, tmp_path: Path, monke
     monkeypatch.chdir("/")  # an executor's working directory
     copy = pickle.loads(pickle.dumps(reader))
     assert sum(batch.num_rows for partition in partitions for batch in copy.read(partition)) == 2
-
-
-def test_a_second_query_on_the_spool_is_refused(readers: Any) -> None:
-    readers().initialOffset()
-    with pytest.raises(SpoolInUse, match="in use by another query"):
-        readers().initialOffset()
-
-
-def test_an_offset_of_another_source_is_refused(readers: Any) -> None:
-    with pytest.raises(SpoolError, match="another checkpointLocation"):
-        parse_offset({"v": 1, "spool": "u", "epoch": 3})
-    assert parse_offset(Offset("u", 3).as_dict()) == Offset("u", 3)
 
 
 def test_available_now_ends_when_the_backlog_is_read_though_new_messages_come(readers: Any) -> None:
@@ -399,11 +540,11 @@ def test_available_now_waits_for_no_silence_between_batches_of_the_backlog(reade
 
 
 def test_available_now_hands_over_what_fills_the_spool(readers: Any) -> None:
-    reader = readers(idleTimeoutMs="60000", maxSpoolBytes="4k")
+    reader = readers(idleTimeoutMs="60000", maxWaitingBytes="4k")
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     feed(reader, 0, 99, timestamp_ns=time.time_ns())
-    reader._seen = reader._collector.backlog_seen
+    reader._seen = reader._embedded.started().backlog_seen
     assert rows(reader, start, reader.latestOffset(start, None)) == list(range(99))
 
 
@@ -471,7 +612,7 @@ def test_stop_leaves_the_lock_and_may_be_called_twice(readers: Any) -> None:
 def test_the_process_of_a_source_outlives_a_sigterm_and_seldom_collects_garbage() -> None:
     program = """
 import gc, signal, sys, types
-from gnsq_lite.spark import options, places, segments, stream
+from gnsq_lite.spark import stream
 before = gc.get_threshold()
 stream.settle_process()
 print(gc.get_threshold() == before, signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What nsqd still holds of a query's channel, for its progress: the part of the lag that is not here yet."""
+"""The messages that nsqds still hold of a channel: the part of the lag that is not recorded yet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gnsq_lite.http.lookupd import http_address, http_addresses
 from gnsq_lite.keywords import address_list, url_list, with_environment
 from gnsq_lite.net.os_threads import start_hub_thread
 from gnsq_lite.options import format_address
-from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.recording.options import RecorderOptions
 
-log = logging.getLogger("gnsq_lite.spark")
+log = logging.getLogger("gnsq_lite.recording")
 
 #: Seconds from one answer to the next question, and those a server has to answer.
 EVERY, TIMEOUT = 2.0, 1.0
@@ -25,7 +25,7 @@ class ChannelDepth:
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: RecorderOptions,
         start_thread: Callable[[str, Callable[[], None]], None] = start_hub_thread,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -52,7 +52,7 @@ class ChannelDepth:
             self._is_asking = False
 
     def _total(self) -> int | None:
-        given = self._options.client_arguments()
+        given = self._options.client
         named, lookupds = with_environment(given.get("nsqd_tcp_addresses"), given.get("lookupd_http_addresses"))
         known = http_addresses(self._options.topic, url_list(lookupds), http_timeout=TIMEOUT, http_retries=0)
         nsqds = set(map(format_address, address_list(named, option="nsqdTCPAddresses", default_port=4150)))

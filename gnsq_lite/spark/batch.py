@@ -1,0 +1,39 @@
+"""The batch source: a range of a recording, the same rows for every action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.reading import (
+    Checked,
+    RecordingPartition,
+    first_position,
+    last_position,
+    open_recording,
+    read_partition,
+    tasks,
+)
+
+
+class NsqBatchReader(DataSourceReader):
+    """Reads from startingOffsets (earliest) to endingOffsets (latest), as they are when the first action runs."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Resolve the range to row numbers, and return the tasks; Spark keeps them for later actions."""
+        recording = open_recording(self._options)
+        begin = first_position(recording, self._options, "earliest")
+        checked = Checked.of(recording, begin, fails=self._options.fail_on_data_loss)
+        end = last_position(recording, self._options)
+        found = tasks(recording, checked.ranges(end), self._options)
+        return found or [RecordingPartition("", [])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows."""
+        return read_partition(partition, self._options)

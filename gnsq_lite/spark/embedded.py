@@ -1,0 +1,146 @@
+"""The recorder inside a query's source process: one owner, rows stay until the query has committed them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from gnsq_lite.recording.local import LocalLog
+from gnsq_lite.recording.objects import ObjectLog
+from gnsq_lite.recording.receiver import Receiver
+from gnsq_lite.recording.recorder import Recorder
+from gnsq_lite.recording.recording import Position, Recording
+from gnsq_lite.spark.options import SourceOptions
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Seconds an opening query waits for the recording's last owner to go.
+LOCK_WAIT = 5.0
+#: Committed files, and bytes of them, that stay before the index of known messages is written for them.
+KEPT_FILES, KEPT_BYTES = 100, 16 << 20
+
+
+class Embedded:
+    """Records the channel of a query into its recording, and removes what the query has committed."""
+
+    def __init__(self, recording: Recording, options: SourceOptions) -> None:
+        self._recording, self._options = recording, options
+        self._writer: LocalLog | ObjectLog | None = None
+        self.recorder: Recorder | None = None
+        self._committed: Position = {}
+        self._others: Position = {}
+
+    def open(self) -> None:
+        """Become the owner.  Raises RecordingInUse, RecordingDamaged, RecordingError."""
+        self._recording.create(self._options.topic, self._options.channel, owned=True)
+        self._writer = self._recording.take(own=True, wait=LOCK_WAIT, complete=self._options.fail_on_data_loss)
+        self._committed = self._recording.committed()
+
+    def begin_new_log(self, name: str) -> None:
+        """End the log *name*, whose rows a checkpoint counts beyond its end: no number is given twice."""
+        if self._writer is not None and self._writer.name == name and self.recorder is None:
+            self._writer.close()
+            self._recording.retire(name)
+            self._writer = self._recording.take(own=True, wait=LOCK_WAIT)
+
+    def start(self, receiver: Receiver, begin: Position) -> None:
+        """Begin to receive; *begin* is what batches have."""
+        if self._writer is None:
+            raise RuntimeError("the recording is not open")
+        reader = self._recording.reader(self._writer.name)
+        recorder = Recorder(self._writer, reader, receiver, self._options.recorder(), make_room=self._make_room)
+        recorder.start(begin.get(self._writer.name, 0))
+        self._others = self._recording.end()
+        self.recorder = recorder
+        self._tidy()
+
+    def started(self) -> Recorder:
+        """Return the recorder.  Raises RuntimeError before :meth:`start`."""
+        if self.recorder is None:
+            raise RuntimeError("the recorder does not run")
+        return self.recorder
+
+    def check(self) -> None:
+        """Raise what ended the recorder, if anything did."""
+        if self.recorder is not None:
+            self.recorder.check()
+
+    def expect(self, until_ns: int) -> None:
+        """Treat messages published up to this time as AvailableNow's backlog."""
+        self.started().expect(until_ns)
+
+    def last_row(self) -> int:
+        """Return the number of the newest row that this query recorded."""
+        return self.started().log.last
+
+    def end(self, most: int | None = None) -> Position:
+        """Return the last row of each log, of the one that is written *most* at the most; asks no store."""
+        writer = self.started().log
+        last = writer.last if most is None else min(most, writer.last)
+        return {**self._others, writer.name: last} if last else dict(self._others)
+
+    def wait_for_rows(self, seconds: float) -> None:
+        """Wait until a row comes that no batch has, or *seconds* are over."""
+        recorder = self.started()
+        recorder.wait_for_rows(recorder.taken, seconds)
+
+    def hand_over(self, position: Position) -> None:
+        """Note that batches have the rows up to *position*."""
+        recorder = self.started()
+        recorder.hand_over(position.get(recorder.log.name, 0))
+
+    def is_paused(self) -> bool:
+        """Whether receiving waits for the query."""
+        return self.started().is_paused()
+
+    def commit(self, position: Position) -> None:
+        """Note what the query has committed, and remove it; its keys go to the index of known messages first."""
+        recorder = self.started()
+        with recorder.lock:
+            recorder.log.check_writer()
+            if position != self._committed:
+                self._recording.commit(position)
+                self._committed = dict(position)
+            self._tidy()
+
+    def _tidy(self) -> None:
+        recorder = self.started()
+        for name, row in self._committed.items():
+            reader = self._recording.reader(name)
+            ages = reader.removable(row)
+            if name == recorder.log.name:
+                if len(ages) > KEPT_FILES or sum(age.size for age in ages) > KEPT_BYTES:
+                    recorder.index()
+                ages = [age for age in ages if age.last <= recorder.indexed]
+            reader.remove(ages)
+
+    def _make_room(self) -> int:
+        """Remove all committed files, whether or not their keys are in the index; return their bytes."""
+        removed = 0
+        for name, row in self._committed.items():
+            reader = self._recording.reader(name)
+            ages = reader.removable(row)
+            reader.remove(ages)
+            removed += sum(age.size for age in ages)
+        return removed
+
+    def report(self) -> dict[str, Any]:
+        """Return what the query's progress shows of the recorder."""
+        recorder = self.started()
+        return {
+            "topic": self._options.topic,
+            "channel": self._options.channel,
+            "inFlight": recorder.in_flight(),
+            "missing": recorder.missing(),
+            "trouble": recorder.trouble(),
+            "copiesDropped": recorder.dropped(),
+            "flushSeconds": round(recorder.flush_seconds, 3),
+            "bytesOnDisk": sum(self._recording.reader(name).size() for name in self._recording.names()),
+        }
+
+    def stop(self) -> None:
+        """Stop receiving and release the recording."""
+        if self.recorder is not None:
+            self.recorder.stop()
+        elif self._writer is not None:
+            self._writer.close()

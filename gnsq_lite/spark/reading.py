@@ -1,0 +1,195 @@
+"""What the streaming and the batch source share: where to begin, the check of a position, tasks and their rows."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, report_loss
+from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.frames import coalesced
+from gnsq_lite.recording.logs import LogReader, Span, share
+from gnsq_lite.recording.recording import Position, Recording
+from gnsq_lite.recording.schema import arrow_schema
+from gnsq_lite.spark.offsets import given_position
+from gnsq_lite.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from gnsq_lite.spark.embedded import Embedded
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Rows for which a batch gets another task, up to the number of cores: a task costs Spark some 10 ms.
+TASK_ROWS = 10_000
+#: Reported where a query's recording has more committed than its checkpoint knows.
+OLDER = (
+    "the checkpoint is an older copy.  Begin with a new checkpointLocation: it goes on where the recording is; this one"
+    " gives new rows the numbers of batches that were done, by which a sink may skip them"
+)
+_frozen: list[bool] = []
+
+
+@dataclass
+class RecordingPartition(InputPartition):
+    """A task's share: spans of the recording with this uuid."""
+
+    uuid: str
+    spans: list[Span]
+
+    def __repr__(self) -> str:
+        return f"RecordingPartition({[(span.log, span.start, span.end) for span in self.spans]})"
+
+
+def open_recording(options: SourceOptions, files: Files | None = None) -> Recording:
+    """Return the recording of *options*; opens nothing.  Raises OptionError, MissingExtra."""
+    recording = Recording(options.recording, options.storage, files=files)
+    recording.check()
+    return recording
+
+
+def first_position(recording: Recording, options: SourceOptions, otherwise: str) -> Position:
+    """Return where a reader begins: startingTimestamp, startingOffsets, or *otherwise*.  Raises RecordingError."""
+    assert_exists(recording)
+    if options.starting_timestamp is not None:
+        return recording.at(options.starting_timestamp * 1000)
+    text = options.starting_offsets or otherwise
+    if text in ("earliest", "latest"):
+        return recording.begin() if text == "earliest" else recording.end()
+    return given_position("startingOffsets", text)
+
+
+def last_position(recording: Recording, options: SourceOptions) -> Position:
+    """Return where a batch ends: endingTimestamp, endingOffsets, or the rows that are there now."""
+    if options.ending_timestamp is not None:
+        return recording.at(options.ending_timestamp * 1000)
+    if options.ending_offsets in ("", "latest"):
+        return recording.end()
+    return given_position("endingOffsets", options.ending_offsets)
+
+
+def assert_exists(recording: Recording) -> None:
+    """Raise RecordingError where there is no recording."""
+    try:
+        recording.meta()
+    except FileNotFoundError:
+        raise RecordingError(
+            f"there is no recording at {recording.url}: start gnsq-lite record, or name a topic and a channel"
+        ) from None
+
+
+@dataclass
+class Checked:
+    """A position whose rows behind it are there, or were given up where failOnDataLoss is false."""
+
+    recording: Recording
+    position: Position
+    #: The last row of each log.
+    there: Position
+    fails: bool
+
+    @classmethod
+    def of(cls, recording: Recording, position: Position, *, fails: bool, embedded: Embedded | None = None) -> Checked:
+        """Check *position*.  Raises DataLoss, or logs what is gone where that does not fail the query."""
+        bounds = recording.bounds()
+        committed = recording.committed() if embedded is not None else {}
+        found = dict(position)
+        for name in sorted({*position, *bounds}):
+            row = position.get(name, 0)
+            where = f"recording {recording.url}, log {name}"
+            if name not in bounds:
+                report_loss(
+                    f"{where} is gone; the checkpoint is at row {row}: the recording was lost or replaced", fails=fails
+                )
+                del found[name]
+                continue
+            if row > bounds[name].last:
+                report_loss(
+                    f"{where} ends at row {bounds[name].last}, the checkpoint is at {row}: the recording"
+                    " was replaced by an older copy",
+                    fails=fails,
+                )
+                if embedded is not None:
+                    embedded.begin_new_log(name)
+            elif row < committed.get(name, 0):
+                report_loss(f"{where} is committed up to row {committed[name]}, not {row}: {OLDER}", fails=fails)
+                found[name] = committed[name]
+            elif row < bounds[name].first - 1:
+                report_loss(
+                    f"{where} begins at row {bounds[name].first}; the rows from {row + 1} on are gone", fails=fails
+                )
+                found[name] = bounds[name].first - 1
+        there = {name: one.last for name, one in bounds.items() if one.last}
+        return cls(recording, {name: row for name, row in found.items() if row}, there, fails)
+
+    def end(self) -> Position:
+        """Return the position of the newest rows, never before this one."""
+        return {name: max(row, self.position.get(name, 0)) for name, row in {**self.position, **self.there}.items()}
+
+    def ranges(self, end: Position) -> list[tuple[LogReader, int, int]]:
+        """Return (log, start, end) of the rows up to *end*.  Raises DataLoss."""
+        found = []
+        for name, row in sorted(end.items()):
+            last = self.there.get(name, 0)
+            if row > last:
+                report_loss(f"recording {self.recording.url}, log {name} lacks rows up to {row}", fails=self.fails)
+            start = self.position.get(name, 0)
+            if min(row, last) > start:
+                found.append((self.recording.reader(name), start, min(row, last)))
+        return found
+
+
+def tasks(
+    recording: Recording, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
+) -> list[InputPartition]:
+    """Cut rows into tasks, about as many as there are cores; a pure function of the rows (PIPE-3)."""
+    uuid = recording.meta().uuid
+    total = sum(end - start for _, start, end in ranges)
+    if not total:
+        return []
+    parts = min(os.cpu_count() or 1, -(-total // TASK_ROWS))
+    if options.min_partitions is not None:
+        parts = max(parts, options.min_partitions)
+    groups = [group for one in ranges for group in share([one], 1)] if options.ordered else share(ranges, parts)
+    return [RecordingPartition(uuid, group) for group in groups]
+
+
+def read_partition(partition: Any, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Yield a task's rows in batches Spark takes fastest.
+
+    Raises RecordingNotVisible: this process does not see the recording.  DataLoss, RecordingDamaged: rows are gone.
+    """
+    if not isinstance(partition, RecordingPartition):
+        raise TypeError(f"not a partition of this source: {partition!r}")
+    settle_worker()
+    recording = open_recording(options)
+    if partition.spans:
+        recording.check_visible(partition.uuid)
+    batches = (batch for span in partition.spans for batch in _rows(recording, span, options))
+    yield from coalesced(batches, arrow_schema(options.include_youzan))
+
+
+def _rows(recording: Recording, span: Span, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    try:
+        for _, batch in recording.read(span):
+            yield batch
+    except (DataLoss, RecordingDamaged):
+        if options.fail_on_data_loss:
+            raise
+        log.exception("failOnDataLoss=false: going on without rows of log %s up to %d", span.log, span.end)
+
+
+def settle_worker() -> None:
+    """Once in a Python worker of Spark: spare its imports the collection of garbage after every task."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if not _frozen and main is not None and main.name.startswith("pyspark."):
+        _frozen.append(True)
+        gc.collect()
+        gc.freeze()
