@@ -9,7 +9,8 @@ costs a round trip.
 **The window** is by how many messages RDY is kept above what is in flight.  There are three states:
 
 - *Backlog*: the newest message was published more than :data:`BACKLOG` seconds ago.  The window is the whole share.
-- *Flow*: messages come.  The window is the number that comes in :data:`SPAN`, at the rate of the last reads.
+- *Flow*: messages come.  The window is the number that comes, at the rate of the last reads, in :data:`SPAN`, or in the
+  age of the newest message if that is longer.
 - *Silence*: nothing came for :data:`SPAN`.  The window is 1.  If nsqd holds messages back, a lower RDY makes it flush.
 
 The age needs clocks of nsqd and consumer that agree within :data:`BACKLOG`.  Where they do not, messages still come
@@ -30,7 +31,7 @@ SPAN = 0.001
 #: Seconds between two ticks, at most, while messages come and the whole share is used.  A tick wakes the process.
 SLOWEST_TICK = 0.016
 #: Age in seconds from which a message shows that there is a backlog.
-BACKLOG = 0.02
+BACKLOG = 0.1
 #: Seconds in which the whole share is used after messages expired: nsqd may count them for some time yet.
 CAREFUL = 60.0
 #: Reads from which the rate is taken.
@@ -139,8 +140,9 @@ class Delivery:
 
     def _flow(self, seconds: float, count: int, age: float) -> None:
         """Choose the window by the rate and the age of the messages."""
-        in_span = self._limit if age > BACKLOG else int(SPAN * count / max(seconds, 1e-6))
-        self._window = max(1, min(in_span, self._limit))
+        # So many may wait at nsqd as come in the age of the newest; reading at the rate of publishes would leave them.
+        waiting = self._limit if age > BACKLOG else int(max(SPAN, age) * count / max(seconds, 1e-6))
+        self._window = max(1, min(waiting, self._limit))
 
     def _adjust(self) -> None:
         """Change RDY where half of the window is used up, or it is twice too large."""
