@@ -79,6 +79,16 @@ MODULES = {
     "gnsq_lite.errors": {"NSQError", "NsqdError", "OptionError", "PublishError", "OutcomeUnknown", "NotSent"},
     "gnsq_lite.http": {"NsqdClient", "LookupdClient"},
     "gnsq_lite.broker": {"Broker"},
+    "gnsq_lite.worker": {"Middleware"},
+    "gnsq_lite.testing": {"deliver", "make_message"},
+    "gnsq_lite.youzan.dialect": {"YouzanDialect"},
+    "gnsq_lite.youzan.tail": {"to_tail"},
+    "gnsq_lite.contrib.give_up": {"to_log", "to_directory", "to_topic", "read"},
+    "gnsq_lite.contrib.cron": {"Cron"},
+    "gnsq_lite.contrib.prometheus": {"Collector", "HandlerSeconds", "TimedWriter"},
+    "gnsq_lite.contrib.opentelemetry": {"Tracing", "TracedWriter"},
+    "gnsq_lite.contrib.sentry": {"SentryMiddleware"},
+    "gnsq_lite.contrib.statsd": {"StatsdMiddleware"},
 }
 
 
