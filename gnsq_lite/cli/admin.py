@@ -139,7 +139,7 @@ def _topic_act(name: str, text: str) -> None:
 
 _topic_act("empty", "Drop the messages of TOPIC that no channel has taken yet, on all nodes.")
 _topic_act("pause", "Stop the flow from TOPIC to its channels, on all nodes.")
-_topic_act("unpause", "Resume what pause stopped, on all nodes.")
+_topic_act("unpause", "Resume a paused TOPIC, on all nodes.")
 
 
 @channel.add_command
@@ -190,7 +190,7 @@ def _channel_act(name: str, text: str) -> None:
 
 _channel_act("empty", "Drop all messages of CHANNEL, those in flight and deferred included, on all nodes.")
 _channel_act("pause", "Stop sending messages of CHANNEL to its consumers, on all nodes.")
-_channel_act("unpause", "Resume what pause stopped, on all nodes.")
+_channel_act("unpause", "Resume a paused CHANNEL, on all nodes.")
 
 
 @node.add_command
@@ -199,7 +199,7 @@ _channel_act("unpause", "Resume what pause stopped, on all nodes.")
     "node tombstone nsqd1:4151 clicks",
     click.argument("node"),
     _TOPIC,
-    text="Have lookups of TOPIC leave NODE (host:http_port) out for a while, and delete TOPIC there with its messages.",
+    text="Hide NODE (host:http_port) from lookups of TOPIC for a while, and delete TOPIC there with its messages.",
 )
 def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
     """Return the steps."""

@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "channel": ("gnsq_lite.cli.admin:channel", "Create, delete, empty, pause, unpause a channel on all nodes."),
     "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
-    "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds that the nsqlookupds know."),
+    "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds registered at the nsqlookupds."),
     "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
     "doctor": ("gnsq_lite.cli.doctor", "List what to change in a program of pynsq or gnsq."),
     "record": ("gnsq_lite.cli.record", "Record a channel: a durable log that can be read and replayed."),
@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("gnsq_lite.cli.replay", "Publish the messages of a recording again."),
     "stat": ("gnsq_lite.cli.stat", "Show depth, rates and clients of every channel, live."),
     "tail": ("gnsq_lite.cli.tail", "Print the messages of a topic as they arrive."),
-    "topics": ("gnsq_lite.cli.lists:topics", "List the topics that the nsqlookupds know."),
+    "topics": ("gnsq_lite.cli.lists:topics", "List the topics registered at the nsqlookupds."),
     "worker": ("gnsq_lite.cli.worker", "Run the handlers of a Worker in supervised processes."),
 }
 
@@ -78,7 +78,7 @@ def _drop_output() -> None:
 @click.version_option(__version__, prog_name="gnsq-lite")
 @click.option("--patch", is_flag=True, help="Monkey-patch with gevent before anything is imported.")
 def main(patch: bool) -> None:
-    """NSQ from the command line.  `gnsq-lite COMMAND --help` tells more.
+    """NSQ from the command line.  `gnsq-lite COMMAND --help` lists the options of a command.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """

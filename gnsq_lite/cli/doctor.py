@@ -245,9 +245,10 @@ def _last(node: ast.AST, back: int) -> str:
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @flags.as_json
 def command(files: tuple[Path, ...], as_json: bool) -> int:
-    """List what to change in programs written for pynsq or gnsq, with the line; nothing of them is run.
+    """List what to change in programs written for pynsq or gnsq, by line, without running them.
 
-    "silent" marks what would run on and do something else.  Exit codes: 0 nothing to change, 1 something.
+    "silent" marks code that would run without an error and behave differently.  Exit codes: 0 nothing to change, 1
+    changes are needed.
     """
     found = []
     for path in files:

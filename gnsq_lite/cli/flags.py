@@ -79,7 +79,7 @@ _DIALECT = option(
     default="nsq",
     show_default=True,
     section=CONNECTION,
-    help="Which NSQ: plain, or Youzan's.",
+    help="Protocol: plain NSQ's or Youzan's.",
 )
 
 

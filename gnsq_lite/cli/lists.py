@@ -1,4 +1,4 @@
-"""``gnsq-lite topics | channels | nodes``: what the nsqlookupds know."""
+"""``gnsq-lite topics | channels | nodes``: registrations at the nsqlookupds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -
 @flags.lookupds
 @flags.as_json
 def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
-    """List the topics that the nsqlookupds know."""
+    """List the topics registered at the nsqlookupds."""
     show("topics", ["topic"], [[t] for t in sorted(ask_all(lookupds, LookupdClient.topics))], as_json)
     return 0
 
@@ -106,7 +106,7 @@ def channels(topic: str, lookupds: tuple[str, ...], as_json: bool) -> int:
 @flags.lookupds
 @flags.as_json
 def nodes(lookupds: tuple[str, ...], as_json: bool) -> int:
-    """List the nsqds that the nsqlookupds know."""
+    """List the nsqds registered at the nsqlookupds."""
     rows: list[list[Any]] = [
         [
             f"{node.broadcast_address}:{node.tcp_port}",

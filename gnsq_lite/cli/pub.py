@@ -165,7 +165,7 @@ class Publisher:
 @option("--topic", required=True, shell_complete=topic_names, help="Topic to publish to.")
 @flags.addresses
 @option("--any-nsqd", is_flag=True, section=CONNECTION, help="Publish to one of several nsqds, not to each of them.")
-@option("--delimiter", default="\\n", show_default=True, help="What separates messages; \\n, \\t, \\0 are understood.")
+@option("--delimiter", default="\\n", show_default=True, help="Separator of messages; \\n, \\t and \\0 are escapes.")
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0: no limit.")
 @option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages of one MPUB.")
 @option("--defer", type=Duration(), default=0.0, help="How long nsqd holds each message back.")
@@ -188,8 +188,8 @@ def command(
 ) -> int:
     """Publish the lines of FILES, or of standard input; each is confirmed by nsqd before the command ends.
 
-    Several --nsqd-tcp-address get every line each.  Stopped by Ctrl-C or SIGTERM it says how far it got and ends with
-    130 or 143.
+    With several --nsqd-tcp-address each nsqd gets every line.  After Ctrl-C or SIGTERM the command reports how many
+    lines were sent, and exits with 130 or 143.
     """
     check_topic(topic)
     separator = _separator(delimiter)

@@ -93,7 +93,7 @@ def command(
     http_timeout: float,
     as_json: bool,
 ) -> int:
-    """Show depth, rates and clients of every channel on every nsqd that the nsqlookupds know.
+    """Show depth, rates and clients of every channel on every nsqd registered at the nsqlookupds.
 
     Off a terminal each sample is a block of tab-separated lines with a heading.
     """
