@@ -154,6 +154,12 @@ class Timer(Protocol):
     def close(self) -> None: ...
 
 
+#: Calls a function once, after so many seconds.
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
+#: Returns whether something is true of an endpoint.
+Check: TypeAlias = Callable[[Endpoint], bool]
+
+
 class Lookups(Protocol):
     """The lookups of one topic."""
 
@@ -303,13 +309,7 @@ class Dialect(Protocol):
         """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""
         return "drop"
 
-    def leader_search(
-        self,
-        call_later: Callable[[float, Callable[[], None]], Timer],
-        rng: Rng,
-        is_read: Callable[[Endpoint], bool],
-        ask: Callable[[Endpoint], bool],
-    ) -> LeaderSearch | None:
+    def leader_search(self, call_later: CallLater, rng: Rng, is_read: Check, ask: Check) -> LeaderSearch | None:
         """Return what looks for leaders that a Reader has lost; None: the regular polls will do (YZ-18)."""
         return None
 

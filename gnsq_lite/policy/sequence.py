@@ -42,10 +42,6 @@ Decision = Handle | Hold | SendBack | CountOut
 class Sequence(Protocol):
     """The policy of one connection.  Each method takes what happened and returns what to do now, in order."""
 
-    @property
-    def at_handler(self) -> Any | None:
-        """The message that waits for a handler, or for what its handler does; None: there is none."""
-
     def arrived(self, message: Any) -> List[Decision]: ...
 
     def finished(self, message: Any) -> List[Decision]: ...

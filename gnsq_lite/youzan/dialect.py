@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, MessageFactory, Packer, PublishRequest, Role, RouterHost, Timer
+from gnsq_lite.dialect import (
+    CallLater,
+    Check,
+    Dialect,
+    Endpoint,
+    Lookup,
+    MessageFactory,
+    Packer,
+    PublishRequest,
+    Role,
+    RouterHost,
+)
 from gnsq_lite.errors import OptionError
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.wire.commands import check_body
@@ -188,13 +199,7 @@ class YouzanDialect(Dialect):
         """Return the order of a connection's messages; None where any order will do (YZ-6)."""
         return OrderedPartition(self._clock) if self.is_ordered(topic) else None
 
-    def leader_search(
-        self,
-        call_later: Callable[[float, Callable[[], None]], Timer],
-        rng: Rng,
-        is_read: Callable[[Endpoint], bool],
-        ask: Callable[[Endpoint], bool],
-    ) -> LeaderSearch:
+    def leader_search(self, call_later: CallLater, rng: Rng, is_read: Check, ask: Check) -> LeaderSearch:
         """Return what looks for leaders that a Reader has lost (YZ-12)."""
         return LeaderSearch(call_later, rng, self._clock, is_read, ask)
 
@@ -217,16 +222,7 @@ class YouzanDialect(Dialect):
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
         """Return what sends each publish to the leader of its partition."""
-        options = self.options
-        return LeaderRouter(
-            host,
-            self,
-            self._chooser,
-            self._clock,
-            nsqds=nsqds,
-            traces=options.trace,
-            by_load=options.balance == "load",
-        )
+        return LeaderRouter(host, self, self._chooser, self._clock, nsqds, self.options)
 
     def check_place(self, key: bytes | None, partition: int | None) -> None:
         """Raise OptionError for what no topic has."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, Timer
+from gnsq_lite.dialect import CallLater, Check, Endpoint, Timer
 from gnsq_lite.errors import ConnectionLost, NotLeaderError, NsqdError, NSQError, ProtocolError
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.youzan.partitions import MOVED
@@ -43,14 +41,7 @@ class LeaderSearch:
         ask: Asks the nsqlookupds for it; returns whether to go on where they list none.
     """
 
-    def __init__(
-        self,
-        call_later: Callable[[float, Callable[[], None]], Timer],
-        rng: Rng,
-        clock: Clock,
-        is_read: Callable[[Endpoint], bool],
-        ask: Callable[[Endpoint], bool],
-    ) -> None:
+    def __init__(self, call_later: CallLater, rng: Rng, clock: Clock, is_read: Check, ask: Check) -> None:
         self._call_later, self._rng, self._clock, self._is_read, self._ask = call_later, rng, clock, is_read, ask
         self._timers: dict[int | None, Timer] = {}
         #: How often each partition was lost since it was last subscribed for a while.

@@ -54,11 +54,6 @@ class OrderedPartition:
         """Whether no message is here."""
         return self._current is None and not self._queue
 
-    @property
-    def at_handler(self) -> OrderedMessage | None:
-        """The message whose handler is to return or to answer."""
-        return None if self._held or self._returned else self._current
-
     def arrived(self, message: OrderedMessage) -> list[Decision]:
         """Take a message from the server."""
         current = self._current

@@ -17,6 +17,7 @@ from gnsq_lite.dialect import Endpoint, Lookup, Lookups, PublishRequest, RoutedP
 from gnsq_lite.errors import NotSent, NSQError, PartitionUnavailable
 from gnsq_lite.youzan.commands import publish_head
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
+from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import PartitionChooser
 
 #: Seconds between two lookups of a topic: at least, and while publishes wait for its leaders.
@@ -95,13 +96,11 @@ class LeaderRouter:
         encoder: Encoder,
         chooser: PartitionChooser,
         clock: Clock,
-        *,
         nsqds: Sequence[Endpoint],
-        traces: bool,
-        by_load: bool,
+        options: YouzanOptions,
     ) -> None:
         self._host, self._encoder, self._chooser, self._clock = host, encoder, chooser, clock
-        self._nsqds, self._traces, self._by_load = nsqds, traces, by_load
+        self._nsqds, self._traces, self._by_load = nsqds, options.trace, options.balance == "load"
         self._topics: dict[str, _Topic] = {}
         self._numbers: Iterator[int] = itertools.count(1)
         self._closed = False
