@@ -31,7 +31,7 @@ class PoolLoop:
     def __init__(self) -> None:
         self.hub = gevent.get_hub()
         self._loop = loop_here()
-        self.spawn = self._loop.spawn
+        self.spawn, self.thread_pool = self._loop.spawn, self._loop.thread_pool
         #: What the pool asked for while :attr:`is_held`.
         self.asked: list[Callable[[], Any]] = []
         self.is_held = False
