@@ -13,5 +13,6 @@ from gnsq_lite.publish import core
 @pytest.fixture(autouse=True)
 def ends_with_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(core, "close_at_exit", lambda core: None)
+    loop_here().cores.clear()  # those of other packages' tests
     yield
     loop_here().cores.clear()
