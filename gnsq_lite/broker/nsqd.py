@@ -208,7 +208,8 @@ class Nsqd:
     def _serve(self, sock: Any, address: tuple[Any, ...]) -> None:
         """Serve one client, in its greenlet."""
         connection = Connection(sock, address)
-        if self.faults.refuse_connections or len(self._connections) >= self.options.max_connections:
+        is_stopped = self._tcp is None or self._tcp.closed  # it was accepted just before
+        if is_stopped or self.faults.refuse_connections or len(self._connections) >= self.options.max_connections:
             connection.reset()
             return
         self._connections.add(connection)

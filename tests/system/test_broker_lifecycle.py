@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
@@ -399,3 +400,19 @@ def test_who_connects_while_an_nsqd_starts_again_has_its_topics(monkeypatch: pyt
             client.subscribe("t", "c", ready=1)
             assert client.message().body == b"kept"
         starting.join()
+
+
+def test_a_connection_that_was_accepted_as_nsqd_stops_gets_no_session() -> None:
+    with Broker() as broker, socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, address = server.accept()
+        client.sendall(b"  V2PUB t\n\0\0\0\1x")  # its OK would be a lie: the messages are saved already
+        broker.nodes[0].kill()
+        nsqd: Any = broker._nsqds[0]
+        broker.call(lambda: nsqd._serve(accepted, address))
+        client.settimeout(10.0)
+        try:
+            assert client.recv(10) == b""
+        except ConnectionResetError:
+            pass
+        client.close()
