@@ -89,7 +89,6 @@ class Session(Subscriber):
         self._reader = CommandReader(options.max_msg_size, options.max_body_size, self._begin)
         self._out: list[bytes] = []
         self._out_size = 0
-        self._must_flush = False
         self._flush_scheduled = False
         self._flush_timer: Timer | None = None
         self._ticks_from = self._heard_at = server.topics.now()

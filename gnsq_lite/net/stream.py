@@ -158,11 +158,6 @@ class Stream:
             self._given.append(error)
         return False
 
-    def _take_given(self) -> None:
-        if self._given and self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            waiting.switch()
-
     def read_at_least(self, size: int) -> None:
         """Have :meth:`read` wait until *size* bytes have come, but no longer than PATIENCE; 1: for any.
 
