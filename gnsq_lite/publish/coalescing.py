@@ -59,7 +59,7 @@ class Gathering(Publish):
         self.waiters = [None if each is greenlet else each for each in self.waiters]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the error in *greenlet*; or wait for the outcome of its own publish, if all were sent alone again."""
+        """Raise the batch's error in *greenlet*; if its publish was sent again alone, wait for that outcome instead."""
         if greenlet in self._apart:
             return self._apart[greenlet].wait_in(greenlet)
         error: Any = self._error

@@ -150,7 +150,10 @@ class Outcomes:
         last = int(now / _SPAN)
         for number in sorted(number for number in self._groups if number <= last):
             for publish in [each for each in self._groups[number] if each.deadline <= now or each._done]:
-                self.failed_with(publish, self._error(publish)) if not publish._done else self.forget(publish)
+                if publish._done:
+                    self.forget(publish)
+                else:
+                    self.failed_with(publish, self._error(publish))
         for number in [number for number, group in self._groups.items() if not group]:
             del self._groups[number]
         if self._groups:

@@ -63,8 +63,8 @@ class Left:
     in_doubt: bool = False
 
 
-class Node:
-    """An nsqd: its connections, the idle one used last at the right, and until when it is not used."""
+class PoolNode:
+    """An nsqd in the pool: its blocking connections, the idle one used last at the right, and when it may be used."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -111,9 +111,9 @@ class Pool:
         #: Connections to one node at the most.
         self.max_connections = settings.max_connections
         self._lock = native_lock()
-        self._nodes: dict[Address, Node] = {}
+        self._nodes: dict[Address, PoolNode] = {}
         #: The nodes that take turns; others are used for their partitions alone.
-        self._in_turn: list[Node] = []
+        self._in_turn: list[PoolNode] = []
         self._turn = 0
         _pools.add(self)
         #: Whether anything was published here.
@@ -141,10 +141,10 @@ class Pool:
             node.is_removed = True
             self._close(node, self._take_idle(node))
 
-    def _node(self, endpoint: Endpoint) -> Node:
+    def _node(self, endpoint: Endpoint) -> PoolNode:
         node = self._nodes.get(endpoint.address)
         if node is None:
-            node = self._nodes[endpoint.address] = Node(Endpoint(endpoint.host, endpoint.port))
+            node = self._nodes[endpoint.address] = PoolNode(Endpoint(endpoint.host, endpoint.port))
         return node
 
     def avoids(self, endpoint: Endpoint) -> bool:
@@ -243,7 +243,7 @@ class Pool:
 
     def _check_out(
         self, leader: Endpoint | None, now: float, deadline: float
-    ) -> tuple[Node, BlockingConnection] | None:
+    ) -> tuple[PoolNode, BlockingConnection] | None:
         """Return a node and a connection that is open and quiet; None: the loop has to publish.
 
         Raises NSQError if a connection could not be opened by the deadline.
@@ -265,7 +265,7 @@ class Pool:
         opened = self._open(node, now, deadline)
         return None if opened is None else (node, opened)
 
-    def _next_node(self, now: float) -> Node | None:
+    def _next_node(self, now: float) -> PoolNode | None:
         """Return the node whose turn it is; None: none can be used now."""
         nodes = self._in_turn
         self._turn = turn = self._turn + 1
@@ -278,12 +278,12 @@ class Pool:
         usable = usable or [each for each in nodes if now >= each.rests_until]  # silent ones, if need be
         return usable[turn % len(usable)] if usable else None
 
-    def _leading(self, leader: Endpoint, now: float) -> Node | None:
+    def _leading(self, leader: Endpoint, now: float) -> PoolNode | None:
         with self._lock:
             node = self._node(leader)
         return node if now >= node.rests_until else None
 
-    def _open(self, node: Node, now: float, deadline: float) -> BlockingConnection | None:
+    def _open(self, node: PoolNode, now: float, deadline: float) -> BlockingConnection | None:
         """Return a new connection; None, and the node rests, where it cannot be opened.
 
         Raises NSQError instead once the deadline has passed.
@@ -324,13 +324,13 @@ class Pool:
         except Exception as error:  # of the user's function
             raise NSQError(f"{endpoint}: address_map: {type(error).__name__}: {error}") from error
 
-    def _let_rest(self, node: Node) -> None:
+    def _let_rest(self, node: PoolNode) -> None:
         node.rests_until = self._now() + REST
         self._close(node, self._take_idle(node))
 
     # -- return
 
-    def _check_in(self, node: Node, connection: BlockingConnection, count: int = 0) -> None:
+    def _check_in(self, node: PoolNode, connection: BlockingConnection, count: int = 0) -> None:
         """Return a connection whose command is answered; close those that were idle for too long."""
         connection.published += count
         connection.busy_since = 0.0
@@ -342,12 +342,12 @@ class Pool:
             taken = self._take_idle(node)
             self._put_back(node, taken, [each.used_at >= connection.used_at - IDLE for each in taken])
 
-    def _close_ended(self, node: Node) -> None:
+    def _close_ended(self, node: PoolNode) -> None:
         """Close the idle connections that have ended, or have anything to read."""
         taken = self._take_idle(node)
         self._put_back(node, taken, [each.is_quiet() for each in taken])
 
-    def _take_idle(self, node: Node) -> list[BlockingConnection]:
+    def _take_idle(self, node: PoolNode) -> list[BlockingConnection]:
         """Take all idle connections, the one used last at the end; other threads may return theirs meanwhile."""
         taken: list[BlockingConnection] = []
         while node.idle:
@@ -357,23 +357,23 @@ class Pool:
                 break
         return taken
 
-    def _put_back(self, node: Node, taken: list[BlockingConnection], keep: list[bool]) -> None:
+    def _put_back(self, node: PoolNode, taken: list[BlockingConnection], keep: list[bool]) -> None:
         node.idle.extend(each for each, stays in zip(taken, keep, strict=True) if stays)
         self._close(node, [each for each, stays in zip(taken, keep, strict=True) if not stays])
 
-    def _close(self, node: Node, connections: Iterable[BlockingConnection]) -> None:
+    def _close(self, node: PoolNode, connections: Iterable[BlockingConnection]) -> None:
         """Close idle connections."""
         for connection in connections:
             self._forget(node, connection)
             connection.close(goodbye=True)
 
-    def _discard(self, node: Node, connection: BlockingConnection) -> None:
+    def _discard(self, node: PoolNode, connection: BlockingConnection) -> None:
         """Close a connection that has ended, or whose command may be answered yet."""
         self._forget(node, connection)
         connection.busy_since = 0.0
         connection.close()
 
-    def _forget(self, node: Node, connection: BlockingConnection) -> None:
+    def _forget(self, node: PoolNode, connection: BlockingConnection) -> None:
         with self._lock:
             if connection in node.connections:
                 node.connections.discard(connection)
