@@ -39,7 +39,7 @@ class Writer:
     """Publishes to one nsqd or several.  A publish returns when nsqd has answered OK, or raises.
 
     Threads and greenlets may share a Writer, in monkey-patched processes and others.  A forked child may go on using
-    it, with connections of its own.  A Writer connects at its first publish and stays connected; it skips an nsqd that
+    it, and opens new connections.  A Writer connects at its first publish and stays connected; it skips an nsqd that
     is lost and tries to connect to it again (PUB-4).
 
     Args:

@@ -120,13 +120,13 @@ def make_broker(server_kind: str, tmp_path: Path) -> Iterator[MakeBroker]:
 
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> servers.ServerHandle:
-    """An nsqd of its own for the test, with default options."""
+    """Start an nsqd for this test alone, with default options."""
     return make_broker()
 
 
 @pytest.fixture
 def secured(make_broker: MakeBroker, certs: Any) -> servers.ServerHandle:
-    """An nsqd of its own for the test, which has TLS; :mod:`tests.tls_variants` has the options for it."""
+    """Start an nsqd with TLS for this test alone; :mod:`tests.tls_variants` has the options for clients."""
     return make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key)
 
 

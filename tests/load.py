@@ -1,8 +1,9 @@
 """``python -m tests.load --minutes 10 --connections 100``: publish and consume as fast as the machine can.
 
-The server is a process of its own, a real nsqd where there is one: what grows is the client.  With ``--resets`` the
-connections go through a proxy that resets all of them every one to five seconds.  Exit status 1: messages were lost,
-a connection was lost without ``--resets`` (nsqd hangs up after two heartbeats without a NOP), or something grew.
+The server runs in another process, a real nsqd if there is one, so that only the client can grow here.  With
+``--resets`` the connections go through a proxy that resets all of them every one to five seconds.  Exit status 1:
+messages were lost, a connection was lost without ``--resets`` (nsqd hangs up after two heartbeats without a NOP), or
+something grew.
 """
 
 from __future__ import annotations

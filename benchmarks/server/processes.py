@@ -167,7 +167,7 @@ class Nsqd:
 
 @contextmanager
 def delayed(address: str) -> Iterator[str]:
-    """Run a proxy that takes a millisecond in each direction, in a process of its own; yield its address."""
+    """Start a proxy process that delays each direction by a millisecond; yield its address."""
     with subprocess.Popen([sys.executable, str(DELAY), address], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

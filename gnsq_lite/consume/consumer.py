@@ -200,7 +200,7 @@ class Consumer:
             self.losses.forget(endpoint)
 
     def _renew(self, *looked_up: Any) -> None:
-        """Connect anew where the topic is not any more what the connection told nsqd: nothing comes there (YZ-15)."""
+        """Reconnect where the topic differs from what IDENTIFY said: nsqd delivers nothing there (YZ-15)."""
         topic, dialect = self.settings.topic, self.settings.dialect
         for endpoint, connection in list(self.connections.items()):
             if dialect.identify_extra(topic, endpoint) != connection.target.identify_extra:
@@ -399,7 +399,7 @@ class Consumer:
         return take_queued(self.pool, self.batches)
 
     def _is_read(self, lost: Endpoint) -> bool:
-        """Whether its partition has a connection again; should that one fail, it is looked for anew."""
+        """Return whether its partition has a connection again; if that one fails, the search begins again."""
         return any(endpoint.partition == lost.partition for endpoint in self._subscriptions)
 
     def _ask(self, lost: Endpoint) -> bool:

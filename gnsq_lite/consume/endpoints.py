@@ -29,8 +29,8 @@ from gnsq_lite.options import ReconnectOptions
 from gnsq_lite.policy.attempts import Tries
 from gnsq_lite.policy.reconnect import Reconnect
 
-#: What only another configuration mends, said by nsqd itself or by a verified handshake.  A connection that ends in
-#: the TLS handshake, a bad record, a balancer's answer and an unknown frame are none: a restart looks like that.
+#: Errors that only another configuration mends, from nsqd itself or a verified handshake.  A connection that ends in
+#: the TLS handshake, a bad record, a balancer's answer and an unknown frame are not among them: a restart causes these.
 MISCONFIGURED = (
     AuthFirstError,
     BadChannelError,
@@ -58,7 +58,7 @@ class Losses:
         self.any_joined = False
 
     def lost(self, endpoint: Endpoint, reason: NSQError) -> bool:
-        """Take that *endpoint* was lost, or could not be had; return whether that is news."""
+        """Note that *endpoint* was lost, or cannot be reached; return whether the reason differs from the last one."""
         before = self._reasons.get(endpoint)
         self._reasons[endpoint] = reason
         if isinstance(reason, (TLSError, *MISCONFIGURED)):
@@ -70,12 +70,12 @@ class Losses:
         return str(before) != str(reason)
 
     def joined(self, endpoint: Endpoint) -> None:
-        """Take that *endpoint* is subscribed."""
+        """Note that *endpoint* is subscribed."""
         self.any_joined = True
         self.forget(endpoint)
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Nobody asks for *endpoint* any more."""
+        """Forget *endpoint*: no nsqlookupd lists it any more."""
         self._reasons.pop(endpoint, None)
         self._rests.pop(endpoint, None)
 
@@ -84,7 +84,7 @@ class Losses:
         return endpoint in self._rests and self._clock.now() < self._rests[endpoint][1]
 
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
-        """Return whether none of *known*, all there are, was ever had, or can be with this configuration.
+        """Return whether none of *known*, all endpoints there are, was ever reached, or can be with this configuration.
 
         Where the nsqds come from nsqlookupds, *known* is empty, and only an nsqd of another dialect is hopeless.
         """
@@ -105,7 +105,7 @@ def name_of(endpoint: Endpoint) -> int | str:
 
 
 class StoppedPartitions:
-    """The partitions that are read no further, as a message of theirs cannot be handled (YZ-13)."""
+    """The partitions that the Reader has stopped at a message that cannot be handled (YZ-13)."""
 
     def __init__(self, tries: Tries) -> None:
         self._tries = tries
@@ -115,15 +115,15 @@ class StoppedPartitions:
         return name_of(endpoint) in self._at
 
     def names(self) -> tuple[int | str, ...]:
-        """Return those that are stopped."""
+        """Return the names of the stopped partitions."""
         return tuple(self._at)
 
     def stop(self, endpoint: Endpoint, message: Message) -> None:
-        """It stops at *message*."""
+        """Stop the partition of *endpoint* at *message*."""
         self._at[name_of(endpoint)] = key_of(message)
 
     def resume(self, name: int | str) -> None:
-        """It goes on: its message is handled once more.  Raises OptionError for one that is not stopped."""
+        """Resume a partition: its message is handled once more.  Raises OptionError if it is not stopped."""
         if name not in self._at:
             stopped = ", ".join(map(str, self._at)) or "none is"
             raise OptionError("partition", name, f"is not stopped ({stopped})")

@@ -151,7 +151,7 @@ class GreenletPool(Pool):
             elif len(self.seats) < self._concurrency and not self._closed:
                 self._loop.begin(self._work)
             else:
-                return  # whoever is done first takes the next
+                return  # the first handler that returns takes the next message
             if time.monotonic() > ends:
                 self._pump_later()
                 return
@@ -398,7 +398,7 @@ class ThreadPool(Pool):
             self._loop.spawn("handler threads", self._gevent_pool.kill)
 
     def abandon(self) -> None:
-        """In a forked child: all jobs, and whoever held the lock, are the parent's; a thread that forked ends."""
+        """In a forked child: drop the parent's jobs and its lock; a handler thread that forked ends."""
         self._lock = native_rlock()
         super().abandon()
 

@@ -18,7 +18,7 @@ def to_log() -> OnGiveUp:
 
 
 def to_directory(path: str | os.PathLike[str]) -> OnGiveUp:
-    """Write each message, with its metadata and the exception, to a JSON file of its own in *path*.
+    """Write one JSON file in *path* for each message, with its metadata and the exception.
 
     Raises OSError when the directory cannot be made.
     """

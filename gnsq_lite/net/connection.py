@@ -46,7 +46,7 @@ MOST_UNSENT = 4 * 1024 * 1024
 
 
 class Owner(Protocol):
-    """Whom a connection tells of the frames that are no messages; in the loop's thread; must not wait."""
+    """The owner of a connection, called with the frames that are no messages.  In the loop's thread; must not wait."""
 
     def on_response(self, connection: Any, body: bytes) -> None:
         """nsqd's next answer."""

@@ -17,9 +17,9 @@ nothing is connected to because of it, except in a round in which *all* fail: th
 is disconnected is tried once.  Otherwise an nsqd that restarts during an outage of nsqlookupd would stay without
 consumers until its end.
 
-Where the dialect has a policy of its own (:class:`~gnsq_lite.dialect.Members`), nsqlookupds name each other, and those
-that fail rest for a while (YZ-1).  A named one is queried in plain HTTP and gets no token; where a configured address
-is https, no named one is accepted.
+If the dialect has :class:`~gnsq_lite.dialect.Members`, each nsqlookupd lists the others, and one that fails is not
+queried for a while (YZ-1).  Discovery queries a listed nsqlookupd in plain HTTP, without a token, and accepts none if
+a configured address is https.
 """
 
 from __future__ import annotations
@@ -489,7 +489,7 @@ class Discovery:
 def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
     """Return the client for *address*, ``host:port`` or a URL, whose scheme alone says whether it is TLS.
 
-    One that was *found*, and not configured, gets no token: whoever answers for an nsqlookupd must not collect it.
+    A *found* nsqlookupd, which is not configured, gets no token: a foreign server at its address must not collect it.
     """
     from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
 

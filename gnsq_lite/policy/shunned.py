@@ -1,7 +1,7 @@
 """Which endpoints get nothing that another one could take (PUB-4): pure.
 
-An nsqd that cannot be reached, or that is silent, is out as a whole: with it go all partitions that it leads, so that
-the first to notice is the only one who waits.  An error that speaks of one partition puts out that one alone.
+An nsqd that cannot be reached, or that is silent, is avoided with all partitions that it leads, so that only the first
+publish to it waits.  After an error that concerns one partition, only that partition is avoided there.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ class Addressed(Hashable, Protocol):
 
     @property
     def address(self) -> Address:
-        """The node's."""
+        """Return the address of the node."""
 
 
 class Shunned:
-    """Endpoints to avoid.  Whoever has to be reached, because of a key for one, is not asked about."""
+    """Endpoints to avoid, unless a key or a partition allows no other."""
 
     def __init__(self) -> None:
         self._endpoints: set[Addressed] = set()
         self._nodes: set[Address] = set()
 
     def add(self, endpoint: Addressed, *, whole_node: bool) -> None:
-        """Avoid it; where *whole_node*, everything else at its address too."""
+        """Avoid an endpoint; with *whole_node* also every other endpoint at its address."""
         self._endpoints.add(endpoint)
         if whole_node:
             self._nodes.add(endpoint.address)
 
     def discard(self, endpoint: Addressed) -> None:
-        """It answers: use it, and what else is at its address, but for what was added by itself."""
+        """Use an endpoint that answers again, and others at its address that were not added themselves."""
         self._endpoints.discard(endpoint)
         self._nodes.discard(endpoint.address)
 
     def has(self, endpoint: Addressed) -> bool:
-        """Whether it is to be avoided."""
+        """Return whether an endpoint is to be avoided."""
         return endpoint in self._endpoints or endpoint.address in self._nodes

@@ -54,7 +54,7 @@ class LogOptions:
     max_bytes_per_trigger: int | None = opt(None, "bytes of the log a micro-batch has, about", low=1, kind="bytes")
     min_offsets_per_trigger: int | None = opt(None, "messages a micro-batch waits for", low=1)
     max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
-    fail_on_data_loss: bool = opt(True, "end the query when messages are gone: retention was faster, topic made anew")
+    fail_on_data_loss: bool = opt(True, "end the query when messages are gone: retention was faster, topic recreated")
     poll_timeout_ms: int = opt(120_000, "time a task waits for the next message of its range", low=100)
     connect_timeout_ms: int = opt(60_000, "time a partition may be without a leader at the query's start", low=10)
 

@@ -99,7 +99,7 @@ class Sink:
         self._window: deque[tuple[Payload, Publish, Done | None]] = deque()
         self._seen = self._settled = self._crc = 0
         self._due = time.monotonic()
-        #: Rows nsqd has taken, those that were skipped included; and what was sent anew.
+        #: Rows that nsqd has taken, with those that were skipped; and rows that were sent again.
         self.done = skip
         self.published = 0
 

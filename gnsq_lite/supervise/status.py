@@ -109,7 +109,7 @@ def _verdict(verdict: Verdict) -> _Answer:
 
 
 def _cached(pages: Pages) -> dict[str, CachedPage]:
-    """Return the pages that take work, by path; ``/api/status?brief`` one of its own."""
+    """Return the cached pages, which are expensive, by path; ``/api/status?brief`` is cached apart."""
 
     def live(brief: bool) -> _Answer:
         return HTTPStatus.OK, JSON, json.dumps(pages.live(brief)).encode() + b"\n"

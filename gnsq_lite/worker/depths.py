@@ -26,7 +26,7 @@ EVERY, TIMEOUT = 2.0, 1.0
 
 
 class Depths:
-    """Polls one nsqd after the other, each round in a thread of its own; :meth:`look` never waits."""
+    """Polls one nsqd after the other, in a new thread for each round; :meth:`look` never waits."""
 
     def __init__(
         self,

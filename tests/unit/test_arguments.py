@@ -43,7 +43,7 @@ def test_a_reader_and_a_writer_take_every_keyword_and_no_other() -> None:
 def test_a_handlers_arguments_are_a_readers_with_words_for_give_up_and_its_own() -> None:
     reader, handler = (typing.get_type_hints(kind) for kind in (arguments.ReaderArguments, arguments.HandlerArguments))
     assert reader.pop("on_give_up") | str == handler.pop("on_give_up")
-    own = set(OWN) - {"decode"}  # an argument of its own, as it says what the handler gets
+    own = set(OWN) - {"decode"}  # typed by hand: it decides what the handler is called with
     assert {name: handler.pop(name) for name in own}.keys() == own
     assert reader == handler
     assert Handler("a", "b", print, {"concurrency": 2}).merged({})["max_in_flight"] == 2

@@ -1,6 +1,6 @@
-"""The conversations with Youzan's servers whose answers are in the *.hex files beside this one: to whom, what was sent.
+"""The requests whose answers, from Youzan's real servers, are in the *.hex files beside this one.
 
-Nothing of the library is used, so that the files bear witness against it.
+This file uses nothing of the library, so that the captured bytes can show the library's mistakes.
 """
 
 from __future__ import annotations
