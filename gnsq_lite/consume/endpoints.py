@@ -75,7 +75,7 @@ class Losses:
         self.forget(endpoint)
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Forget *endpoint*: no nsqlookupd lists it any more."""
+        """Drop what was noted about *endpoint*."""
         self._reasons.pop(endpoint, None)
         self._rests.pop(endpoint, None)
 

@@ -131,7 +131,7 @@ def test_a_full_disk_gets_room_by_what_the_owner_gives_up(tmp_path: Path) -> Non
         recorder.check()
 
 
-def test_a_recorder_that_failed_gives_back_what_waits_and_what_comes(tmp_path: Path) -> None:
+def test_a_failed_recorder_sends_back_waiting_and_new_messages(tmp_path: Path) -> None:
     class Breaking(Files):
         broken = False
 

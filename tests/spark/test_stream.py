@@ -331,7 +331,7 @@ def follower(tmp_path: Path, **more: str) -> NsqStreamReader:
     return NsqStreamReader(parse(SourceOptions, {"recording": str(tmp_path / "recorded"), **more}))
 
 
-def test_a_query_reads_what_recorders_write_that_come_and_go(tmp_path: Path, recorded: Any) -> None:
+def test_a_query_reads_the_logs_of_recorders_that_join_and_leave(tmp_path: Path, recorded: Any) -> None:
     one = recorded(0, 3)
     reader = follower(tmp_path, startingOffsets="earliest")
     start = reader.initialOffset()

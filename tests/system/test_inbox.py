@@ -100,7 +100,7 @@ def test_a_handler_that_raises_has_no_effect_and_its_message_may_come_again(conn
     assert rows(connect, "SELECT name FROM effects") == ["7 2"]
 
 
-def test_deliveries_at_the_same_time_have_one_effect(
+def test_concurrent_deliveries_of_one_key_have_one_effect(
     connect: Any, inboxes: list[Inbox], broker: ServerHandle, topic: str
 ) -> None:
     inbox = made(inboxes, connect)

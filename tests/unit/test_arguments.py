@@ -40,7 +40,7 @@ def test_a_reader_and_a_writer_take_every_keyword_and_no_other() -> None:
     assert len(reader & writer) > 30
 
 
-def test_a_handlers_arguments_are_a_readers_with_words_for_give_up_and_its_own() -> None:
+def test_a_handler_has_the_keywords_of_reader_words_for_on_give_up_and_decode() -> None:
     reader, handler = (typing.get_type_hints(kind) for kind in (arguments.ReaderArguments, arguments.HandlerArguments))
     assert reader.pop("on_give_up") | str == handler.pop("on_give_up")
     own = set(OWN) - {"decode"}  # typed by hand: it decides what the handler is called with

@@ -53,7 +53,7 @@ def test_delays_are_by_class_and_may_be_functions_of_the_error() -> None:
     assert isinstance(judged(failures, KeyError()), KeyError)
 
 
-def test_what_a_handler_asks_for_and_what_is_no_failure_is_left_alone() -> None:
+def test_requeue_give_up_and_exceptions_that_are_no_failure_are_returned_unchanged() -> None:
     failures = Failures((BaseException,), 5.0, 1)
     for error in (Requeue(), GiveUp("why"), KeyboardInterrupt()):
         assert judged(failures, error) is error

@@ -328,7 +328,7 @@ def test_fins_wake_once_until_they_are_taken() -> None:
     assert box.take() == (b"".join(b"FIN %b\n" % one for one in many), 5000)
 
 
-def test_an_error_of_wake_reaches_the_one_who_adds() -> None:
+def test_add_raises_the_error_of_wake() -> None:
     box = Fins(lambda: fail(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         box.add(b"a")

@@ -102,7 +102,7 @@ def test_the_same_reason_is_news_once() -> None:
 
 
 @pytest.mark.rule("CONN-4")
-def test_one_that_refuses_rests_ever_longer_until_it_joins_or_is_forgotten() -> None:
+def test_an_nsqd_that_refuses_is_left_alone_ever_longer_until_it_is_subscribed_or_forgotten() -> None:
     clock = FakeClock()
     told: Losses = losses(clock)
     told.lost(OTHER, errors.ConnectionLost("b:1", "reset"))

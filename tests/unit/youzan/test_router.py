@@ -146,7 +146,7 @@ def test_a_thread_does_not_overtake_publishes_that_are_being_sent() -> None:
 
 
 @pytest.mark.rule("YZ-5")
-def test_publishes_to_one_partition_keep_their_order_whatever_puts_them_back() -> None:
+def test_publishes_to_one_partition_keep_their_order_after_each_kind_of_retry() -> None:
     host = Host()
     sent = [host.publish(1, b"%d" % number) for number in range(6)]
     host.send(*sent[:4])
@@ -180,7 +180,7 @@ def test_a_turn_that_a_thread_took_and_could_not_use_is_the_loops() -> None:
 
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize("why", ["avoided", "full"])
-def test_a_publish_that_any_leader_may_take_goes_to_one_that_takes_it(why: str) -> None:
+def test_a_publish_without_a_key_goes_to_a_leader_that_takes_publishes(why: str) -> None:
     host = Host()
     getattr(host, why).add(LEADERS[0])
     publishes = [host.publish() for _ in range(4)]
@@ -249,7 +249,7 @@ def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_
 
 
 @pytest.mark.rule("YZ-8")
-def test_what_any_leader_may_take_goes_elsewhere_when_one_refuses_it() -> None:
+def test_a_publish_without_a_key_goes_to_another_leader_after_a_refusal() -> None:
     host = Host()
     host.router.refused(refused := host.publish(), REFUSAL, LEADERS[0])
     assert host.sent == [(LEADERS[1], refused)]
