@@ -26,13 +26,19 @@ class Pages:
     ready = health
 
 
+#: Threads that other tests' servers in this process may have left.
+earlier: set[threading.Thread] = set()
+
+
 @pytest.fixture(scope="module")
 def port() -> int:
+    earlier.update(threading.enumerate())
     return StatusServer(Pages(), ("127.0.0.1", 0)).start().port
 
 
 def serving() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+    """Return how many threads serve a request of this server."""
+    return sum("process_request_thread" in thread.name for thread in {*threading.enumerate()} - earlier)
 
 
 def dawdle(stack: ExitStack, port: int, count: int) -> list[socket.socket]:
