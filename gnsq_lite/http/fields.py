@@ -30,10 +30,16 @@ def raw() -> Any:
     return dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
+def listed(kind: type[Any], *, required: bool = False) -> Any:
+    """Declare a tuple of *kind*, read from a JSON list; null and, unless *required*, a missing key are an empty one."""
+    return dataclasses.field(default=(), metadata={"kind": kind, "required": required})
+
+
 def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
     """Return a *cls* of the keys of *data* that have its fields' names; *given* values win.
 
-    Fields of type int, float, bool and str (or None) are read; others must be *given* or have a default.
+    Fields of type int, float, bool and str (or None), and those declared by :func:`listed`, are read; others must be
+    *given* or have a default.
     """
     kind = cls.__name__
     if not isinstance(data, Mapping):
@@ -42,6 +48,9 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name == "raw":
             values.setdefault("raw", data)
+        elif "kind" in field.metadata:
+            entries = items(url, data, field.name, required=field.metadata["required"])
+            values[field.name] = tuple(fill(url, field.metadata["kind"], entry) for entry in entries)
         elif field.name not in values and field.type in _READERS:
             value = data.get(field.name)
             if value is not None:

@@ -23,8 +23,6 @@ from gnsq_lite.http.nodes import (
     parse_lookupds,
     parse_node,
 )
-from gnsq_lite.http.reply import Reply
-from gnsq_lite.http.youzan_admin import LOOKUPD_CALLS, call_admin
 from gnsq_lite.options import Address, format_address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
 
@@ -166,10 +164,6 @@ class LookupdClient(HTTPClient):
         """Return how each topic is made; empty where there is no cluster."""
         reply = self.get("/topics", {"metaInfo": True})
         return tuple(fill(reply.url, TopicMeta, entry) for entry in items(reply.url, reply.json(), "meta_info"))
-
-    def youzan_admin(self, name: str, **parameters: Any) -> Reply:
-        """Make a call of LOOKUPD_CALLS, such as ``move_partition``.  Raises OptionError, InvalidName, HTTPError."""
-        return call_admin(self, LOOKUPD_CALLS, name, parameters)
 
 
 def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict[str, str]:

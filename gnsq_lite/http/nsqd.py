@@ -7,28 +7,22 @@ that does not exist is an :class:`~gnsq_lite.errors.HTTPStatusError` of status 4
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gnsq_lite.errors import BodyTypeError, InvalidBody, OptionError
+from gnsq_lite.errors import OptionError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, raw
-from gnsq_lite.http.reply import Reply
-from gnsq_lite.http.stats import NsqdInfo, NsqdStats, parse_stats
-from gnsq_lite.http.youzan_admin import NSQD_CALLS, call_admin
+from gnsq_lite.http.stats import NsqdInfo, NsqdStats
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import DEFER
+from gnsq_lite.wire.commands import check_bodies, check_body, multipublish_body
 from gnsq_lite.wire.names import check_channel, check_topic
 
 _OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1")
-#: Youzan's nsqd panics on longer ext headers: nsqd/message.go:436
-_MAX_HEADER_BYTES = 65535 - 29
-#: Characters that Go's JSON encoder writes as six bytes, and exponents, which it writes as up to 21 digits.
-_LONGER_IN_GO, _EXPONENT = re.compile(r"\\[bf]|[<>&]"), re.compile("[0-9]e[+-]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +78,7 @@ class NsqdClient(HTTPClient):
             "leaderOnly": leader_only,
         }
         reply = self.get("/stats", params)
-        return parse_stats(reply.url, reply.json())
+        return fill(reply.url, NsqdStats, reply.json())
 
     def publish(self, topic: str, body: bytes, *, defer: float = 0.0, partition: int | None = None) -> None:
         """Publish one message; it is on nsqd when this returns.
@@ -95,7 +89,7 @@ class NsqdClient(HTTPClient):
         Raises HTTPTimeout or HTTPConnectionLost where nsqd may have the message; nothing was published for the others.
         """
         check_topic(topic)
-        _check_body(body)
+        check_body(body)
         check_number("defer", defer, *DEFER)
         defer_ms = math.ceil(defer * 1000) or None
         self.post("/pub", {"topic": topic, "partition": partition, "defer": defer_ms}, body)
@@ -103,7 +97,9 @@ class NsqdClient(HTTPClient):
     def multipublish(self, topic: str, bodies: Iterable[bytes], *, partition: int | None = None) -> None:
         """Publish several messages, all or none of them.  Raises as :meth:`publish`."""
         check_topic(topic)
-        self.post("/mpub", {"topic": topic, "partition": partition, "binary": True}, _packed(bodies))
+        params = {"topic": topic, "partition": partition, "binary": True}
+        # /mpub?binary=true takes what follows the size of an MPUB command.
+        self.post("/mpub", params, multipublish_body(check_bodies(bodies))[4:])
 
     def create_topic(self, topic: str) -> None:
         """Create the topic; one that exists stays as it is."""
@@ -156,21 +152,6 @@ class NsqdClient(HTTPClient):
 
     # -- Youzan's nsqd; a plain one answers HTTPStatusError 404 ---------------------------------------------------
 
-    def publish_ext(self, topic: str, body: bytes, *, headers: Mapping[str, Any], partition: int | None = None) -> None:
-        """Publish one message with JSON *headers* to an ext topic.
-
-        Raises as :meth:`publish`, and OptionError for more than 65506 bytes of ASCII JSON, on which nsqd would panic.
-        """
-        check_topic(topic)
-        _check_body(body)
-        ext = json.dumps(dict(headers), separators=(",", ":"))
-        size = len(_LONGER_IN_GO.sub("......", ext)) + 18 * len(_EXPONENT.findall(ext))
-        if size > _MAX_HEADER_BYTES:
-            raise OptionError("headers", f"<{size} bytes of JSON>", f"must be at most {_MAX_HEADER_BYTES} bytes")
-        # nsqd unquotes this parameter twice: nsqdserver/http.go internalPUB
-        quoted = ext.replace("%", "%25").replace("+", "%2B")
-        self.post("/pub_ext", {"topic": topic, "partition": partition, "ext": quoted}, body)
-
     def get_message(
         self,
         topic: str,
@@ -194,27 +175,3 @@ class NsqdClient(HTTPClient):
         if not isinstance(offset, str) or not _OFFSET.fullmatch(offset):
             raise OptionError("offset", offset, "must be virtual_queue:N, timestamp:N, msgcount:N or special:-1")
         self._channel("setoffset", topic, channel, partition, offset.encode())
-
-    def youzan_admin(self, name: str, **parameters: Any) -> Reply:
-        """Make a call of NSQD_CALLS, such as ``skip_channel``.  Raises OptionError, InvalidName, HTTPError."""
-        return call_admin(self, NSQD_CALLS, name, parameters)
-
-
-def _check_body(body: object) -> None:
-    """Raise BodyTypeError for what is not bytes, InvalidBody for an empty body (WIRE-8)."""
-    if not isinstance(body, bytes):
-        raise BodyTypeError(type(body).__name__)
-    if not body:
-        raise InvalidBody("a message body must not be empty")
-
-
-def _packed(bodies: Iterable[bytes]) -> bytes:
-    """Return a batch as /mpub?binary=true has it: the count, then each message behind its length (WIRE-8)."""
-    if isinstance(bodies, (bytes, str)):
-        raise BodyTypeError(f"{type(bodies).__name__}; a sequence of bytes is expected")
-    messages = tuple(bodies)
-    for body in messages:
-        _check_body(body)
-    if not messages:
-        raise InvalidBody("a batch must hold at least one message")
-    return len(messages).to_bytes(4, "big") + b"".join(len(body).to_bytes(4, "big") + body for body in messages)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.http.fields import fill, items, raw
+from gnsq_lite.http.fields import listed, raw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class ChannelStats:
     client_count: int = 0
     paused: bool = False
     skipped: bool | None = None  # Youzan's
-    clients: tuple[ClientStats, ...] = ()
+    clients: tuple[ClientStats, ...] = listed(ClientStats)
     raw: Mapping[str, Any] = raw()
 
 
@@ -79,7 +79,7 @@ class TopicStats:
     is_multi_ordered: bool | None = None
     is_multi_part: bool | None = None
     is_ext: bool | None = None
-    channels: tuple[ChannelStats, ...] = ()
+    channels: tuple[ChannelStats, ...] = listed(ChannelStats)
     raw: Mapping[str, Any] = raw()
 
 
@@ -90,8 +90,8 @@ class NsqdStats:
     version: str
     health: str
     start_time: float = 0.0  # seconds since 1970
-    topics: tuple[TopicStats, ...] = ()
-    producers: tuple[ClientStats, ...] = ()
+    topics: tuple[TopicStats, ...] = listed(TopicStats, required=True)
+    producers: tuple[ClientStats, ...] = listed(ClientStats)
     raw: Mapping[str, Any] = raw()
 
     def topic(self, name: str) -> TopicStats | None:
@@ -111,21 +111,3 @@ class NsqdStats:
         entries = [entry for entry in self.topics if entry.topic_name == topic and entry.is_leader is not False]
         depths = [each.depth for entry in entries for each in entry.channels if each.channel_name == channel]
         return sum(depths) if depths else None
-
-
-def parse_stats(url: str, data: Any) -> NsqdStats:
-    """Return the statistics in the decoded answer of ``/stats?format=json``.  Raises HTTPResponseError."""
-    topics = tuple(_topic(url, topic) for topic in items(url, data, "topics", required=True))
-    return fill(url, NsqdStats, data, topics=topics, producers=_clients(url, data, "producers"))
-
-
-def _topic(url: str, data: Any) -> TopicStats:
-    channels = tuple(
-        fill(url, ChannelStats, channel, clients=_clients(url, channel, "clients"))
-        for channel in items(url, data, "channels")
-    )
-    return fill(url, TopicStats, data, channels=channels)
-
-
-def _clients(url: str, data: Any, key: str) -> tuple[ClientStats, ...]:
-    return tuple(fill(url, ClientStats, client) for client in items(url, data, key))

@@ -129,7 +129,7 @@ def test_a_partition_that_comes_later_is_read_from_its_begin(cluster: Cluster) -
 
     def expanded() -> bool:
         try:
-            cluster.client.youzan_admin("expand_partitions", topic=topic, partition_num=2)
+            cluster.client.post("/topic/partition/expand", {"topic": topic, "partition_num": 2})
         except HTTPError:  # a cluster counts as unstable for a minute after a topic was made
             return False
         return True

@@ -162,11 +162,11 @@ def test_a_leader_can_be_moved(lookupd: LookupdClient) -> None:
     source = leaders[0].distributed_id or ""
     target = next(n for n in lookupd.nodes() if n.tcp_port != leaders[0].tcp_port)
     to = until(lambda: _distributed_id(lookupd, target))
-    move = {"move_from": source, "move_to": to, "move_leader": True}
-    until(lambda: lookupd.youzan_admin("move_partition", topic=name, partition=0, **move))
+    move = {"topic": name, "partition": 0, "move_from": source, "move_to": to, "move_leader": True}
+    until(lambda: lookupd.post("/topic/partition/move", move))
     until(lambda: target.tcp_port in {node.tcp_port for node in lookupd.lookup(name, access="w").partitions.values()})
     with pytest.raises(errors.HTTPStatusError):
-        lookupd.youzan_admin("move_partition", topic="no_such_topic", partition=0, **move)
+        lookupd.post("/topic/partition/move", {**move, "topic": "no_such_topic"})
 
 
 def _distributed_id(lookupd: LookupdClient, node: Node) -> str | None:
@@ -188,86 +188,30 @@ def test_a_traced_message_can_be_read_back_and_finished(real: LookupdClient) -> 
         assert (message.id, message.trace_id, message.body) == (trace["id"], 123, "traced")
         first = nsqd.get_message(name, 1, search="count", partition=0)
         assert first.body == "traced"
-        assert nsqd.youzan_admin("message_stats", topic=name, channel="c", partition=0).text()
-        assert nsqd.youzan_admin("message_history", topic=name, partition=0).json()
         nsqd.multipublish(name, [b"a", b"b"], partition=0)
         assert until(lambda: nsqd.stats(name).topics[0].message_count == 3)
 
 
 @pytest.mark.youzan
-@pytest.mark.rule("YZ-15")
-def test_ext_headers_arrive_as_they_were_given(real: LookupdClient) -> None:
-    name, leaders = make(real, 1, extend=True)
-    headers = {"k": "100% a+b & ü?", "##trace_id": "77"}
-    with at(leaders[0]) as nsqd:
-        nsqd.publish_ext(name, b"x", headers=headers, partition=0)
-        message = until(lambda: nsqd.get_message(name, 1, search="count", partition=0))
-        assert message.trace_id == 77
-        assert nsqd.stats(name).topics[0].is_ext is True
-        nsqd.publish_ext(name, b"x", headers={}, partition=0)
-    plain, leaders = make(real, 1)
-    with at(leaders[0]) as nsqd, pytest.raises(errors.HTTPStatusError, match="E_EXT_NOT_SUPPORT"):
-        nsqd.publish_ext(plain, b"x", headers=headers, partition=0)
-
-
-@pytest.mark.youzan
-def test_every_act_on_a_channel_is_taken(real: LookupdClient) -> None:
-    name, leaders = make(real, 1, extend=True)
+def test_a_channel_is_paused_skipped_and_emptied(real: LookupdClient) -> None:
+    name, leaders = make(real, 1)
     here: dict[str, Any] = {"partition": 0}
     with at(leaders[0]) as nsqd:
         nsqd.create_channel(name, "c", **here)
         nsqd.publish(name, b"x", **here)
         nsqd.pause_channel(name, "c", **here)
         nsqd.unpause_channel(name, "c", **here)
-
-        def act(call: str, **more: Any) -> None:
-            nsqd.youzan_admin(call, topic=name, channel="c", **more)
-
-        act("skip_channel", **here)
+        nsqd.post("/channel/skip", {"topic": name, "channel": "c", **here})
         assert nsqd.stats(name).channel(name, "c").skipped is True  # type: ignore[union-attr]
-        act("unskip_channel", **here)
-        act("skip_zan_test", **here)
-        act("unskip_zan_test", **here)
-        act("set_channel_order", order=True, **here)
-        act("set_channel_order", order=False, **here)
-        act("limit_channel_clients", ready=1, client_prefix="10.", **here)
-        act("limit_channel_rate", ratekilobytes=1000, **here)
-        act("fix_channel_confirmed", **here)
-        act("finish_memory_delayed", **here)
-        act("empty_delayed", **here)
-        act("requeue_delayed", **here)
         nsqd.empty_channel(name, "c", **here)
-        act("enable_trace")
-        act("disable_trace")
         nsqd.delete_channel(name, "c", **here)
-
-
-@pytest.mark.youzan
-def test_the_nodes_and_the_cluster_tell_of_themselves(real: LookupdClient) -> None:
-    name, leaders = make(real, 1)
-    with at(leaders[0]) as nsqd:
-        assert nsqd.youzan_admin("server_stats").json()["health"] == "OK"
-        assert nsqd.youzan_admin("coordinator_stats", topic=name, partition=0).json()
-        assert "go_goroutines" in nsqd.youzan_admin("metrics").text()
-        nsqd.youzan_admin("clean_unused", topic=name, checkall=False, dryrun=True)
-        nsqd.youzan_admin("clean_old_data", topic=name, partition=0)
-        nsqd.youzan_admin("fix_topic_data", topic=name, partition=0, checkcorrupt=False)
-        nsqd.youzan_admin("set_log_level", loglevel=2)
-        nsqd.youzan_admin("disable_write", type="")
-    assert "stable" in real.youzan_admin("cluster_stats").json()
-    real.youzan_admin("disable_write", type="")
-    real.youzan_admin("set_log_level", loglevel=2)
-    real.youzan_admin("update_topic_meta", topic=name, upgradeext=True)
-    until(lambda: real.lookup(name, metainfo=True).meta.extend_support)  # type: ignore[union-attr]
-    real.youzan_admin("balance_top_topics", enable=False)
-    assert real.channels(name) == ()
 
 
 @pytest.mark.youzan
 def test_a_topic_can_grow_and_be_deleted(real: LookupdClient) -> None:
     name, _ = make(real, 1)
     try:
-        real.youzan_admin("expand_partitions", topic=name, partition_num=2)
+        real.post("/topic/partition/expand", {"topic": name, "partition_num": 2})
     except errors.HTTPStatusError as refusal:
         if refusal.text != "the cluster is unstable":  # it may be so for minutes; it was asked the right thing
             raise

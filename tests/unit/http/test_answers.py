@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite import errors
+from gnsq_lite.http.fields import fill
 from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.http.nodes import parse_lookup, parse_lookupds, parse_node
 from gnsq_lite.http.reply import Reply, decode_json, unwrap
-from gnsq_lite.http.stats import parse_stats
+from gnsq_lite.http.stats import NsqdStats
 from tests.profiles import repeats
 
 URL = "http://x/lookup"
@@ -36,6 +37,10 @@ ODD_OBJECTS = st.recursive(
     lambda inner: st.dictionaries(KEYS, inner | st.lists(inner, max_size=3), max_size=5),
     max_leaves=20,
 )
+
+
+def parse_stats(url: str, data: Any) -> NsqdStats:
+    return fill(url, NsqdStats, data)
 
 
 def must_be_printable(error: Exception) -> None:

@@ -57,19 +57,6 @@ NSQD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str,
     ("unpause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unpause", PC),
     ("empty_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/empty", PC),
     ("set_channel_offset", ("t", "c", "timestamp:5"), {"partition": 1}, "POST", "/channel/setoffset", PC),
-    *(
-        ("youzan_admin", (name,), given, method, path, {**given, **sent})
-        for name, given, method, path, sent in [
-            ("skip_channel", PC, "POST", "/channel/skip", {}),
-            ("skip_channel", {"topic": "t", "channel": "c"}, "POST", "/channel/skip", {}),
-            ("set_channel_order", {**PC, "order": False}, "POST", "/channel/setorder", {"order": "false"}),
-            ("limit_channel_rate", {**PC, "ratekilobytes": 9}, "POST", "/channel/ratelimit", {"ratekilobytes": "9"}),
-            ("disable_write", {"type": ""}, "POST", "/disable/write", {}),
-            ("enable_delayed_queue", {"enable": True}, "PUT", "/delayqueue/enable", {"enable": "true"}),
-            ("message_history", P, "GET", "/message/historystats", {}),
-            ("metrics", {}, "GET", "/metric", {}),
-        ]
-    ),
 ]
 
 LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, str]]] = [
@@ -116,16 +103,6 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
         "/topic/tombstone",
         {"topic": "t", "node": "host:4151", "restore": "true"},
     ),
-    (
-        "youzan_admin",
-        ("move_partition",),
-        {**P, "move_from": "a:1", "move_to": "b:2", "move_leader": True},
-        "POST",
-        "/topic/partition/move",
-        {**P, "move_leader": "true", "move_from": "a:1", "move_to": "b:2"},
-    ),
-    ("youzan_admin", ("cluster_stats",), {}, "GET", "/cluster/stats", {}),
-    ("youzan_admin", ("tombstone_lookupd",), {"node": "x"}, "POST", "/cluster/lookupd/tombstone", {"node": "x"}),
 ]
 
 
@@ -174,15 +151,6 @@ def test_a_path_in_front_of_the_endpoints_is_kept() -> None:
     assert recorder.requests[0].path == "/nsq/one/ping"
 
 
-def test_ext_headers_survive_being_unquoted_twice() -> None:
-    recorder = Recorder(b"OK")
-    headers = {"k": "100% a+b ü & ?", "n": 1}
-    recorder.on(NsqdClient(URL)).publish_ext("t", b"x", headers=headers)
-    once = recorder.requests[0].params["ext"]
-    twice = dict(parse_qsl("ext=" + once.replace("&", "%26").replace("#", "%23")))["ext"]
-    assert json.loads(twice) == headers
-
-
 def test_a_stored_message_is_returned_with_its_numbers() -> None:
     recorder = Recorder({"id": 5, "trace_id": 6, "body": "b\x07", "timestamp": 7, "offset": 8, "ext": "{}"})
     message = recorder.on(NsqdClient(URL)).get_message("t", 5)
@@ -204,8 +172,6 @@ def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
         lambda: nsqd.create_channel("t", name),
         lambda: nsqd.stats(name),
         lambda: nsqd.stats("t", name),
-        lambda: nsqd.youzan_admin("skip_channel", topic="t", channel=name),
-        lambda: nsqd.publish_ext(name, b"x", headers={}),
         lambda: nsqd.get_message(name, 1),
         lambda: nsqd.set_channel_offset("t", name, "special:-1"),
         lambda: lookupd.lookup(name),
@@ -214,7 +180,6 @@ def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
         lambda: lookupd.delete_topic(name),
         lambda: lookupd.create_channel("t", name),
         lambda: lookupd.tombstone_topic(name, "h:1"),
-        lambda: lookupd.youzan_admin("expand_partitions", topic=name, partition_num=2),
     ):
         with pytest.raises(errors.InvalidName):
             call()
@@ -225,11 +190,7 @@ def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
 def test_a_bad_body_is_refused_before_anything_is_sent() -> None:
     recorder = Recorder()
     client = recorder.on(NsqdClient(URL))
-    for publish in (
-        client.publish,
-        lambda t, b: client.publish_ext(t, b, headers={}),
-        lambda t, b: client.multipublish(t, [b]),
-    ):
+    for publish in (client.publish, lambda t, b: client.multipublish(t, [b])):
         with pytest.raises(errors.InvalidBody):
             publish("t", b"")
         with pytest.raises(errors.BodyTypeError, match=r"not str; call \.encode\(\) on it"):
@@ -249,22 +210,6 @@ def test_a_batch_is_packed_as_mpub_has_it() -> None:
     assert recorder.requests[0].body == bytes.fromhex("00000002 00000002 6162 00000001 0a")
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "why"),
-    [
-        ("skip_chanel", {"topic": "t", "channel": "c"}, "'skip_channel'"),
-        ("skip_channel", {"topic": "t"}, "channel=None: is required by skip_channel"),
-        ("skip_channel", {"topic": "t", "channel": "c", "chanel": "c"}, "takes topic channel; optional: partition"),
-        ("metrics", {"topic": "t"}, "takes none; optional: none"),
-    ],
-)
-def test_an_unknown_admin_call_and_a_wrong_parameter_are_refused(name: str, parameters: Any, why: str) -> None:
-    recorder = Recorder()
-    with pytest.raises(errors.OptionError, match=why):
-        recorder.on(NsqdClient(URL)).youzan_admin(name, **parameters)
-    assert recorder.requests == []
-
-
 def test_offsets_are_checked() -> None:
     client = Recorder().on(NsqdClient(URL))
     for good in ("virtual_queue:0", "timestamp:1700000000", "msgcount:2", "special:-1"):
@@ -272,26 +217,3 @@ def test_offsets_are_checked() -> None:
     for bad in ("", "special:1", "msgcount:-1", "timestamp:5\n", "count:1", b"special:-1"):
         with pytest.raises(errors.OptionError, match="offset"):
             client.set_channel_offset("t", "c", bad)
-
-
-@pytest.mark.rule("YZ-15")
-@pytest.mark.parametrize(
-    ("char", "size"),
-    # as Go's encoder writes them, or as ASCII, which is longer
-    [("x", 1), ("ü", 6), ("<", 6), ("&", 6), ("\b", 6), ("\f", 6), ("\n", 2), ('"', 2), ("\\", 2), ("\x01", 6)],
-)
-def test_ext_headers_are_refused_above_what_nsqd_survives(char: str, size: int) -> None:
-    sent = Recorder()
-    client = sent.on(NsqdClient(URL))
-    room = 65506 - len('{"a":""}')
-    most = char * (room // size) + "x" * (room % size)
-    client.publish_ext("t", b"x", headers={"a": most})
-    with pytest.raises(errors.OptionError, match="65506"):
-        client.publish_ext("t", b"x", headers={"a": most + "x"})
-    assert len(sent.requests) == 1
-
-
-def test_numbers_in_ext_headers_count_as_long_as_nsqd_may_write_them() -> None:
-    client = Recorder().on(NsqdClient(URL))
-    with pytest.raises(errors.OptionError, match="65506"):
-        client.publish_ext("t", b"x", headers={"a": [1e20] * 3000})  # nsqd makes 21 digits of each
