@@ -1,4 +1,4 @@
-"""What to change in a program of pynsq or gnsq, name by name; see docs/from_pynsq.rst and docs/from_gnsq.rst."""
+"""Names of pynsq and gnsq and their replacements; see docs/from_pynsq.rst and docs/from_gnsq.rst."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ MAKERS = {
 
 #: Remarks on every Reader.
 READERS = {
-    "pynsq": [SILENT + "handlers run several at a time here: give concurrency=1 unless yours may"],
+    "pynsq": [SILENT + "several handlers run at a time here: pass concurrency=1 unless yours is safe in parallel"],
     "gnsq": [
-        SILENT + "handlers run in threads unless the process is monkey-patched, several at a time: give concurrency=1"
-        " unless yours may",
+        SILENT + "handlers run in threads unless the process is monkey-patched, several at a time: pass concurrency=1"
+        " unless your handler is safe in parallel",
     ],
 }
 
 _SAME = {
     "max_tries": "max_attempts=",
     "message_handler": "the third argument, handler",
-    "name": "is not there; the logger is gnsq_lite.reader",
-    "max_backoff_duration": "backoff=BackoffOptions(longest=seconds); 0 there is backoff=False here",
+    "name": "was removed; the logger is gnsq_lite.reader",
+    "max_backoff_duration": "backoff=BackoffOptions(longest=seconds); for 0 use backoff=False",
     "tls_v1": "tls=True",
     "tls_options": "tls=TLSOptions(ca_file=..., cert_file=..., key_file=...); the server is verified",
     "snappy": 'compression="snappy"',
     "deflate": 'compression="deflate"',
-    "output_buffer_timeout": SILENT + "milliseconds there, seconds here",
+    "output_buffer_timeout": SILENT + "takes seconds; it took milliseconds",
     "timeout": "connect_timeout=; Writer: publish_timeout=",
 }
 #: Constructor keyword -> its replacement.
@@ -51,15 +51,15 @@ KEYWORDS = {
         "low_rdy_idle_timeout": "rdy_idle_timeout=",
         "lookupd_connect_timeout": "lookupd_timeout=, for the whole call",
         "lookupd_request_timeout": "lookupd_timeout=, for the whole call",
-        "msg_timeout": SILENT + "milliseconds there, seconds here",
+        "msg_timeout": SILENT + "takes seconds; it took milliseconds",
         "reconnect_interval": "reconnect_delay= and max_reconnect_delay=",
-        "io_loop": "is not there: no event loop is run",
+        "io_loop": "was removed: no event loop is run",
     },
     "gnsq": {
         **_SAME,
-        "max_concurrency": "concurrency=; 0 there is 1 here, -1 there is the number of processors",
+        "max_concurrency": "concurrency=; for 0 use 1, for -1 the number of processors",
         "async": "message.enable_async() in the handler",
-        "requeue_delay": SILENT + "milliseconds there, seconds here",
+        "requeue_delay": SILENT + "takes seconds; it took milliseconds",
         "low_ready_idle_timeout": "rdy_idle_timeout=",
         "backoff_on_requeue": "raise Requeue(backoff=False) in the handler",
     },
@@ -68,56 +68,56 @@ KEYWORDS = {
 #: Signal or attribute of a Reader or Writer -> its replacement.
 ATTRIBUTES = {
     "pynsq": {
-        "pub": "writer.publish(topic, body), which blocks; publish_nowait(topic, body) and its done callback otherwise",
+        "pub": "writer.publish(topic, body), which blocks; or publish_nowait(topic, body) and add_done_callback",
         "mpub": "writer.multipublish(topic, bodies), which blocks",
-        "dpub": SILENT + "writer.publish(topic, body, defer=seconds): milliseconds there, and in another place",
+        "dpub": SILENT + "writer.publish(topic, body, defer=seconds): it took milliseconds, as the second argument",
         "set_message_handler": "the third argument of Reader",
         "giving_up": "on_give_up=",
         "process_message": "the handler",
         "preprocess_message": "do it in the handler",
         "validate_message": "do it in the handler",
-        "heartbeat": "is not there: heartbeats are answered whatever a handler does",
+        "heartbeat": "was removed: the Reader answers heartbeats while handlers run",
         "disabled": "reader.set_max_in_flight(0)",
-        "query_lookupd": "is not there: the Reader asks by itself",
+        "query_lookupd": "was removed: the Reader queries nsqlookupd by itself",
         "connect_to_nsqd": "nsqd_tcp_addresses=",
-        "io_loop": "is not there: no event loop is run",
+        "io_loop": "was removed: no event loop is run",
         "conns": "reader.stats()",
     },
     "gnsq": {
         "on_message": "the third argument of Reader: def handler(message)",
-        "on_response": "is not there: a publish returns when nsqd said OK",
+        "on_response": "was removed: a publish returns after nsqd's OK",
         "on_error": "on_error=",
-        "on_finish": "is not there: do it at the end of the handler",
+        "on_finish": "was removed: do it at the end of the handler",
         "on_requeue": "on_failure=, for failed handlers",
         "on_giving_up": "on_give_up=",
-        "on_auth": "is not there: a refused AUTH is an error",
+        "on_auth": "was removed: a refused AUTH is an error",
         "on_exception": "on_failure=",
-        "on_close": "what follows reader.join()",
+        "on_close": "the code after reader.join()",
         "conns": "reader.stats()",
         "is_running": "reader.stats()",
-        "is_starved": SILENT + "a method here: reader.is_starved()",
+        "is_starved": SILENT + "is a method: reader.is_starved()",
         "total_ready_count": "reader.stats()",
         "total_in_flight": "reader.stats()",
-        "query_nsqd": "is not there: the Reader connects by itself",
-        "query_lookupd": "is not there: the Reader asks by itself",
+        "query_nsqd": "was removed: the Reader connects by itself",
+        "query_lookupd": "was removed: the Reader queries nsqlookupd by itself",
         "connect_to_nsqd": "nsqd_tcp_addresses=",
     },
 }
 
 #: Attribute of a message -> its replacement.
 MESSAGE = {
-    "timestamp": SILENT + "a datetime here; nanoseconds are message.timestamp_ns",
-    "on": "is not there: messages have no events",
-    "on_finish": "is not there",
-    "on_requeue": "is not there",
-    "on_touch": "is not there",
+    "timestamp": SILENT + "is a datetime; use message.timestamp_ns for nanoseconds",
+    "on": "was removed: messages have no events",
+    "on_finish": "was removed",
+    "on_requeue": "was removed",
+    "on_touch": "was removed",
 }
 
 #: Functions, classes and errors of the module itself.
 NAMES = {
     "pynsq": {
-        "run": "reader.start(), once for each Reader; with block=False for all but the last",
-        "Error": "gnsq_lite.NSQError, raised by publish() and not given to a callback",
+        "run": "reader.start(), for each Reader; with block=False for all but the last",
+        "Error": "gnsq_lite.NSQError, raised by publish(), not passed to a callback",
         "LegacyReader": "Reader",
         "SyncConn": "Writer, or Reader",
         "AsyncConn": "Writer, or Reader",

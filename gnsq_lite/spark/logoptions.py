@@ -1,4 +1,4 @@
-"""Options of ``format("nsq_log")``: those of Spark's Kafka source where it has the same, under the same names."""
+"""Options of ``format("nsq_log")``, with the names of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gnsq_lite.spark.options import camel, opt, seconds_of
 from gnsq_lite.wire.names import check_channel, check_topic
 from gnsq_lite.youzan.commands import check_partition
 
-#: What stands for the log's two ends where a partition's offset is given, as Kafka's source has it.
+#: Offsets that mean the log's end and beginning, as in Spark's Kafka source.
 LATEST, EARLIEST = -1, -2
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where reading begins or ends: per partition an offset, or a time; *otherwise* where none is given.
+    """Offset or time where reading starts or ends, by partition; *otherwise* applies to the other partitions.
 
     Offsets are bytes into the partition's log, or LATEST, EARLIEST; times are milliseconds since 1970.
     """
@@ -33,30 +33,32 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """Options of a topic of Youzan's NSQ that is read as a log, batch and streaming."""
+    """Options to read a topic of Youzan's NSQ as a log, batch and streaming."""
 
     lookupd_http_addresses: tuple[str, ...] = opt(
         (), "comma-separated host:port of the cluster's nsqlookupds; required"
     )
     topic: str = opt("", "topic to read; required")
-    partitions: tuple[int, ...] = opt((), "comma-separated topic partitions; none: all, and those that come later")
-    channel: str = opt("spark", "begins the names of the passing channels that tasks read through")
+    partitions: tuple[int, ...] = opt((), "comma-separated topic partitions; default: all, also those added later")
+    channel: str = opt("spark", "prefix of the names of the ephemeral channels that tasks read through")
     nsq: Mapping[str, Any] = field(
         default_factory=dict, repr=False, metadata={"doc": "connection options, given as nsq.NAME", "kind": ""}
     )
-    starting_offsets: str = opt("", "earliest, latest, or JSON; batch: earliest, stream: latest unless given")
-    starting_timestamp: int | None = opt(None, "begin with the first message of this time, ms since 1970", low=0)
-    starting_offsets_by_timestamp: str = opt("", "JSON of a time, ms since 1970, for each partition")
+    starting_offsets: str = opt("", "earliest, latest, or JSON; default: earliest for a batch, latest for a stream")
+    starting_timestamp: int | None = opt(
+        None, "start at the first message published at this time (ms since 1970)", low=0
+    )
+    starting_offsets_by_timestamp: str = opt("", "JSON of a time (ms since 1970) for each partition")
     ending_offsets: str = opt("latest", "batch: latest, or JSON")
-    ending_timestamp: int | None = opt(None, "batch: end before the first message of this time", low=0)
-    ending_offsets_by_timestamp: str = opt("", "batch: JSON of a time, ms since 1970, for each partition")
-    max_offsets_per_trigger: int | None = opt(None, "most messages of a micro-batch", low=1)
-    max_bytes_per_trigger: int | None = opt(None, "bytes of the log a micro-batch has, about", low=1, kind="bytes")
-    min_offsets_per_trigger: int | None = opt(None, "messages a micro-batch waits for", low=1)
-    max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
-    fail_on_data_loss: bool = opt(True, "end the query when messages are gone: retention was faster, topic recreated")
-    poll_timeout_ms: int = opt(120_000, "time a task waits for the next message of its range", low=100)
-    connect_timeout_ms: int = opt(60_000, "time a partition may be without a leader at the query's start", low=10)
+    ending_timestamp: int | None = opt(None, "batch: end before the first message published at this time", low=0)
+    ending_offsets_by_timestamp: str = opt("", "batch: JSON of a time (ms since 1970) for each partition")
+    max_offsets_per_trigger: int | None = opt(None, "maximum messages of a micro-batch", low=1)
+    max_bytes_per_trigger: int | None = opt(None, "approximate maximum bytes of a micro-batch", low=1, kind="bytes")
+    min_offsets_per_trigger: int | None = opt(None, "minimum messages of a micro-batch", low=1)
+    max_trigger_delay: str = opt("15m", "maximum wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
+    fail_on_data_loss: bool = opt(True, "fail if messages are missing: removed by retention, or topic recreated")
+    poll_timeout_ms: int = opt(120_000, "maximum time a task waits for the next message of its range", low=100)
+    connect_timeout_ms: int = opt(60_000, "maximum time a partition may have no leader at the query's start", low=10)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -67,7 +69,7 @@ class LogOptions:
         if len(self.channel) > 20 or "#" in self.channel:
             raise OptionError("channel", self.channel, "must have at most 20 characters, and no '#'")
         if not self.lookupd_http_addresses:
-            raise OptionError("lookupdHTTPAddresses", (), "is required: only a cluster's topics are logs")
+            raise OptionError("lookupdHTTPAddresses", (), "is required: only topics of a cluster are logs")
         for address in self.lookupd_http_addresses:
             parse_address(address, default_port=4161, option="lookupdHTTPAddresses")
         for partition in self.partitions:
@@ -77,7 +79,7 @@ class LogOptions:
         seconds_of(self.max_trigger_delay)
 
     def starting(self, *, batch: bool) -> Position:
-        """Return where to begin.  Raises OptionError."""
+        """Return the position where reading starts.  Raises OptionError."""
         default = "earliest" if batch else "latest"
         return self._position(
             ("starting_offsets", self.starting_offsets or default),
@@ -87,7 +89,7 @@ class LogOptions:
         )
 
     def ending(self) -> Position:
-        """Return where a batch ends.  Raises OptionError."""
+        """Return the position where a batch ends.  Raises OptionError."""
         return self._position(
             ("ending_offsets", self.ending_offsets),
             self.ending_timestamp,
@@ -98,10 +100,10 @@ class LogOptions:
     def _position(
         self, offsets: tuple[str, str], time: int | None, times: tuple[str, str], words: Mapping[str, int]
     ) -> Position:
-        """The first that is given counts: a time for all, times, offsets; as in Kafka's source."""
+        """Return the position from the first option given, in the order time, times, offsets (as in Kafka)."""
         name, text = offsets
         word = words.get(text.strip().lower())
-        lowest = min(words.values())  # also what a partition has that the JSON does not name
+        lowest = min(words.values())  # also the offset of partitions that the JSON omits
         if time is not None:
             return Position(time=time)
         if times[1]:

@@ -1,7 +1,7 @@
-"""Spark's string options -> frozen dataclasses; unknown names refused, secrets never shown.
+"""Parse Spark's string options into frozen dataclasses; unknown names raise, secrets are never shown.
 
-Spark hands every option over as text under a case-insensitive name.  The fields below are the only declaration: their
-camelCase form is the option's name, and type, default, range and documentation come with them.  Durations are
+Spark passes every option as text under a case-insensitive name.  The fields below are the only declaration: each has
+the type, default, range and documentation; the option's name is the field's name in camelCase.  Durations are
 milliseconds here (``...Ms``), as everywhere in Spark; sizes take a suffix (``64k``, ``16m``, ``1g``).
 """
 
@@ -24,13 +24,13 @@ from gnsq_lite.wire.names import check_channel, check_topic
 
 _T = TypeVar("_T")
 
-#: Names Spark itself puts among the options of a source or a sink; they are not ours to judge.
+#: Spark adds these names to the options of a source or a sink; they are accepted and not read.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
-#: Options of Spark's Kafka source, and of a former version of this one -> the one that serves the same.
+#: Options of Spark's Kafka source and of an earlier version of this source -> the option to use.
 TWINS = {"subscribe": "topic", "kafka.bootstrap.servers": "nsqdTCPAddresses", "spooldir": "recording"}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -62,17 +62,17 @@ def seconds_of(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """What the source and the sink share."""
+    """Options that the source and the sink share."""
 
     nsqd_tcp_addresses: tuple[str, ...] = opt((), "comma-separated host:port of nsqds")
     lookupd_http_addresses: tuple[str, ...] = opt((), "comma-separated host:port of nsqlookupds")
     nsq: Mapping[str, Any] = field(
         default_factory=dict, repr=False, metadata={"doc": "connection options, given as nsq.NAME", "kind": ""}
     )
-    dialect: Literal["nsq", "youzan"] = opt("nsq", "which NSQ: plain, or Youzan's")
+    dialect: Literal["nsq", "youzan"] = opt("nsq", "nsq, or youzan for Youzan's servers")
 
     def check_addresses(self) -> None:
-        """Raise OptionError where no address, or one that is none, is given."""
+        """Raise OptionError if no address is given, or an address is invalid."""
         if not self.nsqd_tcp_addresses and not self.lookupd_http_addresses:
             raise OptionError("nsqdTCPAddresses", (), "give nsqdTCPAddresses or lookupdHTTPAddresses")
         for address in self.nsqd_tcp_addresses:
@@ -81,7 +81,7 @@ class CommonOptions:
             parse_address(address, default_port=4161, option="lookupdHTTPAddresses")
 
     def client_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments a Reader or a Writer takes for addresses, TLS, AUTH and the rest (PIPE-4)."""
+        """Return the keyword arguments of a Reader or a Writer: addresses, TLS, AUTH and other options (PIPE-4)."""
         return {
             "nsqd_tcp_addresses": list(self.nsqd_tcp_addresses),
             "lookupd_http_addresses": list(self.lookupd_http_addresses),
@@ -94,44 +94,46 @@ class CommonOptions:
 class SourceOptions(CommonOptions):
     """Options of the source: of a stream that records by itself, and of streams and batches that read a recording."""
 
-    recording: str = opt("", "path or URL of the recording; required; the executors see it too")
-    topic: str = opt("", "topic to record; without it the recording is only read")
+    recording: str = opt("", "path or URL of the recording, readable by the executors; required")
+    topic: str = opt("", "topic to record; without it the source only reads the recording")
     channel: str = opt("", "channel to record")
     storage: Mapping[str, str] = field(
         default_factory=dict,
         repr=False,
-        metadata={"doc": "a store's, given as nsq.storage.NAME", "kind": ""},
+        metadata={"doc": "settings of an object store, given as nsq.storage.NAME", "kind": ""},
     )
     starting_offsets: str = opt(
-        "", "earliest, latest, or JSON of log names and rows; batch: earliest, stream: latest unless given"
+        "", "earliest, latest, or JSON of log names and rows; default: earliest for a batch, latest for a stream"
     )
-    starting_timestamp: int | None = opt(None, "begin at the first row of this publish time, ms since 1970", low=0)
+    starting_timestamp: int | None = opt(None, "start at the first row published at this time (ms since 1970)", low=0)
     ending_offsets: str = opt("", "batch: latest, or JSON of log names and rows")
-    ending_timestamp: int | None = opt(None, "batch: end before the first row of this publish time", low=0)
-    max_offsets_per_trigger: int | None = opt(None, "most rows of a micro-batch", low=1)
-    min_offsets_per_trigger: int | None = opt(None, "rows a micro-batch waits for", low=1)
-    max_trigger_delay: str = opt("15m", "longest wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 2 minutes")
-    min_partitions: int | None = opt(None, "fewest tasks of a batch; by default as many as cores", low=1, high=4096)
-    fail_on_data_loss: bool = opt(True, "end the query when rows are gone: recording replaced, retention was faster")
-    max_in_flight: int = opt(2500, "recording: messages in flight of a connection", low=1, high=1_000_000)
-    connections_per_nsqd: int = opt(1, "recording: connections, each with its own maxInFlight", low=1, high=64)
+    ending_timestamp: int | None = opt(None, "batch: end before the first row published at this time", low=0)
+    max_offsets_per_trigger: int | None = opt(None, "maximum rows of a micro-batch", low=1)
+    min_offsets_per_trigger: int | None = opt(None, "minimum rows of a micro-batch", low=1)
+    max_trigger_delay: str = opt("15m", "maximum wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 2 minutes")
+    min_partitions: int | None = opt(None, "minimum tasks of a batch; default: the number of cores", low=1, high=4096)
+    fail_on_data_loss: bool = opt(True, "fail if rows are missing: recording replaced, or rows removed by retention")
+    max_in_flight: int = opt(2500, "recording: messages in flight per connection", low=1, high=1_000_000)
+    connections_per_nsqd: int = opt(
+        1, "recording: connections to each nsqd, each with its own maxInFlight", low=1, high=64
+    )
     max_waiting_bytes: int = opt(
-        1 << 30, "recording: bytes that wait for a batch before receiving pauses", low=4096, kind="bytes"
+        1 << 30, "recording: pause receiving above this many bytes without a batch", low=4096, kind="bytes"
     )
-    idle_timeout_ms: int = opt(2000, "recording: silence after which AvailableNow's backlog counts as read", low=10)
-    connect_timeout_ms: int = opt(30_000, "recording: time AvailableNow waits for an nsqd that is away", low=10)
+    idle_timeout_ms: int = opt(2000, "recording: AvailableNow ends after this time without a message", low=10)
+    connect_timeout_ms: int = opt(30_000, "recording: time AvailableNow waits for an unreachable nsqd", low=10)
     on_missing_nsqd: Literal["error", "warn"] = opt(
-        "error", "recording: AvailableNow without an nsqd fails; warn: the rows of the others are read"
+        "error", "recording: AvailableNow fails if an nsqd is unreachable; warn: read the others"
     )
-    include_youzan: bool = opt(False, "adds the columns partition, internalId, traceId, ext")
-    ordered: bool = opt(False, "a log is one task, in order; Youzan: record with SUB_ORDERED")
-    partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions to record; none: all")
+    include_youzan: bool = opt(False, "add the columns partition, internalId, traceId, ext")
+    ordered: bool = opt(False, "read each log in one task, in order; Youzan: record with SUB_ORDERED")
+    partitions: tuple[int, ...] = opt((), "Youzan: comma-separated topic partitions to record; default: all")
 
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.recording:
             raise OptionError("recording", "", "is required")
-        # A relative path means another directory in each process; this is the driver's.
+        # Resolve here, in the driver: executors have other working directories.
         if self.is_remote:
             object.__setattr__(self, "recording", remote_url(self.recording, "recording"))
         else:
@@ -143,18 +145,18 @@ class SourceOptions(CommonOptions):
             self.check_addresses()
             for name in ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp"):
                 if getattr(self, name):
-                    why = "a query that records begins where its channel stands; leave topic out to read a recording"
+                    why = "a query that records starts at its channel's position; omit topic to read a recording"
                     raise OptionError(camel(name), getattr(self, name), why)
         elif self.channel or self.nsqd_tcp_addresses or self.lookupd_http_addresses:
-            raise OptionError("topic", "", "is required, as a channel or an address is given")
+            raise OptionError("topic", "", "is required if a channel or an address is given")
 
     @property
     def records(self) -> bool:
-        """Whether the query records the channel by itself."""
+        """Whether the query records a channel."""
         return bool(self.topic)
 
     def recorder(self) -> RecorderOptions:
-        """Return what the recorder of these options is started with."""
+        """Return the options of the recorder."""
         return RecorderOptions(
             topic=self.topic,
             channel=self.channel,
@@ -180,16 +182,18 @@ class SourceOptions(CommonOptions):
 class SinkOptions(CommonOptions):
     """Options of the sink, batch and streaming."""
 
-    topic: str = opt("", "topic to publish to; or give each row its own in a column 'topic'")
-    mpub_size: int = opt(1000, "messages of one MPUB", low=1, high=100_000)
-    mpub_max_bytes: int = opt(4 << 20, "bytes of one MPUB (nsqd's --max-body-size)", low=1024, kind="bytes")
-    max_message_bytes: int = opt(1 << 20, "bytes of one body (nsqd's --max-msg-size)", low=1, kind="bytes")
-    pipeline: int = opt(4, "MPUBs under way at once", low=1, high=256)
-    on_null_body: Literal["error", "skip"] = opt("error", "what a null or empty body does; nsqd takes neither")
-    marker_dir: str = opt("", "directory for progress markers: a task tried again goes on where it stopped")
-    rows_per_second: float | None = opt(None, "rows a task publishes in a second at the most", low=0.001)
-    max_retries: int = opt(5, "times a failed MPUB is sent again", low=0, high=1000)
-    publish_timeout_ms: int = opt(30_000, "time nsqd may take to answer", low=10, high=3_600_000)
+    topic: str = opt("", "topic to publish to, unless the frame has a column 'topic'")
+    mpub_size: int = opt(1000, "maximum messages of one MPUB", low=1, high=100_000)
+    mpub_max_bytes: int = opt(4 << 20, "maximum bytes of one MPUB (nsqd's --max-body-size)", low=1024, kind="bytes")
+    max_message_bytes: int = opt(1 << 20, "maximum bytes of one body (nsqd's --max-msg-size)", low=1, kind="bytes")
+    pipeline: int = opt(4, "maximum MPUBs in flight", low=1, high=256)
+    on_null_body: Literal["error", "skip"] = opt(
+        "error", "error, or skip the row, if the body is null or empty (nsqd accepts neither)"
+    )
+    marker_dir: str = opt("", "directory for progress markers: a retried task continues where it stopped")
+    rows_per_second: float | None = opt(None, "maximum rows per second and task", low=0.001)
+    max_retries: int = opt(5, "maximum retries of a failed MPUB", low=0, high=1000)
+    publish_timeout_ms: int = opt(30_000, "maximum time for nsqd's answer", low=10, high=3_600_000)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -199,10 +203,10 @@ class SinkOptions(CommonOptions):
 
 
 def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
-    """Return *cls* made of Spark's options.
+    """Parse Spark's options into *cls*.
 
     Raises:
-        OptionError: a name nobody knows (the nearest one is in the text), a value out of range or of another type.
+        OptionError: an unknown name (the text has the nearest known one), a wrong type, or a value out of range.
     """
     names = {camel(spec.name).lower(): spec.name for spec in dataclasses.fields(cls) if spec.name not in _BUNDLES}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
@@ -243,7 +247,7 @@ def _unknown(key: str, known: list[str]) -> OptionError:
 
 
 def convert(name: str, text: str, hint: Any, kind: str = "") -> Any:
-    """Return *text* as the type *hint*; raise OptionError where it is none."""
+    """Convert *text* to the type *hint*.  Raises OptionError."""
     if get_origin(hint) is Literal:
         return check_choice(name, text.strip().lower(), *get_args(hint))
     members = [member for member in get_args(hint) if member is not type(None)]

@@ -81,7 +81,7 @@ def line_of(source: str, part: str) -> int:
         (PYNSQ, "time_ms", "[silent] requeue"),
         (PYNSQ, "return age", "[silent] the return value is ignored"),
         (PYNSQ, "async def", "plain function"),
-        (PYNSQ, "reader = ", "[silent] handlers run"),
+        (PYNSQ, "reader = ", "[silent] several handlers run"),
         (PYNSQ, "reader = ", "max_attempts="),
         (PYNSQ, "msg_timeout", "[silent] msg_timeout="),
         (PYNSQ, "tls_v1", "tls=True"),

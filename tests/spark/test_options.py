@@ -92,7 +92,7 @@ def test_sizes_take_a_suffix(text: str, size: int) -> None:
         ("maxOffsetsPerTrigger", "0", "at least 1"),
         ("failOnDataLoss", "yes", "true or false"),
         ("onMissingNsqd", "wait", "'error' or 'warn'"),
-        ("startingOffsets", "latest", "where its channel stands"),
+        ("startingOffsets", "latest", "at its channel.s position"),
         ("topic", "a b", "topic"),
         ("channel", "", "channel"),
         ("maxTriggerDelay", "soon", "2 minutes"),
