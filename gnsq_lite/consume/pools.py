@@ -7,7 +7,6 @@ started, and none is woken, for a message that a running worker can take.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import TimeLimitExceeded
 from gnsq_lite.net.io_thread import end_child, enter_thread, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
-from gnsq_lite.net.os_threads import has_patched_threads, is_patched, native_held_lock, native_ident, native_rlock
+from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_rlock, start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -265,8 +264,8 @@ class ThreadPool(Pool):
     wake-up is on its way no second one is sent.  The threads that ran last are woken first, so those beyond what the
     handlers need sleep on, or are never started.
 
-    In a monkey-patched process the threads are those of a gevent ThreadPool of the Reader's own.  gevent's resolver
-    uses the hub's ThreadPool; handlers that block there would block every name resolution.
+    They are no threads of a gevent ThreadPool: those run in a greenlet, and a thread that waits for the GIL in a
+    greenlet while Python exits crashes the process.
     """
 
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
@@ -280,9 +279,6 @@ class ThreadPool(Pool):
         #: A thread was woken, or asked for, and has not looked at the queue yet.
         self._waking = False
         self._ask_at = 0.0
-        self._gevent_pool: Any = None
-        if has_patched_threads():
-            self._gevent_pool = loop.thread_pool(concurrency)
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread for them, unless one is waking."""
@@ -306,17 +302,9 @@ class ThreadPool(Pool):
 
     def _start(self) -> None:
         """In the loop: start a thread."""
-        if self._gevent_pool is not None:
-            self._gevent_pool.maxsize = max(self._gevent_pool.maxsize, self._concurrency)
-            self._loop.spawn("handler thread", self._start_with, self._gevent_pool.spawn, self._work)
-        else:
-            self._started += 1
-            name = f"gnsq_lite-handler-{self._started}"
-            self._start_with(threading.Thread(target=self._work, name=name, daemon=True).start)
-
-    def _start_with(self, start: Callable[..., Any], *args: Any) -> None:
+        self._started += 1
         try:
-            start(*args)
+            start_native_thread(f"gnsq_lite-handler-{self._started}", self._work)
         except RuntimeError as error:  # the system gives no more threads; those that run do the work
             with self._lock:
                 self._coming -= 1
@@ -394,8 +382,6 @@ class ThreadPool(Pool):
             idle, self._idle = self._idle, []
         for parked in idle:
             parked.release()
-        if self._gevent_pool is not None:
-            self._loop.spawn("handler threads", self._gevent_pool.kill)
 
     def abandon(self) -> None:
         """In a forked child: drop the parent's jobs and its lock; a handler thread that forked ends."""

@@ -31,6 +31,7 @@ from gnsq_lite.net.os_threads import (
     native_ident,
     native_lock,
     native_rlock,
+    native_sleep,
     start_native_thread,
 )
 
@@ -38,8 +39,10 @@ T = TypeVar("T")
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds that the I/O thread has to end.
+#: Seconds that the I/O thread and the handler threads have to end.
 _TO_END = 1.0
+#: Seconds between two looks at the handler threads that are about to end.
+_NAP = 0.002
 
 _own: Loop | None = None
 _own_lock = native_lock()
@@ -90,12 +93,20 @@ def _start_own() -> Loop:
 
 
 def stop_io_thread() -> None:
-    """Stop the library's I/O thread, if there is one, and wait until it has ended.  For good: Python exits."""
+    """Stop the library's I/O thread, if there is one, and wait until it has ended.  For good: Python exits.
+
+    In a monkey-patched process wait for the handler threads that are about to end, too: a thread that waits for the GIL
+    in its hub while Python ends crashes the process.
+    """
     global _is_exiting
     _is_exiting = True
     if _own is not None:
         _own.stop()
         _ended.acquire(True, _TO_END)
+    naps = _TO_END / _NAP if is_patched() else 0
+    while _handles_for and naps > 0:
+        native_sleep(_NAP)
+        naps -= 1
 
 
 def enter_thread(loop: Loop) -> None:
@@ -108,8 +119,8 @@ def leave_thread() -> None:
 
     A hub with a Loop stays: another thread may be about to wake it.
     """
-    _handles_for.pop(native_ident(), None)
     destroy_unused_hub()
+    _handles_for.pop(native_ident(), None)  # from now on no exit of Python waits for this thread
 
 
 def loop_of_handlers() -> Loop | None:

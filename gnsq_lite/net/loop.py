@@ -37,7 +37,6 @@ import gevent
 from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub, get_hub
 from gevent.socket import getaddrinfo
-from gevent.threadpool import ThreadPool
 from greenlet import getcurrent, greenlet
 
 from gnsq_lite.errors import ClosedError, NSQError
@@ -231,13 +230,6 @@ class Loop:
     def io(self, descriptor: int, events: int) -> Any:
         """Return a watcher of a socket, for :meth:`start`; *events* are READ and WRITE."""
         return self.hub.loop.io(descriptor, events)
-
-    def thread_pool(self, size: int) -> Any:
-        """Return a pool of native threads, each with a hub, for a monkey-patched process.
-
-        It has ``maxsize``, ``spawn(run)`` and ``kill()``; the last two wait.
-        """
-        return ThreadPool(size, hub=self.hub)
 
     def queue_call(self, act: Callable[[], None]) -> None:
         """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""

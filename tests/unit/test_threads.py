@@ -31,7 +31,6 @@ class PoolLoop:
     def __init__(self) -> None:
         self.hub = gevent.get_hub()
         self._loop = loop_here()
-        self.spawn, self.thread_pool = self._loop.spawn, self._loop.thread_pool
         #: What the pool asked for while :attr:`is_held`.
         self.asked: list[Callable[[], Any]] = []
         self.is_held = False
@@ -309,16 +308,13 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is
     pool = make(run, 10)
     pool.submit(["blocks"])
     until(lambda: pool.busy() == 1 and not pool.queued())
-    usual, asked = pool._start_with, Tally()
+    asked = Tally()
 
-    def refuse(start: Any, *args: Any) -> None:
-        def fail(*args: Any) -> None:
-            asked.add()
-            raise RuntimeError("can't start new thread")
+    def refuse(name: str, run: Callable[[], None]) -> None:
+        asked.add()
+        raise RuntimeError("can't start new thread")
 
-        usual(fail)
-
-    monkeypatch.setattr(pool, "_start_with", refuse)
+    monkeypatch.setattr(pools, "start_native_thread", refuse)
     for _ in range(50):
         pool.submit(["job"])
     until(lambda: asked.count == 1)
