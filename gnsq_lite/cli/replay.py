@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from gnsq_lite.cli.params import CONNECTION, Duration, option, seconds
 from gnsq_lite.cli.params import command as tool
 from gnsq_lite.cli.pub import Rate, Stopped, stoppable
 from gnsq_lite.cli.recording import existing, storage
+from gnsq_lite.recording.files import Files
 from gnsq_lite.wire.names import check_topic
 
 #: Messages, and bytes of bodies, of one MPUB.
@@ -67,13 +67,11 @@ class State:
         self.position, self.since, self.until = found["position"], found["since"], found["until"]
 
     def note(self, position: dict[str, int]) -> None:
-        """Store the position, whole or not at all."""
+        """Replace the file, and return when it is synced."""
         self.position = position
         if self._path is not None:
             state = {**self._of, "since": self.since, "until": self.until, "position": position}
-            fresh = self._path.with_name(self._path.name + ".new")
-            fresh.write_text(json.dumps(state))
-            os.replace(fresh, self._path)
+            Files().replace_text(self._path, json.dumps(state))
 
 
 @tool(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import socket
@@ -10,13 +11,14 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.cli.app import run
-from gnsq_lite.cli.replay import gather, lists, moment
+from gnsq_lite.cli.replay import State, gather, lists, moment
 from gnsq_lite.recording import Recording
 from gnsq_lite.recording.schema import to_batch
 from tests import docblocks
@@ -99,6 +101,9 @@ def test_a_recorder_that_is_stopped_leaves_no_message_in_flight_and_serves_metri
             return {line[0].partition("{")[0].removeprefix("gnsq_recorder_"): float(line[-1]) for line in lines}
 
         wait_for(lambda: metrics()["rows_total"] == 1000)
+        for page in ("healthz", "readyz"):
+            with urllib.request.urlopen(f"http://{address}/{page}", timeout=10) as reply:
+                assert json.load(reply)["ok"]
         found = metrics()
         assert (found["oldest_row"], found["newest_row"], found["missing_nsqds"]) == (1, 1000, 0)
         assert found["log_bytes"] >= found["bytes_total"] > 1000
@@ -188,6 +193,36 @@ def test_a_state_file_of_another_replay_is_refused(
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
     assert run(["replay", place, "--to", "another", "--state", state, *where]) == 2
     assert "of another replay" in capsys.readouterr().err
+
+
+def test_a_metrics_port_that_is_taken_ends_the_recorder_with_the_reason_and_frees_its_log(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "recording")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = ["--nsqd-tcp-address", nsqd.tcp_address, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}"]
+        assert run(["record", topic, "c", place, *where]) == 1
+    assert "cannot serve /metrics: Address already in use" in capsys.readouterr().err
+    Recording(place).take().close()
+    assert len(Recording(place).names()) == 1, "the log is free for the next recorder"
+
+
+def test_a_state_file_is_synced_before_its_position_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def noted(name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def call(*given: object) -> None:
+            calls.append(name)
+            real(*given)
+
+        return call
+
+    for name in ("fdatasync", "rename", "fsync"):
+        monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
+    state = State(str(tmp_path / "state"), None, None, "recording", "again")
+    state.note({"log": 7})
+    assert calls == ["fdatasync", "rename", "fsync"], "the content, then the name"
+    assert State(str(tmp_path / "state"), None, None, "recording", "again").position == {"log": 7}
 
 
 def test_times_are_durations_ago_or_iso_in_utc() -> None:

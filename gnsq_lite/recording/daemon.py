@@ -1,0 +1,71 @@
+"""Runs a recorder until its owner stops it: for ``gnsq-lite record``, and for recorders on Spark's executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.recording.backlog import Backlog
+from gnsq_lite.recording.options import RecorderOptions
+from gnsq_lite.recording.receiver import ReaderReceiver
+from gnsq_lite.recording.recorder import Recorder
+from gnsq_lite.recording.recording import Recording
+
+#: Seconds between two trims by the retention of the options, and between two checks for an error or an end.
+TRIM_EVERY, CHECK_EVERY = 30.0, 0.1
+
+
+@contextmanager
+def running_recorder(recording: Recording, options: RecorderOptions) -> Iterator[Recorder]:
+    """Start a recorder on a free log of *recording*, or on a new log; stop it in order at the end.
+
+    Creates the recording where there is none.  Raises RecordingError.
+    """
+
+    def make_room() -> int:
+        return recording.trim(options.retain, options.retain_bytes) if _retains(options) else 0
+
+    recording.create(options.topic, options.channel)
+    writer = recording.take()
+    reader = recording.reader(writer.name)
+    recorder = Recorder(writer, reader, ReaderReceiver(options), options, make_room=make_room)
+    try:
+        recorder.start()
+        yield recorder
+    finally:
+        recorder.stop()
+
+
+def record(
+    recorder: Recorder,
+    recording: Recording,
+    options: RecorderOptions,
+    wait: Callable[[float], bool],
+    *,
+    until_empty: bool = False,
+    show: Callable[[], None] = lambda: None,
+) -> None:
+    """Return when *wait*, called with seconds to wait, returns True, or when the backlog of now is recorded.
+
+    Applies the retention, and calls *show* after each wait.  Raises what ended the recorder.
+    """
+    clock = SYSTEM_CLOCK
+    if until_empty:
+        recorder.expect(int(clock.wall() * 1e9))
+    backlog = Backlog(recorder, options)
+    trimmed = clock.now()
+    while not wait(CHECK_EVERY):
+        recorder.check()
+        show()
+        if until_empty and backlog.is_read():
+            return
+        if _retains(options) and clock.now() - trimmed >= TRIM_EVERY:
+            trimmed = clock.now()
+            recorder.index()
+            recording.trim(options.retain, options.retain_bytes)
+
+
+def _retains(options: RecorderOptions) -> bool:
+    """Whether rows are removed at all."""
+    return bool(options.retain) or options.retain_bytes is not None
