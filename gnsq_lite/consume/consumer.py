@@ -104,7 +104,7 @@ class Consumer:
 
     def _make_flow(self) -> FlowControl:
         on_backoff = partial(self.hooks.call, "on_backoff")
-        return FlowControl(self.settings, self.clock, self.rng, self._send_ready, on_backoff, self._count_successes)
+        return FlowControl(self.settings, self.clock, self.rng, on_backoff)
 
     def _make_batches(self) -> BatchFeeder | None:
         settings = self.settings
@@ -148,7 +148,6 @@ class Consumer:
             return
         self.pool.reset()
         before, self.flow = self.flow, self._make_flow()
-        before.retire()
         self.flow.max_in_flight = before.max_in_flight
         self.flow.set_paused(before.paused)
         if self.batches is not None:
@@ -245,16 +244,11 @@ class Consumer:
     def on_disconnected(self, connection: Subscribed) -> None:
         """A connection is gone."""
         if self.connections.get(connection.endpoint) is connection:
-            self.flow.parted(connection.endpoint)
+            self.flow.parted(connection)
             self._drop_queued(connection)
             self._count(connection)
             del self.connections[connection.endpoint]
         self.end.look()
-
-    def _send_ready(self, endpoint: Endpoint, count: int) -> None:
-        connection = self.connections.get(endpoint)
-        if connection is not None and not self.closing:
-            connection.set_ready(count)
 
     def _look_around(self, now: float) -> bool:
         """Look at silent connections and late messages; return whether a handler is free and nothing waits for it."""
@@ -344,7 +338,7 @@ class Consumer:
             self.outcomes.on_expired(message)
         if not_begun:
             running = connection.in_flight.count - sum(message._connection is connection for message in others)
-            self.flow.stalled(connection.endpoint, len(not_begun), running)
+            self.flow.stalled(connection, len(not_begun), running)
 
     def on_answers_lost(self, count: int) -> None:
         """Answers came when their connection was gone."""
@@ -362,9 +356,6 @@ class Consumer:
             connection.answer_refused()
         connection.complaints.add(log, error, self.settings.log_fields(connection.endpoint))
         self.hooks.call("on_error", error)
-
-    def _count_successes(self) -> int:
-        return self.finished_before + sum(each.succeeded for each in tuple(self.connections.values()))
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the seconds a message rests that its handler sends back: *asked*, or by its attempts (MSG-1)."""

@@ -2,15 +2,19 @@
 
 The policies decide (:mod:`gnsq_lite.policy`); this module reports to them what happened and carries out what they
 return.  Everything runs in the loop's thread.
+
+A failure pauses all connections of the Reader.  Where connections have partitions, it pauses only those of its
+partition: a message that fails again and again must not stop the other partitions.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.in_flight import InFlight
@@ -31,35 +35,32 @@ _CHECK_EVERY = 1.0
 _DEFAULT_MAX_RDY = 2500
 
 
-class Controlled(Protocol):
+class Controlled(Hashable, Protocol):
     """A connection, as flow control knows it."""
 
     endpoint: Endpoint
     negotiated: Negotiated | None
     in_flight: InFlight
 
+    @property
+    def succeeded(self) -> int:
+        """Messages that were finished."""
+
+    def set_ready(self, count: int) -> None:
+        """Take a new share of RDY."""
+
 
 class FlowControl:
     """Flow control of one Reader.
 
     Args:
-        send_ready: Called with (endpoint, RDY) for a connection whose share changes.
         on_backoff: Called with the seconds of a pause that begins, and with 0.0 when backoff is over.
-        count_successes: Returns how many messages the Reader's handlers finished; from any thread.
     """
 
     def __init__(
-        self,
-        settings: ConsumerSettings,
-        clock: Clock,
-        rng: random.Random,
-        send_ready: Callable[[Endpoint, int], None],
-        on_backoff: Callable[[float], None],
-        count_successes: Callable[[], int],
+        self, settings: ConsumerSettings, clock: Clock, rng: random.Random, on_backoff: Callable[[float], None]
     ) -> None:
-        self._settings, self._clock = settings, clock
-        self._send_ready, self._on_backoff = send_ready, on_backoff
-        self.count_successes = count_successes
+        self._settings, self._clock, self._on_backoff = settings, clock, on_backoff
         self.allocator = ReadyAllocator(
             settings.max_in_flight,
             clock=clock,
@@ -67,10 +68,14 @@ class FlowControl:
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
-        self._most: dict[Endpoint, int] = {}
+        self._most: dict[Controlled, int] = {}
         #: The lowered limits of connections whose messages expired before a handler began them.
-        self._lowered: dict[Endpoint, int] = {}
-        self.backoff = Backoff(settings.backoff, clock=clock, rng=rng)
+        self._lowered: dict[Controlled, int] = {}
+        #: One for each partition; None: the Reader's, for connections without partitions.
+        self._backoffs: dict[int | None, Backoff] = {}
+        self._make_backoff = partial(Backoff, settings.backoff, clock=clock, rng=rng)
+        #: Messages that were finished on connections that are gone, by partition.
+        self._succeeded_before: Counter[int | None] = Counter()
         #: As it was set last, paused or not.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
@@ -84,93 +89,133 @@ class FlowControl:
         self._ticks_at = self._looks_at = 0.0
         self._resize()
 
-    def retire(self) -> None:
-        """Decide nothing any more: another one has taken over, and connections that are closed still report here."""
-        self._send_ready, self._on_backoff = _ignore, _ignore
-
     # -- what happened
 
     def joined(self, connection: Controlled) -> None:
         """A connection is subscribed."""
-        settings, endpoint, negotiated = self._settings, connection.endpoint, connection.negotiated
+        settings, negotiated = self._settings, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
-        own = settings.dialect.ready_limit(settings.topic, endpoint)
+        own = settings.dialect.ready_limit(settings.topic, connection.endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
-        most = self._most[endpoint] = limit if own is None else min(own, limit)
+        self._most[connection] = limit if own is None else min(own, limit)
+        self._backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
         add = partial(self.allocator.add, counts_down=counts_down)
-        self._apply(add, endpoint, most, connection.in_flight)
+        self._apply(add, connection, self._limit(connection), connection.in_flight)
         self._wake.set()
 
-    def parted(self, endpoint: Endpoint) -> None:
+    def parted(self, connection: Controlled) -> None:
         """A connection is gone."""
-        self._lowered.pop(endpoint, None)
-        self._apply(self.allocator.remove, endpoint)
-        if not self.allocator.keys and self.backoff.phase is Phase.PROBING:
-            self._wake.set()
+        self._most.pop(connection, None)
+        self._lowered.pop(connection, None)
+        self._succeeded_before[connection.endpoint.partition] += connection.succeeded
+        self._apply(self.allocator.remove, connection)
 
-    def received(self, endpoint: Endpoint, count: int) -> None:
+    def received(self, connection: Controlled, count: int) -> None:
         """A read brought *count* messages; called while :attr:`watches`, and for more in flight than the RDY."""
-        self._apply(self.allocator.received, endpoint, count)
+        self._apply(self.allocator.received, connection, count)
         if self._rate is not None:
             self._rate.received(count)
             self._follow_rate()
 
-    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
-        """Messages left in flight; called as :meth:`received` is.  A success may end backoff (BACK-2).
+    def answered(self, connection: Controlled, count: int, *, success: bool) -> None:
+        """*count* messages left in flight; called as :meth:`received` is.  A *success* may end backoff (BACK-2)."""
+        self._apply(self.allocator.answered, connection, count)
+        if success and self._backoffs[connection.endpoint.partition].level:
+            self._outcome(connection.endpoint, True, self.successes(connection))
 
-        *answered* were answered, at least one by FIN if *success*; nsqd has taken *expired* back.
-        """
-        self._apply(self.allocator.answered, endpoint, answered + expired)
-        if success and self.backoff.level:
-            self._outcome(True, self.count_successes())
-
-    def stalled(self, endpoint: Endpoint, count: int, running: int) -> None:
+    def stalled(self, connection: Controlled, count: int, running: int) -> None:
         """*count* messages expired before a handler began them (MSG-5), which cost each an attempt for nothing.
 
         RDY goes down to the *running* handlers of this connection's messages.  While a handler is free and no message
         waits, it doubles once a second.
         """
-        size = self._lowered[endpoint] = min(self._lowered.get(endpoint, self._most[endpoint]), max(0, running))
+        size = self._lowered[connection] = min(self._lowered.get(connection, self._most[connection]), max(0, running))
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
-        fields = self._settings.log_fields(endpoint)
-        log_safely(log, logging.WARNING, text, endpoint, count, size, extra=fields)
-        self._apply(self.allocator.set_max_rdy_count, endpoint, size)
+        fields = self._settings.log_fields(connection.endpoint)
+        log_safely(log, logging.WARNING, text, connection.endpoint, count, size, extra=fields)
+        self._set_limit(connection)
 
     def _raise_lowered(self) -> None:
-        for endpoint, size in list(self._lowered.items()):
-            size = self._lowered[endpoint] = min(self._most[endpoint], max(1, 2 * size))
-            if size == self._most[endpoint]:
-                del self._lowered[endpoint]
-            self._apply(self.allocator.set_max_rdy_count, endpoint, size)
+        for connection, size in list(self._lowered.items()):
+            self._lowered[connection] = max(1, 2 * size)
+            if self._lowered[connection] >= self._most[connection]:
+                del self._lowered[connection]
+            self._set_limit(connection)
 
-    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+    def rest(self, connection: Controlled, resting: bool) -> None:
         """The partition's failed message waits for its delay, or for it no more: the others go on (YZ-6)."""
-        self._apply(self.allocator.rest, endpoint, resting)
+        self._apply(self.allocator.rest, connection, resting)
 
-    def failed(self, successes: int) -> None:
+    def successes(self, connection: Controlled) -> int:
+        """Return how many messages were finished on all connections that back off with this one; from any thread."""
+        partition = connection.endpoint.partition
+        return self._succeeded_before[partition] + sum(each.succeeded for each in self._members(partition))
+
+    def failed(self, connection: Controlled, successes: int) -> None:
         """A message failed after so many *successes* (BACK-1): RDY 0, if it follows, goes out before its REQ."""
         if self._settings.backoff.enabled:
-            self._outcome(False, successes)
+            self._outcome(connection.endpoint, False, successes)
 
-    def _outcome(self, success: bool, successes: int) -> None:
-        before, fields = self.backoff.phase, self._settings.log_fields()
-        after = self.backoff.record(success, successes)
-        if self.backoff.strategy_error is not None:
-            log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", self.backoff.strategy_error)
+    # -- backoff
+
+    def _members(self, partition: int | None) -> list[Controlled]:
+        """Return the connections that back off together."""
+        return [each for each in tuple(self._most) if each.endpoint.partition == partition]
+
+    def _outcome(self, endpoint: Endpoint, success: bool, successes: int) -> None:
+        backoff = self._backoffs[endpoint.partition]
+        before = backoff.phase
+        after = backoff.record(success, successes)
+        if backoff.strategy_error is not None:
+            log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", backoff.strategy_error)
         if after is before:
             return
+        self._follow(endpoint.partition)
+        name = "the Reader" if endpoint.partition is None else f"partition {endpoint.partition}"
+        fields = self._settings.log_fields(None if endpoint.partition is None else endpoint)
         if after is Phase.PAUSED:
-            self._apply(self.allocator.pause)
-            resume_at = self.backoff.resume_at
-            pause = max(0.0, resume_at - self._clock.now()) if resume_at is not None else 0.0
-            said = "backing off for %.1f s (level %d)"
-            log_safely(log, logging.WARNING, said, pause, self.backoff.level, extra=fields)
+            pause = backoff.left()
+            said = "%s backs off for %.1f s (level %d)"
+            log_safely(log, logging.WARNING, said, name, pause, backoff.level, extra=fields)
             self._on_backoff(pause)
             self._wake.set()
         elif after is Phase.FLOWING:
-            log_safely(log, logging.INFO, "backoff is over", extra=fields)
-            self._apply(self.allocator.resume)
+            log_safely(log, logging.INFO, "backoff of %s is over", name, extra=fields)
             self._on_backoff(0.0)
+
+    def _follow(self, partition: int | None) -> None:
+        """Carry out the phase of a backoff."""
+        if partition is None:
+            allocator = self.allocator
+            changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
+            self._apply(changes[self._backoffs[None].phase])
+        else:
+            for connection in self._members(partition):
+                self._set_limit(connection)
+
+    def _set_limit(self, connection: Controlled) -> None:
+        self._apply(self.allocator.set_max_rdy_count, connection, self._limit(connection))
+
+    def _limit(self, connection: Controlled) -> int:
+        """Return the most RDY that a connection may have now; a partition that probes has RDY 1."""
+        limit, partition = self._lowered.get(connection, self._most[connection]), connection.endpoint.partition
+        phase = Phase.FLOWING if partition is None else self._backoffs[partition].phase
+        return limit if phase is Phase.FLOWING else min(limit, int(phase is Phase.PROBING))
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether a pause or a probe is under way."""
+        return any(each.phase is not Phase.FLOWING for each in self._backoffs.values())
+
+    @property
+    def backoff_level(self) -> int:
+        """The highest level of backoff."""
+        return max((each.level for each in self._backoffs.values()), default=0)
+
+    @property
+    def backoff_for(self) -> float:
+        """Seconds that the longest pause will still last."""
+        return max((each.left() for each in self._backoffs.values()), default=0.0)
 
     # -- what is wanted
 
@@ -217,8 +262,8 @@ class FlowControl:
         due = (
             self._looks_at,
             self.allocator.next_tick,
-            self.backoff.resume_at,
             None if self._rate is None else self._rate.next_tick,
+            *(each.resume_at for each in self._backoffs.values()),
         )
         return min(when for when in due if when is not None)
 
@@ -231,21 +276,14 @@ class FlowControl:
         if self._rate is not None:
             self._rate.tick()
             self._follow_rate()
-        if self.backoff.phase is Phase.PAUSED:
-            self.backoff.tick()
-        if self.allocator.phase is not self.backoff.phase:  # it is time to probe
-            allocator = self.allocator
-            changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
-            self._apply(changes[self.backoff.phase])
+        for partition, backoff in self._backoffs.items():
+            if backoff.phase is Phase.PAUSED and backoff.tick() is not Phase.PAUSED:
+                self._follow(partition)  # it is time to probe
         self._apply(self.allocator.tick)
 
     def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:
         for decision in decide(*about):
-            self._send_ready(decision.key, decision.count)  # type: ignore[arg-type]
-        self.watches = self._rate is not None or self.allocator.watches  # in backoff it does: nearly all wait for RDY
+            cast(Controlled, decision.key).set_ready(decision.count)
+        self.watches = self._rate is not None or self.allocator.watches or self.backoff_level > 0
         if self._next_tick() < self._ticks_at:
             self._wake.set()
-
-
-def _ignore(*about: object) -> None:
-    pass

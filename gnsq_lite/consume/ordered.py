@@ -111,15 +111,15 @@ class OrderedConnection(Subscribed):
                 super().answer_late(decision.message, finished=False)
         elif claim(decision.message):
             self.in_flight.answered(1)
-            self._tell_flow(0, 1)
+            self._tell_flow(1)
 
     def _hold(self, message: Message, seconds: float) -> None:
-        self._flow.rest(self.endpoint, True)
+        self._flow.rest(self, True)
 
         def release() -> None:
             timer.close()
             self._ask(self._sequence.release, message)
             if self.is_open():
-                self._flow.rest(self.endpoint, False)
+                self._flow.rest(self, False)
 
         timer = self.loop.timer(seconds, release)

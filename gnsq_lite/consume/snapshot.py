@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.net.connection import connection_stats
-from gnsq_lite.policy.backoff import Phase
 from gnsq_lite.stats import ConnectionStats, ReaderStats
 
 
@@ -15,12 +14,11 @@ def reader_stats(core: Consumer) -> ReaderStats:
     """Return the state of a Reader."""
     now = core.clock.now()
     connections = list(core.connections.values())
-    resume_at = core.flow.backoff.resume_at
     return ReaderStats(
         topic=core.settings.topic,
         channel=core.settings.channel,
         state=_state(core),
-        connections=tuple(_subscribed_stats(c, core.flow.allocator.ready(c.endpoint), now) for c in connections),
+        connections=tuple(_subscribed_stats(c, core.flow.allocator.ready(c), now) for c in connections),
         max_in_flight=core.flow.max_in_flight,
         in_flight=_total(c.in_flight.count for c in connections),
         ready=_total(c.ready for c in connections),
@@ -37,8 +35,8 @@ def reader_stats(core: Consumer) -> ReaderStats:
         queued=core.queued(),
         handlers_running=core.pool.busy(),
         handlers_abandoned=core.end.abandoned,
-        backoff_level=core.flow.backoff.level,
-        backoff_for=0.0 if resume_at is None else max(0.0, resume_at - now),
+        backoff_level=core.flow.backoff_level,
+        backoff_for=core.flow.backoff_for,
         starved=core.flow.is_starved(),
         lookupds=core.discovery.health() if core.discovery is not None else {},
         dropped=core.dropped,
@@ -74,7 +72,7 @@ def _state(core: Consumer) -> str:
         return "closing"
     if core.flow.paused:
         return "paused"
-    if core.flow.backoff.phase is not Phase.FLOWING:
+    if core.flow.is_backing_off:
         return "backoff"
     return "connected" if core.connections else "connecting"
 

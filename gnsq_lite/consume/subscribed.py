@@ -183,7 +183,7 @@ class Subscribed(Connection):
         if delivery is not None and is_reported:
             delivery.received(len(messages), count - len(self._fins), self._age(messages[-1]))
         if self._flow.watches or count > self._share:
-            self._flow.received(self.endpoint, len(messages))  # a RDY that follows goes out before the answers
+            self._flow.received(self, len(messages))  # a RDY that follows goes out before the answers
         return is_reported
 
     def _age(self, message: Message | None) -> float:
@@ -214,6 +214,8 @@ class Subscribed(Connection):
 
     def set_ready(self, count: int) -> None:
         """Set the share of RDY.  nsqd does not confirm a lower one, so reading is bounded by the highest so far."""
+        if self._on_answered is not None:
+            return  # nsqd takes no RDY after CLS
         self._most = max(self._most, count + max(_SPARE, count // 4))
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
@@ -309,11 +311,11 @@ class Subscribed(Connection):
 
         After the REQ alone nsqd would send the message again at once.
         """
-        successes = self._flow.count_successes()  # before the loop sees what other handlers finish meanwhile
+        successes = self._flow.successes(self)  # before the loop sees what other handlers finish meanwhile
         self.loop.call_soon(lambda: self._fail(successes, command))
 
     def _fail(self, successes: int, command: bytes) -> None:
-        self._flow.failed(successes)
+        self._flow.failed(self, successes)
         if command:
             self._queue_requeue(command)
 
@@ -397,10 +399,10 @@ class Subscribed(Connection):
             if self._on_answered is not None:
                 self._on_answered()
 
-    def _tell_flow(self, answered: int, expired: int = 0, *, success: bool = False) -> None:
+    def _tell_flow(self, count: int, *, success: bool = False) -> None:
         """So many are in flight no more: tell the flow control, where that may change a RDY."""
-        if self._flow.watches or self.in_flight.count + answered + expired > self._share:
-            self._flow.answered(self.endpoint, answered, expired, success=success)
+        if self._flow.watches or self.in_flight.count + count > self._share:
+            self._flow.answered(self, count, success=success)
 
     # -- watching
 
@@ -442,7 +444,7 @@ class Subscribed(Connection):
             self._room.set()
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, count)
-            self._tell_flow(0, count)
+            self._tell_flow(count)
         return late
 
     # -- the end

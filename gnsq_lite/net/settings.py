@@ -88,7 +88,7 @@ class Hooks:
         " monkey-patched process with handler_pool='thread', in the I/O loop",
     )
     on_backoff: Callable[[float], None] | None = hook(
-        "seconds", "backoff pauses the Reader for so many seconds; 0.0: backoff is over"
+        "seconds", "backoff pauses the Reader, or a partition, for so many seconds; 0.0: backoff is over"
     )
     on_slow: Callable[[Message, float], None] | None = hook(
         "message, seconds", "the handler has run for *seconds* (soft_time_limit) and goes on"

@@ -65,6 +65,10 @@ class Backoff:
         """The clock's time from which :meth:`tick` ends the pause; None when there is no pause."""
         return self._resume_at if self.phase is Phase.PAUSED else None
 
+    def left(self) -> float:
+        """Return the seconds until the pause is over; 0.0 when there is none."""
+        return 0.0 if self.resume_at is None else max(0.0, self.resume_at - self._clock.now())
+
     def record(self, success: bool, successes: int = 0) -> Phase:
         """Take the outcome of one message; return the phase to be in now.
 

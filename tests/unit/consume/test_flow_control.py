@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Reader
+from gnsq_lite import BackoffOptions, Reader
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.wire.identify import Negotiated
@@ -18,39 +18,40 @@ from tests.fakes import FakeClock
 NSQD = Endpoint("nsqd", 4150)
 
 
-class Bench:
-    """One connection, of which the flow control knows what it counts."""
+class Connection:
+    """A connection that notes its shares of RDY."""
 
-    def __init__(self, negotiated: bool = True, **options: Any) -> None:
-        self.clock = FakeClock()
-        reader = Reader("t", "c", print, nsqd_tcp_addresses="nsqd:4150", max_in_flight=10, **options)
+    def __init__(self, endpoint: Endpoint, negotiated: bool = True) -> None:
+        self.endpoint, self.negotiated = endpoint, Negotiated(negotiated=negotiated, max_rdy_count=2500)
+        self.in_flight: Any = SimpleNamespace(count=0, received_at=0.0)
+        self.succeeded = 0
         self.sent: list[int] = []
-        self.successes = 0
-        self.flow = FlowControl(
-            reader._settings,
-            self.clock,
-            random.Random(1),
-            self.send,
-            lambda pause: None,
-            lambda: self.successes,
-        )
-        counts = SimpleNamespace(count=0, received_at=0.0)
-        self.connection: Any = SimpleNamespace(
-            endpoint=NSQD,
-            address="nsqd:4150",
-            in_flight=counts,
-            msg_timeout=60.0,
-            negotiated=Negotiated(negotiated=negotiated, max_rdy_count=2500),
-        )
-        self.flow.joined(self.connection)
-        self.tick(0.1)
 
-    def send(self, endpoint: Endpoint, count: int) -> None:
+    def set_ready(self, count: int) -> None:
         self.sent.append(count)
+
+
+class Bench:
+    """A Reader's flow control and its connections, the first one apart."""
+
+    def __init__(self, *endpoints: Endpoint, negotiated: bool = True, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.pauses: list[float] = []
+        reader = Reader("t", "c", print, nsqd_tcp_addresses="nsqd:4150", **{"max_in_flight": 10, **options})
+        self.flow = FlowControl(reader._settings, self.clock, random.Random(1), self.pauses.append)
+        self.connections = [Connection(endpoint, negotiated) for endpoint in endpoints or (NSQD,)]
+        for connection in self.connections:
+            self.flow.joined(connection)
+        self.tick(0.1)
+        self.connection = self.connections[0]
+        self.sent = self.connection.sent
 
     def tick(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.flow._tick(lambda now: True)
+
+    def shares(self) -> list[int]:
+        return [connection.sent[-1] for connection in self.connections]
 
 
 @pytest.mark.rule("RDY-1")
@@ -68,11 +69,11 @@ def test_it_is_told_where_the_rate_is_limited_or_the_server_counts_rdy_down() ->
 @pytest.mark.rule("BACK-2")
 def test_it_is_told_of_successes_until_backoff_is_over() -> None:
     bench = Bench()
-    bench.flow.failed(0)
+    bench.flow.failed(bench.connection, 0)
     assert bench.flow.watches
     bench.tick(1000.0)
     assert bench.sent == [1, 10, 0, 1]
-    bench.flow.answered(NSQD, 1, 0, success=True)
+    bench.flow.answered(bench.connection, 1, success=True)
     assert bench.sent == [1, 10, 0, 1, 10]
     bench.tick(1.0)
     assert not bench.flow.watches
@@ -82,9 +83,9 @@ def test_it_is_told_of_successes_until_backoff_is_over() -> None:
 def test_rdy_goes_down_to_the_running_handlers_and_doubles_while_one_is_free() -> None:
     bench = Bench()
     bench.tick(1.0)
-    bench.flow.stalled(NSQD, 5, 2)
+    bench.flow.stalled(bench.connection, 5, 2)
     bench.tick(0.5)
-    bench.flow.stalled(NSQD, 1, 0)
+    bench.flow.stalled(bench.connection, 1, 0)
     for _ in range(3):
         bench.clock.advance(1.0)
         bench.flow._tick(lambda now: False)  # no handler is free
@@ -107,3 +108,73 @@ def test_it_looks_around_once_a_second_however_often_it_is_woken() -> None:
         bench.flow._tick(look)
     assert [round(after - before, 3) for before, after in itertools.pairwise(looks)] == [1.0] * (len(looks) - 1)
     assert len(looks) == 3
+
+
+def partitions(*numbers: int) -> list[Endpoint]:
+    return [Endpoint("nsqd", 4150, number) for number in numbers]
+
+
+@pytest.mark.rule("BACK-1")
+@pytest.mark.rule("BACK-2")
+@pytest.mark.rule("BACK-4")
+def test_a_failure_pauses_and_probes_its_partition_while_the_others_share_its_ready() -> None:
+    bench = Bench(*partitions(0, 1, 2, 3), max_in_flight=8)
+    assert bench.shares() == [2, 2, 2, 2]
+    failing = bench.connections[0]
+    bench.flow.failed(failing, 0)
+    bench.tick(0.1)
+    assert bench.shares() == [0, 3, 3, 2]
+    bench.flow.answered(bench.connections[1], 1, success=True)  # of another partition: it decides nothing
+    bench.tick(0.8)
+    assert (failing.sent[-1], bench.flow.backoff_level, bench.flow.is_backing_off) == (0, 1, True)
+    bench.tick(0.1)
+    bench.tick(0.1)
+    assert bench.shares()[0] == 1
+    bench.flow.failed(failing, 0)  # the probe
+    assert (failing.sent[-1], bench.flow.backoff_for) == (0, 2.0)
+    for _ in range(2):
+        bench.tick(3.0)
+        bench.tick(0.1)
+        assert failing.sent[-1] == 1
+        bench.flow.answered(failing, 1, success=True)
+    bench.tick(0.1)
+    assert bench.shares() == [2, 2, 2, 2]
+    assert bench.pauses == [1.0, 2.0, 1.0, 0.0]
+    assert not bench.flow.is_backing_off
+    assert not bench.flow.watches
+
+
+@pytest.mark.rule("BACK-3")
+def test_a_partition_that_moves_to_another_nsqd_stays_paused() -> None:
+    bench = Bench(*partitions(0, 1))
+    bench.flow.failed(bench.connection, 0)
+    bench.flow.parted(bench.connection)
+    moved = Connection(Endpoint("other", 4150, 0))
+    bench.flow.joined(moved)
+    bench.tick(0.5)
+    assert moved.sent == []
+    bench.tick(0.5)
+    bench.tick(0.1)
+    assert moved.sent == [1]
+
+
+@pytest.mark.rule("BACK-1")
+def test_without_partitions_a_failure_pauses_all_connections() -> None:
+    bench = Bench(NSQD, Endpoint("other", 4150))
+    bench.flow.failed(bench.connection, 0)
+    assert bench.shares() == [0, 0]
+
+
+@pytest.mark.rule("BACK-1")
+def test_a_failure_ratio_counts_the_successes_of_all_connections_also_of_those_that_are_gone() -> None:
+    bench = Bench(NSQD, Endpoint("other", 4150), backoff=BackoffOptions(failure_ratio=0.5))
+    first, second = bench.connections
+    first.succeeded = second.succeeded = 5
+    assert bench.flow.successes(first) == 10
+    bench.flow.parted(second)
+    assert bench.flow.successes(first) == 10
+    for _ in range(9):
+        bench.flow.failed(first, 10)
+    assert not bench.flow.is_backing_off
+    bench.flow.failed(first, 10)
+    assert bench.flow.is_backing_off

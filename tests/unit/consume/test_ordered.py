@@ -78,13 +78,13 @@ class Bench:
 
     send_beside_loop = write
 
-    def received(self, endpoint: Endpoint, count: int) -> None:
+    def received(self, connection: Any, count: int) -> None:
         self.counted += count
 
-    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
-        self.counted -= answered + expired
+    def answered(self, connection: Any, count: int, *, success: bool) -> None:
+        self.counted -= count
 
-    def rest(self, endpoint: Endpoint, resting: bool) -> None:
+    def rest(self, connection: Any, resting: bool) -> None:
         pass
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:

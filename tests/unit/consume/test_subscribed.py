@@ -92,19 +92,19 @@ class Bench:
     def write(self, data: bytes) -> None:
         self.sent.append(data)
 
-    def received(self, endpoint: Endpoint, count: int) -> None:
+    def received(self, connection: Any, count: int) -> None:
         self.told.append(count)
 
-    def answered(self, endpoint: Endpoint, answered: int, expired: int, *, success: bool) -> None:
-        self.told.append(-answered - expired)
+    def answered(self, connection: Any, count: int, *, success: bool) -> None:
+        self.told.append(-count)
 
     def handle(self, messages: list[Message]) -> None:
         self.held += messages
 
-    def count_successes(self) -> int:
+    def successes(self, connection: Any) -> int:
         return self.connection.succeeded
 
-    def failed(self, successes: int) -> None:
+    def failed(self, connection: Any, successes: int) -> None:
         self.failures.append(successes)
 
 
