@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gnsq_lite import errors
     from gnsq_lite.message import GiveUp, Message, Requeue, TimeLimitExceeded
     from gnsq_lite.options import BackoffOptions, TLSOptions
+    from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware
     from gnsq_lite.publish.publication import Publication
     from gnsq_lite.reader import Reader
     from gnsq_lite.worker import Worker
@@ -39,6 +40,8 @@ __all__ = [
     "GiveUp",
     "Message",
     "Publication",
+    "PublishCall",
+    "PublishMiddleware",
     "PublishReceipt",
     "Reader",
     "Requeue",
@@ -56,6 +59,8 @@ _HOMES = {
     "GiveUp": "gnsq_lite.message",
     "Message": "gnsq_lite.message",
     "Publication": "gnsq_lite.publish.publication",
+    "PublishCall": "gnsq_lite.publish.middleware",
+    "PublishMiddleware": "gnsq_lite.publish.middleware",
     "PublishReceipt": "gnsq_lite.youzan.messages",
     "Reader": "gnsq_lite.reader",
     "Requeue": "gnsq_lite.message",

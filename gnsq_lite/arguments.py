@@ -7,7 +7,7 @@ line are written from them by ``python -m tests.keyword_types``, and a test comp
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
 from gnsq_lite.consume.settings import DeliveryMode
@@ -17,6 +17,7 @@ from gnsq_lite.keywords import Addresses
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.options import BackoffOptions, Compression, DialectName, HandlerPool, TLSOptions
+from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: What a handler is.  One that returns something is refused: only an exception says that a message failed, and nothing
 #: awaits what an ``async def`` returns.
@@ -87,6 +88,7 @@ class WriterArguments(_Shared, total=False):
     max_connections: int
     coalesce: bool
     trace: bool
+    middleware: Sequence[PublishMiddleware]
 
 
 class _Reader(_Shared, total=False):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PublishRequest
-from gnsq_lite.errors import ClosedError, NotSent, NSQError
+from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
 from gnsq_lite.net.os_threads import is_plain_thread
@@ -19,12 +19,14 @@ from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import DEFER, TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.batches import Batch, batch_of
 from gnsq_lite.publish.core import WriterCore
+from gnsq_lite.publish.middleware import PublishMiddleware, through
 from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import GRACE, Publication, Publish, wait_for_all
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions
 from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
+from gnsq_lite.wire.constants import MAX_INT32
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.by_name import resolve
 
@@ -80,6 +82,13 @@ class Writer:
         self._closed = False
         self._pid = getpid()
         forget_on_fork(self)
+        given = own.middleware
+        if not (isinstance(given, Sequence) and all(isinstance(each, PublishMiddleware) for each in given)):
+            raise OptionError("middleware", given, "must be a list of gnsq_lite.PublishMiddleware instances")
+        if given:  # a Writer without middleware has its methods as they are
+            most = MAX_INT32 if self._packs else own.max_msg_size
+            for method in (self.publish, self.publish_nowait, self.multipublish):
+                setattr(self, method.__name__, through(given, method, most))
 
     # -- publishing
 

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "net": CORE | {"blocking_calls", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"_core", "wire", "policy", "dialect", "net"},
     "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
-    "arguments": CORE | {"dialect", "net.settings", "consume.settings"},
+    "arguments": CORE | {"dialect", "net.settings", "consume.settings", "publish.middleware"},
     "reader": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "consume"},
     "writer": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "publish"},
     "broker": {"errors", "clock", "version", "wire.constants"},
@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},
     "cli": CLIENT | {"broker", "worker", "contrib", "recording", "spark", "testing", "supervise"},
     "__main__": {"cli", "errors", "version"},
-    "__init__": CORE | {"reader", "writer", "worker", "publish.publication", "youzan.messages"},
+    "__init__": CORE | {"reader", "writer", "worker", "publish.middleware", "publish.publication", "youzan.messages"},
 }
 
 #: Module of others -> the parts that may import it.

@@ -2,10 +2,10 @@
 
 ::
 
-    from gnsq_lite.contrib.opentelemetry import TracedWriter, Tracing
+    from gnsq_lite.contrib.opentelemetry import PublishTracing, Tracing
 
     worker = Worker(middleware=[Tracing()])
-    writer = TracedWriter("127.0.0.1:4150")
+    writer = Writer("127.0.0.1:4150", middleware=[PublishTracing()])
 
 Names and attributes are those of the semantic conventions for messaging.  A handler's span is the child of
 the publisher's only if the message carries the W3C trace context: in the headers of Youzan's NSQ
@@ -16,22 +16,13 @@ default the handler's span begins a new trace.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gnsq_lite.errors import InvalidBody, MissingExtra
 from gnsq_lite.message import Requeue
 from gnsq_lite.option_fields import check_choice
-from gnsq_lite.wire.commands import check_bodies, check_body
+from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware
 from gnsq_lite.worker import Handler, Middleware
-from gnsq_lite.writer import Writer
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from gnsq_lite.arguments import WriterArguments
-    from gnsq_lite.keywords import Addresses
 
 try:
     from opentelemetry import propagate, trace
@@ -39,7 +30,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("gnsq_lite.contrib.opentelemetry", "opentelemetry", "opentelemetry-api") from missing
 
-__all__ = ["TracedWriter", "Tracing"]
+__all__ = ["PublishTracing", "Tracing"]
 
 #: Field of a JSON body that carries the trace context, unless the user names another.
 FIELD = "trace_context"
@@ -93,74 +84,55 @@ class Tracing(Middleware):
         return traced
 
 
-class TracedWriter(Writer):
-    """A Writer with a span "publish TOPIC" for each publish, the batch being one.
+class PublishTracing(PublishMiddleware):
+    """A span "publish TOPIC" for each publish of a Writer, until its outcome; a batch is one publish.
 
     Args:
-        carry: ``"headers"``: in the headers of Youzan's NSQ; a batch has no headers.  ``"json"``: in a field of the
-            body, which must be a JSON object; other consumers see that field.  None: messages carry no context.
-        json_field: Name of that field.
         tracer_provider: None: the global one.
-        options: Those of a Writer.
+        carry: ``"headers"``: in the headers of Youzan's NSQ; a batch has no headers.  ``"json"``: in a field of the
+            body, which must be a JSON object, or the publish raises NotSent; other consumers see that field.  None:
+            messages carry no context.
+        json_field: Name of that field.
     """
 
     def __init__(
         self,
-        nsqd_tcp_addresses: Addresses | None = None,
+        tracer_provider: Any = None,
         *,
         carry: Literal["headers", "json"] | None = None,
         json_field: str = FIELD,
-        tracer_provider: Any = None,
-        **options: Unpack[WriterArguments],
     ) -> None:
         check_choice("carry", carry, "headers", "json", None)
-        super().__init__(nsqd_tcp_addresses, **options)
         self._carry, self._json_field = carry, json_field
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
-    if not TYPE_CHECKING:  # they are called as a Writer's
+    def before(self, call: PublishCall) -> None:
+        """Start the span, and put its context into the message."""
+        attributes = _attributes(call.topic, "publish", "send")
+        if call.method == "multipublish":
+            attributes["messaging.batch.message_count"] = len(call.bodies)
+        else:
+            attributes["messaging.message.body.size"] = len(call.bodies[0])
+        span = self._tracer.start_span(f"publish {call.topic}", kind=SpanKind.PRODUCER, attributes=attributes)
+        context: dict[str, str] = {}
+        propagate.inject(context, trace.set_span_in_context(span))
+        try:
+            if self._carry == "json":
+                call.bodies = [_with_context(body, self._json_field, context) for body in call.bodies]
+            elif self._carry == "headers" and call.method != "multipublish":
+                call.options["headers"] = {**context, **(call.options.get("headers") or {})}
+        except InvalidBody as error:
+            _failed(span, error)
+            span.end()
+            raise
+        call.kept[self] = span
 
-        def publish(self, topic: str, body: bytes, **options: Any) -> Any:
-            """As :meth:`gnsq_lite.Writer.publish`."""
-            return self._one(super().publish, topic, body, options)
-
-        def publish_nowait(self, topic: str, body: bytes, **options: Any) -> Any:
-            """As :meth:`gnsq_lite.Writer.publish_nowait`; the span ends when it is queued."""
-            return self._one(super().publish_nowait, topic, body, options)
-
-        def multipublish(self, topic: str, bodies: Iterable[bytes], **options: Any) -> Any:
-            """As :meth:`gnsq_lite.Writer.multipublish`."""
-            batch = list(check_bodies(bodies))
-            with self._span(topic, {"messaging.batch.message_count": len(batch)}):
-                if self._carry == "json":
-                    batch = [_with_context(body, self._json_field) for body in batch]
-                return super().multipublish(topic, batch, **options)
-
-    def _one(self, publish: Any, topic: str, body: bytes, options: dict[str, Any]) -> Any:
-        check_body(body)
-        with self._span(topic, {"messaging.message.body.size": len(body)}):
-            body, options = self._carried(body, options)
-            return publish(topic, body, **options)
-
-    def _carried(self, body: bytes, options: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        if self._carry == "json":
-            return _with_context(body, self._json_field), options
-        if self._carry == "headers":
-            return body, {**options, "headers": {**_injected(), **(options.get("headers") or {})}}
-        return body, options
-
-    @contextmanager
-    def _span(self, topic: str, own: dict[str, Any]) -> Iterator[None]:
-        attributes = {**_attributes(topic, "publish", "send"), **own}
-        options: dict[str, Any] = {"record_exception": False, "set_status_on_exception": False}
-        with self._tracer.start_as_current_span(
-            f"publish {topic}", kind=SpanKind.PRODUCER, attributes=attributes, **options
-        ) as span:
-            try:
-                yield
-            except BaseException as error:
-                _failed(span, error)
-                raise
+    def after(self, call: PublishCall, error: BaseException | None) -> None:
+        """End the span."""
+        span = call.kept[self]
+        if error is not None:
+            _failed(span, error)
+        span.end()
 
 
 def _attributes(topic: str, name: str, kind: str) -> dict[str, Any]:
@@ -186,18 +158,12 @@ def _of_message(message: Any) -> dict[str, Any]:
     return found
 
 
-def _injected() -> dict[str, str]:
-    context: dict[str, str] = {}
-    propagate.inject(context)
-    return context
-
-
-def _with_context(body: bytes, field: str) -> bytes:
-    """Return a JSON object with the current context in *field*.  Raises InvalidBody for any other body."""
+def _with_context(body: bytes, field: str, context: dict[str, str]) -> bytes:
+    """Return a JSON object with *context* in *field*.  Raises InvalidBody for any other body."""
     document = _json_object(body)
     if document is None:
         raise InvalidBody('carry="json" needs a body that is a JSON object')
-    return json.dumps({**document, field: _injected()}, separators=(",", ":")).encode()
+    return json.dumps({**document, field: context}, separators=(",", ":")).encode()
 
 
 def _json_object(body: bytes) -> dict[str, Any] | None:

@@ -3,11 +3,12 @@
 ::
 
     from prometheus_client import REGISTRY
-    from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds
+    from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, PublishSeconds
 
     collector = Collector(worker)             # Readers, Writers, Workers
     REGISTRY.register(collector)
-    worker.middleware.append(HandlerSeconds())  # the only part with work per message
+    worker.middleware.append(HandlerSeconds())  # it and the next one are the only parts with work per message
+    writer = Writer("127.0.0.1:4150", middleware=[PublishSeconds()])
 
 Counts are kept by the library anyway, so a Collector costs nothing per message.  With several worker processes each
 has metrics of its own; ``gnsq-lite worker --metrics-port`` shows them together, with a label ``process``.
@@ -19,10 +20,11 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from gnsq_lite.errors import ClosedError, MissingExtra
+from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ConnectionStats, ReaderStats, WriterStats, families, metrics
 from gnsq_lite.worker import Handler, Middleware, Worker
@@ -35,13 +37,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("gnsq_lite.contrib.prometheus", "prometheus", "prometheus-client") from missing
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from gnsq_lite.arguments import WriterArguments
-    from gnsq_lite.keywords import Addresses
-
-__all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "TimedWriter", "page", "show"]
+__all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "PublishSeconds", "page", "show"]
 
 #: Seconds an I/O loop has to answer; otherwise its last state is shown, with gnsq_loop_up 0.
 TIMEOUT = 2.0
@@ -200,37 +196,20 @@ class HandlerSeconds(Middleware[Any]):
         return timed
 
 
-class TimedWriter(Writer):
-    """A Writer that times ``publish`` and ``multipublish``: histogram ``gnsq_publish_seconds`` by topic, outcome."""
+class PublishSeconds(PublishMiddleware):
+    """Times a Writer's publishes: histogram ``gnsq_publish_seconds`` with topic and outcome ("ok" or "failed")."""
 
-    def __init__(
-        self,
-        nsqd_tcp_addresses: Addresses | None = None,
-        *,
-        registry: CollectorRegistry = REGISTRY,
-        **options: Unpack[WriterArguments],
-    ) -> None:
-        super().__init__(nsqd_tcp_addresses, **options)
-        self._histogram = _histogram(registry, *_PUBLISH_SECONDS, BUCKETS)
+    def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
+        self._histogram = _histogram(registry, *_PUBLISH_SECONDS, tuple(buckets))
 
-    if not TYPE_CHECKING:  # they are called as a Writer's
+    def before(self, call: PublishCall) -> None:
+        """Note the time."""
+        call.kept[self] = time.perf_counter()
 
-        def publish(self, topic: str, body: bytes, **options: Any) -> Any:
-            """As :meth:`gnsq_lite.Writer.publish`."""
-            return self._timed(topic, super().publish, topic, body, **options)
-
-        def multipublish(self, topic: str, bodies: Iterable[bytes], **options: Any) -> Any:
-            """As :meth:`gnsq_lite.Writer.multipublish`."""
-            return self._timed(topic, super().multipublish, topic, bodies, **options)
-
-    def _timed(self, topic: str, call: Any, *args: Any, **options: Any) -> Any:
-        began, outcome = time.perf_counter(), "failed"
-        try:
-            result = call(*args, **options)
-            outcome = "ok"
-            return result
-        finally:
-            self._histogram.labels(topic, outcome).observe(time.perf_counter() - began)
+    def after(self, call: PublishCall, error: BaseException | None) -> None:
+        """Observe the seconds since."""
+        outcome = "ok" if error is None else "failed"
+        self._histogram.labels(call.topic, outcome).observe(time.perf_counter() - call.kept[self])
 
 
 def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> None:

@@ -10,6 +10,7 @@ from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, TLSNotG
 from gnsq_lite.net.settings import SharedOptions
 from gnsq_lite.option_fields import count, documented, duration, size
 from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, ReconnectOptions
+from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: The endpoint of a publish that any nsqd may take.
 NOWHERE = Endpoint("", 0)
@@ -56,6 +57,7 @@ class WriterOptions(SharedOptions):
         False, "send publishes of one iteration of the loop to one topic as one MPUB; each keeps its own outcome"
     )
     trace: bool = documented(False, "publishes return a PublishReceipt; Youzan's NSQ")
+    middleware: Sequence[PublishMiddleware] = documented((), "code around each publish, the outermost first")
 
 
 @dataclass(frozen=True, kw_only=True)

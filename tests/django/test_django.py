@@ -360,17 +360,20 @@ def test_threads_that_ask_for_the_first_writer_at_once_get_the_same_one(shop: Sh
 
 INDEPENDENT = """
 from django.db import connection, transaction
-from gnsq_lite.contrib.django import publishing
+from gnsq_lite import PublishMiddleware, Writer
+from gnsq_lite.contrib.django import OnCommit
 from gnsq_lite.errors import PublishError
 from shop.models import Order
 
-class Failing:
-    def publish(self, topic, body, **options):
-        if topic == "full":
-            raise PublishError(body.decode())
-        print("published", body.decode())
+class Failing(PublishMiddleware):
+    def wrap(self, send):
+        def wrapped(call):
+            if call.topic == "full":
+                raise PublishError(call.bodies[0].decode())
+            print("published", call.bodies[0].decode())
+        return wrapped
 
-writer = publishing.CommitWriter(Failing())
+writer = Writer("127.0.0.1:1", middleware=[OnCommit(), Failing()])
 for round in "ab":
     try:
         with transaction.atomic():

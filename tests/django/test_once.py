@@ -32,12 +32,12 @@ def effect(message):
 """
 PUBLISH = """
 from django.db import connection, transaction
-from gnsq_lite.contrib.django import writer
+from gnsq_lite.contrib.django import outbox
 
 for number in range({start}, {end}):
     with transaction.atomic():
-        writer().outbox.publish("effects", b"%d" % number)
-        writer().outbox.publish("effects", b"%d" % number)
+        outbox().publish("effects", b"%d" % number)
+        outbox().publish("effects", b"%d" % number)
 """
 
 

@@ -92,9 +92,9 @@ def shop(tmp_path: Path, migrated: Path, server: Postgres | None) -> Iterator[Ou
 
 STORE = """
 from django.db import transaction
-from gnsq_lite.contrib.django import writer
+from gnsq_lite.contrib.django import outbox
 from shop.models import Order
-outbox = writer().outbox
+outbox = outbox()
 with transaction.atomic():
     Order.objects.create(number="1")
     outbox.publish("orders", b"1")
@@ -133,8 +133,8 @@ def test_what_a_transaction_has_stored_is_relayed_from_each_database_and_nothing
 
 
 REFUSED = """
-from gnsq_lite.contrib.django import writer
-outbox = writer().outbox
+from gnsq_lite.contrib.django import outbox
+outbox = outbox()
 def refused(*args, **options):
     try:
         outbox.publish(*args, **options)
@@ -158,9 +158,9 @@ def test_what_can_never_be_published_is_refused_before_it_is_stored(shop: Outbox
 
 
 HELD_UP = """
-from gnsq_lite.contrib.django import writer
+from gnsq_lite.contrib.django import outbox
 from gnsq_lite.contrib.django.models import OutboxMessage
-outbox = writer().outbox
+outbox = outbox()
 outbox.publish_many("orders", [b"a1", b"a2"], key="a")
 outbox.publish("orders", b"b1", key="b")
 outbox.publish("orders", b"alone")
@@ -202,7 +202,7 @@ import os, random, signal, sys, time
 import django
 django.setup()
 from django.db import transaction
-from gnsq_lite.contrib.django import writer
+from gnsq_lite.contrib.django import direct_writer, outbox
 from gnsq_lite.contrib.django.outbox import Relay
 from gnsq_lite.contrib.django.relaying import Relaying
 from shop.models import Order
@@ -214,18 +214,18 @@ def relay(alias):
     def wait(seconds):
         time.sleep(min(seconds, 0.01))
         return False
-    Relaying(alias, Relay(alias, writer().now, batch=3).turn, wait, 0.01).run()
+    Relaying(alias, Relay(alias, direct_writer(), batch=3).turn, wait, 0.01).run()
 
 def store(first):
     # Orders by turns in both databases; every third transaction rolls back.
-    outbox = writer().outbox
+    stored = outbox()
     for number in range(first, first + 100_000):
         alias = ("default", "other")[number % 2]
         key = "k%d" % (number % 6)
         try:
             with transaction.atomic(using=alias):
                 Order.objects.using(alias).create(number=str(number))
-                outbox.publish("orders", b"%d" % number, key=key, using=alias)
+                stored.publish("orders", b"%d" % number, key=key, using=alias)
                 if number % 3 == 0:
                     raise KeyError
         except KeyError:
@@ -302,7 +302,7 @@ def test_after_the_server_has_ended_idle_connections_no_message_fails(shop: Outb
             assert shop.server.end_connections() >= 1
             shop.publish("orders", *[b"r%d-%d" % (round, number) for number in range(6)])
             program.says(f"billed r{round}-", times=6)
-        shop.script("from gnsq_lite.contrib.django import writer\nwriter().outbox.publish('orders', b'stored')\n")
+        shop.script("from gnsq_lite.contrib.django import outbox\noutbox().publish('orders', b'stored')\n")
         program.says("billed stored")  # the relay has a new connection too
         program.signal(signal.SIGTERM)
         assert program.ends() == 0

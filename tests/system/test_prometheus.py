@@ -18,7 +18,7 @@ from tests.test_site import DOCS, loaded
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
-from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, TimedWriter, page, show  # noqa: E402
+from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, PublishSeconds, page, show  # noqa: E402
 from gnsq_lite.contrib.prometheus_merge import merge  # noqa: E402
 
 CONTRIB = Path(gnsq_lite.__file__).parent / "contrib"
@@ -86,7 +86,7 @@ def test_a_worker_stands_for_its_readers_and_writers(nsqd: Broker) -> None:
         seen.append(value(registry, "gnsq_handlers_running", topic="t", channel="ch"))
         worker.stop()
 
-    with TimedWriter(nsqd.nsqd_tcp_address, registry=registry) as writer:
+    with Writer(nsqd.nsqd_tcp_address, middleware=[PublishSeconds(registry)]) as writer:
         writer.publish("t", b"x")
         with pytest.raises(errors.InvalidName):
             writer.publish("no good", b"x")
@@ -124,8 +124,7 @@ def names_in_use() -> set[str]:
     registry = prometheus_client.CollectorRegistry()
     registry.register(Collector())
     HandlerSeconds(registry)
-    writer = TimedWriter("127.0.0.1:1", registry=registry)
-    writer.close()
+    PublishSeconds(registry)
     found = set()
     for family in registry.collect():
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))

@@ -12,7 +12,7 @@ import pytest
 
 from gnsq_lite import Message, Requeue, Worker, Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.errors import BodyTypeError, InvalidBody, NotSent, OptionError
+from gnsq_lite.errors import BodyTypeError, NotSent, OptionError
 from gnsq_lite.worker import Handler, Middleware
 from tests.programs import wait_for
 
@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sentry_sdk.transport import Transport
 from statsd import StatsClient
 
-from gnsq_lite.contrib.opentelemetry import TracedWriter, Tracing
+from gnsq_lite.contrib.opentelemetry import PublishTracing, Tracing
 from gnsq_lite.contrib.sentry import SentryMiddleware
 from gnsq_lite.contrib.statsd import StatsdMiddleware
 
@@ -48,6 +48,11 @@ class Spans:
 
     def named(self, name: str) -> list[Any]:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
+
+
+def traced(address: str, spans: Spans, timeout: float = 10.0, **options: Any) -> Writer:
+    """Return a Writer whose publishes have spans."""
+    return Writer(address, publish_timeout=timeout, middleware=[PublishTracing(spans.provider, **options)])
 
 
 def worked(nsqd: Broker, middleware: list[Middleware], handle: Any, send: Any, done: Any, **options: Any) -> Worker:
@@ -76,7 +81,7 @@ def test_a_handlers_span_is_the_child_of_the_publishers_and_has_the_conventions_
         if name == "again" and message.attempts == 1:
             raise Requeue(0.0, backoff=False)
 
-    with TracedWriter(nsqd.nsqd_tcp_address, carry="json", json_field="t", tracer_provider=spans.provider) as writer:
+    with traced(nsqd.nsqd_tcp_address, spans, carry="json", json_field="t") as writer:
 
         def send() -> None:
             for name in ("fine", "fails", "again"):
@@ -114,7 +119,7 @@ def test_a_batch_is_one_span_linked_to_those_that_published_it(nsqd: Broker) -> 
     def handle(messages: list[Message]) -> None:
         lists.append([message.body for message in messages])
 
-    with TracedWriter(nsqd.nsqd_tcp_address, carry="json", tracer_provider=spans.provider) as writer:
+    with traced(nsqd.nsqd_tcp_address, spans, carry="json") as writer:
         worked(
             nsqd,
             [Tracing(spans.provider, json_field="trace_context")],
@@ -137,10 +142,10 @@ def test_a_body_that_is_no_json_object_is_refused_by_the_writer_and_accepted_by_
     nsqd: Broker, body: bytes
 ) -> None:
     spans, bodies = Spans(), []
-    with TracedWriter(nsqd.nsqd_tcp_address, carry="json", tracer_provider=spans.provider) as writer:
-        with pytest.raises(InvalidBody, match="JSON object"):
+    with traced(nsqd.nsqd_tcp_address, spans, carry="json") as writer:
+        with pytest.raises(NotSent, match="JSON object"):
             writer.publish("t", body)
-        with pytest.raises(InvalidBody, match="JSON object"):
+        with pytest.raises(NotSent, match="JSON object"):
             writer.multipublish("t", [b"{}", body])
     with Writer(nsqd.nsqd_tcp_address) as plain:
         tracing = Tracing(spans.provider, json_field="trace_context")
@@ -151,7 +156,7 @@ def test_a_body_that_is_no_json_object_is_refused_by_the_writer_and_accepted_by_
 
 def test_without_carrying_the_body_is_as_it_was_and_the_trace_ends(nsqd: Broker) -> None:
     spans, bodies = Spans(), []
-    with TracedWriter(nsqd.nsqd_tcp_address, tracer_provider=spans.provider) as writer:
+    with traced(nsqd.nsqd_tcp_address, spans) as writer:
 
         def send() -> None:
             writer.publish_nowait("t", b"plain")
@@ -165,21 +170,25 @@ def test_without_carrying_the_body_is_as_it_was_and_the_trace_ends(nsqd: Broker)
 
 def test_a_publish_that_fails_is_an_error_in_its_span() -> None:
     spans = Spans()
-    with TracedWriter("127.0.0.1:1", publish_timeout=0.1, tracer_provider=spans.provider) as writer:
+    with traced("127.0.0.1:1", spans, timeout=0.1) as writer:
         with pytest.raises(NotSent):
             writer.publish("t", b"x")
         with pytest.raises(BodyTypeError):
             writer.publish("t", "text")  # type: ignore[arg-type]
     assert [span.attributes["error.type"] for span in spans.named("publish t")] == ["NotSent"]
     with pytest.raises(OptionError, match="carry"):
-        TracedWriter("127.0.0.1:1", carry="pigeon")  # type: ignore[arg-type]
+        PublishTracing(carry="pigeon")  # type: ignore[arg-type]
 
 
 def test_headers_carry_the_context_where_there_are_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Youzan's NSQ: what the Writer gets on its way there, and what comes of it in a handler."""
     spans, sent = Spans(), []
-    monkeypatch.setattr(Writer, "publish", lambda self, topic, body, **options: sent.append((body, options)))
-    writer = TracedWriter("127.0.0.1:1", carry="headers", tracer_provider=spans.provider)
+
+    def publish(self: Writer, topic: str, body: bytes, **options: Any) -> None:
+        sent.append((body, options))
+
+    monkeypatch.setattr(Writer, "publish", publish)
+    writer = traced("127.0.0.1:1", spans, carry="headers")
     writer.publish("t", b"x", headers={"mine": "1"})
     ((body, options),) = sent
     assert body == b"x"

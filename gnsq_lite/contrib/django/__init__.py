@@ -19,7 +19,16 @@
 from __future__ import annotations
 
 from gnsq_lite.contrib.django.once import once
-from gnsq_lite.contrib.django.publishing import CommitWriter, writer
+from gnsq_lite.contrib.django.publishing import OnCommit, direct_writer, outbox, writer
 from gnsq_lite.contrib.django.registry import CloseOldConnections, handler, make_worker
 
-__all__ = ["CloseOldConnections", "CommitWriter", "handler", "make_worker", "once", "writer"]
+__all__ = [
+    "CloseOldConnections",
+    "OnCommit",
+    "direct_writer",
+    "handler",
+    "make_worker",
+    "once",
+    "outbox",
+    "writer",
+]

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin, messages
 
 from gnsq_lite.contrib.django.models import DeadMessage
-from gnsq_lite.contrib.django.publishing import writer
+from gnsq_lite.contrib.django.publishing import direct_writer
 from gnsq_lite.errors import NSQError
 
 
@@ -16,7 +16,7 @@ def _retry(page: Any, request: Any, queryset: Any) -> None:
     count = 0
     try:
         for row in queryset:
-            writer().now.publish(row.topic, bytes(row.body))
+            direct_writer().publish(row.topic, bytes(row.body))
             row.delete()
             count += 1
     except NSQError as error:

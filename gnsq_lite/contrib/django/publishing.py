@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from django.core.signals import setting_changed
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
 from gnsq_lite.contrib.django.outbox import Outbox
-from gnsq_lite.wire.commands import check_bodies, check_body
-from gnsq_lite.wire.names import check_topic
+from gnsq_lite.errors import NotSent
+from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware, Send
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.django")
 
-#: Bytes of one message that are refused before the commit; the Writer's own limit rules afterwards.
-_DEFAULT_MAX = 1024 * 1024
 
+class OnCommit(PublishMiddleware):
+    """Publishes when the current transaction of a database commits; at once without one; never when it rolls back.
 
-class CommitWriter:
-    """Publishes when the current transaction commits; at once where there is none; never when it rolls back.
-
-    A bad topic or body raises at the call, while the transaction can still be rolled back.  Each publish of a
-    transaction is tried, whatever became of those before it, and one that fails is logged with its topic.  The first
-    error comes out of the commit after the last of them: the data is stored then, and the message is not, or its
-    outcome is unknown.  Who must not lose it then takes :attr:`outbox`.
+    A bad topic or body raises at the call, while the transaction can still be rolled back.  A publish that waits for
+    the commit returns None.  Each publish of a transaction is tried, whatever became of those before it, and one that
+    fails is logged with its topic.  The first error comes out of the commit after the last of them: the data is stored
+    then, and the message is not, or its outcome is unknown.  If that must not happen, use :func:`outbox`.  In a
+    transaction, ``publish_nowait`` raises NotSent: it has no outcome to return.
     """
 
-    def __init__(self, writer: Writer, max_msg_size: int = _DEFAULT_MAX) -> None:
-        #: The Writer itself, for what is not to wait for a commit.
-        self.now = writer
-        #: Stores messages with the transaction's rows; the worker publishes them.
-        self.outbox = Outbox(writer, max_msg_size)
-        self._max_msg_size = max_msg_size
+    def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
+        self._using = using
 
-    def publish(self, topic: str, body: bytes, *, using: str | None = None, **options: Any) -> None:
-        """Publish after the commit; *using* names the database; *options* are those of ``Writer.publish``.
+    def wrap(self, send: Send) -> Send:
+        """Return *send*, which waits for the commit."""
 
-        Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge at once, and TypeError for an option that there
-        is not; PublishError at the commit.
-        """
-        check_topic(topic)
-        check_body(body, self._max_msg_size)
-        inspect.signature(self.now.publish).bind(topic, body, **options)
-        _on_commit(functools.partial(self.now.publish, topic, body, **options), topic, using)
+        def wrapped(call: PublishCall) -> Any:
+            connection = transaction.get_connection(self._using)
+            if not connection.in_atomic_block and connection.get_autocommit():
+                return send(call)
+            if call.method == "publish_nowait":
+                raise NotSent("publish_nowait cannot wait for the commit of a transaction: use publish()")
+            together = connection.__dict__.setdefault("_gnsq_lite_publishes", _Together())
+            if not together.waiting:  # a callback of somebody else's, that raised, had ended the last commit
+                together.error = None
+            publish = _Publish(functools.partial(send, call), call.topic, together)
+            transaction.on_commit(publish, using=self._using)
+            return None
 
-    def multipublish(self, topic: str, bodies: Iterable[bytes], *, using: str | None = None, **options: Any) -> None:
-        """Publish a batch after the commit.  Raises as :meth:`publish`."""
-        check_topic(topic)
-        batch = list(check_bodies(bodies, self._max_msg_size))
-        inspect.signature(self.now.multipublish).bind(topic, batch, **options)
-        _on_commit(functools.partial(self.now.multipublish, topic, batch, **options), topic, using)
+        return wrapped
 
 
 class _Together:
@@ -88,36 +81,45 @@ class _Publish:
             raise first
 
 
-def _on_commit(call: Callable[[], object], topic: str, using: str | None) -> None:
-    connection = transaction.get_connection(using)
-    if connection.in_atomic_block:
-        together = connection.__dict__.setdefault("_gnsq_lite_publishes", _Together())
-        if not together.waiting:  # a callback of somebody else's, that raised, had ended the last commit
-            together.error = None
-        call = _Publish(call, topic, together)
-    transaction.on_commit(call, using=using)
+#: The process's Writers, by the name of the database whose commit they wait for.
+_made: dict[str | None, Writer] = {}
 
 
-#: The process's writer, by the name of the setting it is made of.
-_made: dict[str, CommitWriter] = {}
+def writer(using: str = DEFAULT_DB_ALIAS) -> Writer:
+    """Return the process's Writer that publishes after the commit of the database *using* (:class:`OnCommit`).
+
+    It is made of the setting ``NSQ``, shared by all threads, and safe in forked children.
+    """
+    return _writer(using)
 
 
-def writer() -> CommitWriter:
-    """Return the process's writer, made of the setting ``NSQ``; shared by all threads, and safe in forked children."""
-    found = _made.get("NSQ")
+def direct_writer() -> Writer:
+    """Return the process's Writer that does not wait for a commit; made of the setting ``NSQ``."""
+    return _writer(None)
+
+
+def outbox() -> Outbox:
+    """Return what stores messages with the transaction's rows; the worker publishes them."""
+    return Outbox(direct_writer(), nsq_settings().get("WRITER", {}).get("max_msg_size", 1024 * 1024))
+
+
+def _writer(using: str | None) -> Writer:
+    found = _made.get(using)
     if found is None:
         options = dict(nsq_settings().get("WRITER", {}))
-        made = CommitWriter(Writer(**addresses(), **options), options.get("max_msg_size", _DEFAULT_MAX))
+        after_commit = [] if using is None else [OnCommit(using)]
+        options["middleware"] = [*after_commit, *options.get("middleware", ())]
+        made = Writer(**addresses(), **options)
         # Of threads that come here at once the first wins, and a Writer that is not used has opened nothing.  A lock
         # could be held by another thread while this process forks; setdefault() cannot.
-        found = _made.setdefault("NSQ", made)
+        found = _made.setdefault(using, made)
     return found
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    """A test has changed the setting: the next call makes a new Writer."""
-    if setting == "NSQ" and (made := _made.pop("NSQ", None)) is not None:
-        made.now.close()
+    """Close the Writers when a test changes the setting: the next call makes a new one."""
+    while setting == "NSQ" and _made:
+        _made.popitem()[1].close()
 
 
 setting_changed.connect(_forget)

@@ -13,7 +13,7 @@ from django.db import connections
 
 from gnsq_lite.contrib.django.conf import nsq_settings
 from gnsq_lite.contrib.django.outbox import Relay, outbox_databases
-from gnsq_lite.contrib.django.publishing import writer
+from gnsq_lite.contrib.django.publishing import direct_writer
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.worker import Middleware, Worker
@@ -79,7 +79,7 @@ class RelayInWorker(Middleware):
 
     def started(self, worker: Worker) -> None:
         """Begin."""
-        now = writer().now
+        now = direct_writer()
         for alias in outbox_databases():
             relaying = Relaying(alias, Relay(alias, now).turn, self._over.wait, self._interval)
             self._threads.append(threading.Thread(target=relaying.run, name=f"nsq-outbox-{alias}", daemon=True))

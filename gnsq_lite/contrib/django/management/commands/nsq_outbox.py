@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from gnsq_lite.contrib.django.outbox import Relay, outbox_databases
-from gnsq_lite.contrib.django.publishing import writer
+from gnsq_lite.contrib.django.publishing import direct_writer
 from gnsq_lite.contrib.django.relaying import Relaying, interval
 from gnsq_lite.errors import NSQError
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Relay."""
-        aliases, now, over = outbox_databases(), writer().now, threading.Event()
+        aliases, now, over = outbox_databases(), direct_writer(), threading.Event()
         if not aliases:
             raise CommandError("NSQ['OUTBOX'] names no database", returncode=2)
         if options["once"]:

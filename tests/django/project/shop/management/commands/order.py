@@ -23,7 +23,7 @@ class Command(BaseCommand):
             if how == "misspelt":
                 writer().publish("orders", body, defr=1.0)
             writer().multipublish("mails", [body])
-            state = writer().now.is_idle
+            state = writer().is_idle
             print(f"in the transaction, nothing was published: {state}", flush=True)
             if how == "rollback":
                 raise RuntimeError("rolled back")

@@ -1,0 +1,108 @@
+"""Middleware of a Writer: code before and after each publish."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from gnsq_lite.errors import NotSent
+from gnsq_lite.net.user_hooks import log_safely
+from gnsq_lite.publish.publication import Publication
+from gnsq_lite.wire.commands import check_bodies, check_body
+from gnsq_lite.wire.names import check_topic
+
+log = logging.getLogger("gnsq_lite.writer")
+
+
+@dataclass(eq=False, slots=True)
+class PublishCall:
+    """One call of a Writer's publishing methods.  ``before`` may change the topic, the bodies and the options."""
+
+    method: Literal["publish", "publish_nowait", "multipublish"]
+    topic: str
+    #: One body, but for ``multipublish``.
+    bodies: list[bytes]
+    #: The keywords of the call: ``defer``, ``timeout``, ``key``, ``headers`` and so on, as far as they were given.
+    options: dict[str, Any]
+    #: What middleware keeps from ``before`` to ``after``, by the middleware for example.
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+
+#: Carries out a call; returns what the Writer's method returns, and raises what it raises.
+Send: TypeAlias = Callable[[PublishCall], Any]
+
+
+class PublishMiddleware:
+    """Base class of a Writer's middleware: override the hooks you need.
+
+    Hooks run in the publishing thread or greenlet, so several may run at once, and publishes may be coalesced between
+    them.  The first middleware is the outermost: its ``before`` runs first, and its ``after`` last.  Topics and bodies
+    that nsqd would refuse raise before any hook runs.
+    """
+
+    def before(self, call: PublishCall) -> None:
+        """Run before the publish.  If it raises an Exception, nothing is sent, and the publish raises NotSent."""
+
+    def after(self, call: PublishCall, error: BaseException | None) -> None:
+        """Run when the publish has its outcome: None is nsqd's OK.  What it raises is logged.
+
+        After ``publish_nowait`` it runs in the I/O thread and must not block or wait for anything.
+        """
+
+    def wrap(self, send: Send) -> Send:
+        """Return a replacement for *send*; override it to decide when, or whether, a call is carried out.
+
+        What a replacement raises, the publish raises.
+        """
+
+        def wrapped(call: PublishCall) -> Any:
+            try:
+                self.before(call)
+            except Exception as error:
+                why = f"{type(self).__name__}.before() raised {type(error).__name__}: {error}"
+                raise NotSent(f"the publish to {call.topic} was not sent: {why}") from error
+            try:
+                result = send(call)
+            except BaseException as error:
+                self._end(call, error)
+                raise
+            if isinstance(result, Publication):
+                result.add_done_callback(lambda publication: self._end(call, publication._publish._error))
+            else:
+                self._end(call, None)
+            return result
+
+        return wrapped
+
+    def _end(self, call: PublishCall, error: BaseException | None) -> None:
+        try:
+            self.after(call, error)
+        except Exception as raised:
+            log_safely(log, logging.ERROR, "%s.after() failed", type(self).__name__, exc_info=raised)
+
+
+def through(middleware: Iterable[PublishMiddleware], method: Callable[..., Any], max_msg_size: int) -> Any:
+    """Return *method*, a Writer's way to publish, with *middleware* around it; the first one is outermost."""
+    name: Any = method.__name__
+    is_batch, signature = name == "multipublish", inspect.signature(method)
+    send: Send = lambda call: method(call.topic, call.bodies if is_batch else call.bodies[0], **call.options)  # noqa: E731
+    for each in reversed(list(middleware)):
+        send = each.wrap(send)
+
+    @functools.wraps(method)
+    def publish(topic: str, body: Any, **options: Any) -> Any:
+        if options:
+            signature.bind(topic, body, **options)  # raises TypeError for a keyword that does not exist
+        check_topic(topic)
+        if is_batch:
+            bodies = check_bodies(body, max_msg_size)
+        else:
+            check_body(body, max_msg_size)
+            bodies = [body]
+        return send(PublishCall(name, topic, bodies, options))
+
+    return publish
