@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import gevent
 import pytest
 from gevent import Greenlet
+
+from gnsq_lite.net.discovery import Discovery
+from tests.system.lookupd_stubs import Found
 
 #: Seconds for greenlets to end after a test closed what it opened.
 GRACE = 5.0
@@ -35,3 +39,22 @@ def no_greenlet_is_left_behind() -> Iterator[None]:
                     left.remove(name)
             pytest.fail(f"greenlets were left running: {left}")
         gevent.sleep(0.02)  # this thread's own hub must turn too
+
+
+@pytest.fixture
+def found() -> Found:
+    return Found()
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[Discovery], Discovery]]:
+    """Run a Discovery in a greenlet until the end of the test."""
+    with ExitStack() as stack:
+
+        def run(discovery: Discovery) -> Discovery:
+            task = gevent.spawn(discovery.run)
+            stack.callback(task.join, 10)
+            stack.callback(discovery.stop)
+            return discovery
+
+        yield run

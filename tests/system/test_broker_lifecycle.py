@@ -112,8 +112,16 @@ def test_a_taken_port_is_an_error_that_leaves_nothing_behind() -> None:
             socket.create_connection(broker.tcp_address, timeout=5)
 
 
-@pytest.mark.parametrize(("name", "value"), [("nsqds", 65), ("nsqds", -1), ("lookupds", 65), ("no_such", 1)])
-def test_a_wrong_option_is_named(name: str, value: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("nsqds", 65), ("nsqds", -1), ("lookupds", 65), ("no_such", 1), ("msg_timeout", float("nan"))],
+        *[("max_msg_size", 0), ("max_rdy_count", 1.5), ("max_rdy_count", True), ("tls_client_auth_policy", "maybe")],
+        *[("tls_required", "yes"), ("tls_required", True), ("tls_min_version", "ssl3.0"), ("tls_cert", "/nonexistent")],
+        *[("auth", 7), ("auth", "127.0.0.1"), ("auth", "ftp://127.0.0.1/auth")],
+    ],
+)
+def test_a_wrong_option_is_named(name: str, value: object) -> None:
     with pytest.raises(OptionError) as caught:
         Broker(**{name: value})
     assert caught.value.name == name

@@ -4,105 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 import pytest
 from gevent.event import Event
 
-from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import HTTPConnectError, HTTPResponseError, HTTPStatusError
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.options import LookupOptions
 from tests.fakes import FakeClock
 from tests.programs import wait_for
-
-A, B, C = Endpoint("10.0.0.1", 4150), Endpoint("10.0.0.2", 4150), Endpoint("10.0.0.3", 4150)
-
-
-def producers(*endpoints: Endpoint) -> dict[str, Any]:
-    listed = [{"broadcast_address": e.host, "tcp_port": e.port, "http_port": 4151} for e in endpoints]
-    return {"channels": [], "producers": listed}
-
-
-class Cluster:
-    """nsqlookupds that are functions: ``cluster.says["one"] = producers(A)``, or an exception, or a callable."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.says: dict[str, Any] = dict.fromkeys(addresses, producers())
-        self.asked: list[tuple[str, str]] = []
-
-    def fetch(self, address: str, path: str) -> Any:
-        self.asked.append((address, path))
-        said = self.says[address]
-        said = said() if callable(said) else said
-        if isinstance(said, Exception):
-            raise said
-        return said
-
-
-class Found:
-    """Notes what discovery says."""
-
-    def __init__(self) -> None:
-        self.endpoints: list[Endpoint] = []
-        self.forgotten: list[Endpoint] = []
-        self.lookups: list[tuple[str, Lookup]] = []
-
-    def discovery(self, addresses: Any, *, topic: str = "t", **options: Any) -> Discovery:
-        known = {name: options.pop(name) for name in list(options) if name.startswith("lookupd_")}
-        settings: Any = SimpleNamespace(
-            lookupds=addresses,
-            lookup=LookupOptions(**known),
-            dialect=options.pop("dialect", PlainDialect()),
-            endpoints=options.pop("direct", ()),
-            allowed_addresses=options.pop("allowed", None),
-            address_map=options.pop("address_map", None),
-        )
-        called: dict[str, Any] = {
-            "on_found": self.endpoints.extend,
-            "on_forget": self.forgotten.extend,
-            "on_lookup": lambda address, lookup: self.lookups.append((address, lookup)),
-            **options,
-        }
-        rng, clock = called.pop("rng", random.Random(1)), called.pop("clock", SYSTEM_CLOCK)
-        return Discovery(settings, topic, called.pop("role", "read"), rng, clock, **called)
-
-    def take(self) -> list[Endpoint]:
-        found, self.endpoints[:] = list(self.endpoints), []
-        return found
-
-
-@pytest.fixture
-def found() -> Found:
-    return Found()
-
-
-@pytest.fixture
-def running() -> Iterator[Callable[[Discovery], Discovery]]:
-    with ExitStack() as stack:
-
-        def run(discovery: Discovery) -> Discovery:
-            task = gevent.spawn(discovery.run)
-            stack.callback(task.join, 10)
-            stack.callback(discovery.stop)
-            return discovery
-
-        yield run
-
-
-def poll(discovery: Discovery) -> None:
-    """Ask once and let the answers of functions come in."""
-    discovery.ask()
-    gevent.sleep(0)
-    gevent.sleep(0)
-
+from tests.system.lookupd_stubs import A, B, C, Cluster, Found, poll, producers
 
 # -- whom it finds ----------------------------------------------------------------------------------------------------
 
@@ -252,14 +167,6 @@ def test_health_says_how_each_nsqlookupd_does(found: Found) -> None:
     health = discovery.health()
     assert (health["one"].ok, health["one"].error, health["one"].last_nodes) == (True, None, (A,))
     assert (health["two"].ok, health["two"].error, health["two"].failures_in_a_row) == (False, "two: refused", 2)
-
-
-def listed(*addresses: str) -> dict[str, Any]:
-    nodes = []
-    for address in addresses:
-        host, _, port = address.partition(":")
-        nodes.append({"ID": address, "NodeIP": host, "TcpPort": "1", "HttpPort": port, "RpcPort": "2", "Epoch": 0})
-    return {"lookupdleader": nodes[0], "lookupdnodes": nodes}
 
 
 # -- bounds and filters -----------------------------------------------------------------------------------------------

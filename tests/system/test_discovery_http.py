@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -21,27 +20,8 @@ from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.certs import Certificates
 from tests.programs import wait_for
 from tests.system.http_stub import scripted, stub
-from tests.system.test_discovery import A, B, Found, listed, producers
+from tests.system.lookupd_stubs import A, B, Found, listed, producers
 from tests.system.test_http_client import server_context
-
-
-@pytest.fixture
-def found() -> Found:
-    return Found()
-
-
-@pytest.fixture
-def running() -> Iterator[Callable[[Discovery], Discovery]]:
-    with ExitStack() as stack:
-
-        def run(discovery: Discovery) -> Discovery:
-            task = gevent.spawn(discovery.run)
-            stack.callback(task.join, 10)
-            stack.callback(discovery.stop)
-            return discovery
-
-        yield run
-
 
 # -- over HTTP --------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gevent
@@ -16,26 +15,7 @@ from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookupds import LookupSet
 from tests.fakes import FakeClock
 from tests.programs import wait_for
-from tests.system.test_discovery import A, B, C, Cluster, Found, listed, poll, producers
-
-
-@pytest.fixture
-def found() -> Found:
-    return Found()
-
-
-@pytest.fixture
-def running() -> Iterator[Callable[[Discovery], Discovery]]:
-    with ExitStack() as stack:
-
-        def run(discovery: Discovery) -> Discovery:
-            task = gevent.spawn(discovery.run)
-            stack.callback(task.join, 10)
-            stack.callback(discovery.stop)
-            return discovery
-
-        yield run
-
+from tests.system.lookupd_stubs import A, B, C, Cluster, Found, listed, poll, producers
 
 # -- nsqlookupds that name each other ---------------------------------------------------------------------------------
 

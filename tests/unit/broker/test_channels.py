@@ -1,27 +1,65 @@
-"""Queues of the embedded broker: who gets what, when, and how often."""
+"""Queues of the embedded broker: order, memory, and no lost or doubled message."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.broker.messages import MESSAGE_OVERHEAD
-from gnsq_lite.broker.topics import PutRefused
+from gnsq_lite.broker.channels import Channel
+from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, StoredMessage, Subscriber
+from gnsq_lite.broker.options import BrokerOptions
+from gnsq_lite.broker.topics import PutRefused, Topics
+from tests.fakes import FakeClock
 from tests.profiles import repeats
-from tests.unit.broker.helpers import FakeSubscriber, Rig
 
 
-def test_attempts_on_one_channel_do_not_count_on_another() -> None:
-    rig, one, two = Rig(), FakeSubscriber(1, ready=1), FakeSubscriber(2)
-    first, second = rig.subscribe("t", "a", one), rig.subscribe("t", "b", two)
-    rig.publish("t", b"x")
-    first.requeue(one, one.got[0].id, 0.0, rig.clock.now())
-    rig.pump()
-    two.ready_count = 1
-    second.wake()
-    rig.pump()
-    assert (one.got[-1].attempts, two.got[-1].attempts) == (2, 1)
+class FakeSubscriber(Subscriber):
+    """A client that keeps what it gets."""
+
+    def __init__(self, client_id: int = 1, ready: int = 0, msg_timeout: float = 60.0) -> None:
+        super().__init__(client_id, msg_timeout)
+        self.ready_count = ready
+        self.got: list[StoredMessage] = []
+        self.disconnected = False
+
+    def deliver(self, messages: list[StoredMessage]) -> None:
+        self.got += messages
+
+    def disconnect(self) -> None:
+        self.disconnected = True
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.got]
+
+
+class Rig:
+    """The topics of one nsqd and a clock that is moved by hand."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.topics = Topics(BrokerOptions(**options), self.clock)
+
+    def publish(self, name: str, *bodies: bytes, defer: float = 0.0) -> None:
+        self.topics.publish(self.topics.get(name), bodies, defer)
+        self.pump()
+
+    def subscribe(self, name: str, channel: str, consumer: Subscriber) -> Channel:
+        found = self.topics.get_channel(self.topics.get(name), channel)
+        found.add_client(consumer)
+        self.pump()
+        return found
+
+    def pump(self) -> None:
+        self.topics.shared.pump(self.clock.now())
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.topics.scan()
+        self.pump()
 
 
 def test_touching_again_and_again_takes_no_memory() -> None:

@@ -18,11 +18,6 @@ from tests.fakes import FakeClock
 from tests.profiles import repeats
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def make(clock: FakeClock, **options: Any) -> Backoff:
     return Backoff(BackoffOptions(**options), clock=clock, rng=random.Random(3))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -11,11 +12,6 @@ from tests.fakes import FakeClock
 from tests.unit.policy.fed import Fed
 
 SETTLE = 0.1
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 def make(clock: FakeClock, max_in_flight: int, settle: float = SETTLE) -> Fed:
@@ -33,6 +29,15 @@ def settled(clock: FakeClock, allocator: Fed) -> list[tuple[object, int]]:
         clock.advance(max(0.0, allocator.next_tick - clock.now()))
         sent += pairs(allocator.tick())
     return sent
+
+
+def ready(clock: FakeClock, max_in_flight: int, keys: Iterable[object]) -> Fed:
+    """Return an allocator whose connections *keys* have their shares."""
+    allocator = make(clock, max_in_flight)
+    for key in keys:
+        allocator.add(key, 2500)
+    settled(clock, allocator)
+    return allocator
 
 
 @pytest.mark.rule("RDY-1")
@@ -56,9 +61,7 @@ def test_connections_that_come_together_are_not_treated_unequally(clock: FakeClo
 
 @pytest.mark.rule("RDY-1")
 def test_a_newcomer_without_free_rdy_gets_rdy_1_before_its_share_when_others_gave_way(clock: FakeClock) -> None:
-    allocator = make(clock, 10)
-    allocator.add("a", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 10, "a")
     assert allocator.add("b", 2500) == []
     assert settled(clock, allocator) == [("a", 5), ("b", 1), ("b", 5)]
 
@@ -73,9 +76,7 @@ def test_without_a_settling_time_everything_happens_in_one_list_reductions_first
 
 @pytest.mark.rule("RDY-2")
 def test_messages_alone_cause_no_rdy_for_a_server_that_does_not_count_down(clock: FakeClock) -> None:
-    allocator = make(clock, 8)
-    allocator.add("a", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 8, "a")
     for _ in range(50):
         assert allocator.received("a", 8) == []
         assert allocator.answered("a", 8) == []
@@ -111,19 +112,13 @@ def test_a_server_that_counts_down_is_never_allowed_more_than_its_share(clock: F
 def test_shares_are_even_and_the_remainder_is_given_out(
     clock: FakeClock, budget: int, connections: int, shares: list[int]
 ) -> None:
-    allocator = make(clock, budget)
-    for key in range(connections):
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, budget, range(connections))
     assert sorted(allocator.ready(key) for key in allocator.keys) == shares
 
 
 @pytest.mark.rule("RDY-3")
 def test_what_a_lost_connection_had_goes_to_the_others(clock: FakeClock) -> None:
-    allocator = make(clock, 9)
-    for key in "abc":
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 9, "abc")
     assert allocator.remove("b") == []
     assert sorted(settled(clock, allocator)) == [("a", 5), ("c", 4)]
     assert allocator.remove("b") == []
@@ -131,9 +126,7 @@ def test_what_a_lost_connection_had_goes_to_the_others(clock: FakeClock) -> None
 
 @pytest.mark.rule("RDY-4")
 def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(clock: FakeClock) -> None:
-    allocator = make(clock, 10)
-    allocator.add("a", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 10, "a")
     allocator.add("b", 2500)
     clock.advance(SETTLE)
     assert pairs(allocator.tick()) == [("a", 5)]
@@ -148,9 +141,7 @@ def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(c
 
 @pytest.mark.rule("RDY-4")
 def test_what_others_have_in_flight_is_waited_for_and_one_without_rdy_comes_first(clock: FakeClock) -> None:
-    allocator = make(clock, 10)
-    allocator.add("a", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 10, "a")
     allocator.received("a", 10)
     allocator.add("b", 2500)
     assert settled(clock, allocator) == [("a", 5)]
@@ -181,20 +172,14 @@ def test_a_limit_holds_and_what_it_leaves_over_goes_to_the_others(clock: FakeClo
 @pytest.mark.rule("RDY-7")
 @pytest.mark.parametrize(("in_flight", "starved"), [(0, False), (1, False), (16, False), (17, True), (20, True)])
 def test_a_connection_is_starved_from_85_percent_on(clock: FakeClock, in_flight: int, starved: bool) -> None:
-    allocator = make(clock, 40)
-    allocator.add("a", 2500)
-    allocator.add("b", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 40, "ab")
     allocator.received("b", in_flight)
     assert allocator.is_starved() is starved
 
 
 @pytest.mark.rule("RDY-8")
 def test_max_in_flight_0_sends_rdy_0_everywhere_and_nothing_comes_back_before_it_is_raised(clock: FakeClock) -> None:
-    allocator = make(clock, 6)
-    for key in "abc":
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 6, "abc")
     assert pairs(allocator.set_max_in_flight(0)) == [("a", 0), ("b", 0), ("c", 0)]
     assert allocator.add("d", 2500) == []
     assert settled(clock, allocator) == []
@@ -206,10 +191,7 @@ def test_max_in_flight_0_sends_rdy_0_everywhere_and_nothing_comes_back_before_it
 
 @pytest.mark.rule("RDY-8")
 def test_more_max_in_flight_is_given_out_at_once(clock: FakeClock) -> None:
-    allocator = make(clock, 2)
-    allocator.add("a", 2500)
-    allocator.add("b", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 2, "ab")
     assert pairs(allocator.set_max_in_flight(10)) == [("a", 5), ("b", 5)]
 
 
@@ -243,10 +225,7 @@ def test_a_pause_sends_rdy_0_to_all_that_have_any_and_lasts(clock: FakeClock) ->
 
 @pytest.mark.rule("BACK-2")
 def test_a_probe_is_rdy_1_on_one_connection_whatever_max_in_flight_is(clock: FakeClock) -> None:
-    allocator = make(clock, 100)
-    for key in range(10):
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 100, range(10))
     allocator.pause()
     clock.advance(1)
     changes = pairs(allocator.probe())
@@ -265,10 +244,7 @@ def delivered(clock: FakeClock, allocator: Fed, *keys: object) -> None:
 
 @pytest.mark.rule("BACK-2")
 def test_each_probe_goes_to_the_connection_that_delivered_last(clock: FakeClock) -> None:
-    allocator = make(clock, 100)
-    for key in "abcde":
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 100, "abcde")
     delivered(clock, allocator, *"abdec")
     for last, then in ["cc", "ca", "ab", "bb"]:
         allocator.pause()
@@ -279,10 +255,7 @@ def test_each_probe_goes_to_the_connection_that_delivered_last(clock: FakeClock)
 
 @pytest.mark.rule("BACK-2")
 def test_a_probe_moves_on_in_the_order_of_the_last_deliveries_to_each_once(clock: FakeClock) -> None:
-    allocator = make(clock, 100)
-    for key in "abcde":
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 100, "abcde")
     delivered(clock, allocator, *"dbeca")
     allocator.pause()
     clock.advance(1)
@@ -296,10 +269,7 @@ def test_a_probe_moves_on_in_the_order_of_the_last_deliveries_to_each_once(clock
 
 @pytest.mark.rule("BACK-2")
 def test_a_probe_prefers_a_connection_with_nothing_in_flight(clock: FakeClock) -> None:
-    allocator = make(clock, 100)
-    allocator.add("a", 2500)
-    allocator.add("b", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 100, "ab")
     delivered(clock, allocator, "b")
     allocator.received("a", 1)  # nsqd sends nothing more to it under RDY 1
     allocator.pause()
@@ -365,10 +335,7 @@ def settled_until(clock: FakeClock, allocator: Fed, seconds: float) -> list[tupl
 
 @pytest.mark.rule("BACK-4")
 def test_resuming_gives_everybody_its_share_at_once(clock: FakeClock) -> None:
-    allocator = make(clock, 10)
-    allocator.add("a", 2500)
-    allocator.add("b", 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 10, "ab")
     allocator.received("a", 5)
     allocator.pause()
     assert pairs(allocator.resume()) == [("a", 5), ("b", 5)]  # its own old RDY, so there is nothing to wait for
@@ -399,10 +366,7 @@ def test_growing_one_by_one_changes_no_more_shares_than_evenness_demands(clock: 
 
 
 def test_the_hot_path_does_not_look_at_other_connections_while_nothing_is_pending(clock: FakeClock) -> None:
-    allocator = make(clock, 100)
-    for key in range(100):
-        allocator.add(key, 2500)
-    settled(clock, allocator)
+    allocator = ready(clock, 100, range(100))
     allocator._connections = {0: allocator._connections[0]}  # the others are not to be missed
     for _ in range(10):
         assert allocator.received(0, 1) == []

@@ -16,11 +16,6 @@ from tests.unit.policy.world import World
 IDLE, LOW, SETTLE = 10.0, 30.0, 0.1
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def two_for_one(clock: FakeClock) -> tuple[Fed, str, str]:
     allocator = Fed(1, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
     assert [change.key for change in allocator.add("first", 2500)] == ["first"]

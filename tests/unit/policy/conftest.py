@@ -1,0 +1,12 @@
+"""A clock that tests move by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
