@@ -135,17 +135,6 @@ class AlreadyAnswered(NSQError):
     """A message was answered (finish, requeue) a second time, or touched after its answer.  Nothing was sent."""
 
 
-class StateError(NSQError):
-    """A call that the state of a connection does not allow.  Nothing was sent."""
-
-    def __init__(self, call: str, state: str) -> None:
-        super().__init__(call, state)
-        self.call, self.state = call, state
-
-    def __str__(self) -> str:
-        return f"{self.call}: not while the connection is {self.state}"
-
-
 class ClosedError(NSQError):
     """The Reader, Writer or Worker was closed by its owner, or was not started.  Nothing was sent."""
 
@@ -176,11 +165,7 @@ class NSQConnectionError(NSQError, OSError):
 
 
 class ConnectError(NSQConnectionError):
-    """No TCP connection: refused, unreachable, or the host name does not resolve.  Nothing was sent."""
-
-
-class ConnectTimeout(ConnectError):
-    """No TCP connection in time.  Nothing was sent."""
+    """No TCP connection: refused, unreachable, not in time, or the host does not resolve.  Nothing was sent."""
 
 
 class HandshakeTimeout(NSQConnectionError):
@@ -216,7 +201,10 @@ class WrongDialectError(NSQConnectionError):
 
 
 class ProtocolError(NSQError):
-    """The peer broke the protocol; the connection is closed."""
+    """The peer broke the protocol; the connection is closed.
+
+    It sent what is no frame, no reply to IDENTIFY, no snappy or DEFLATE stream, or nothing that was due (WIRE-4).
+    """
 
     address: str | None = None
 
@@ -225,24 +213,8 @@ class ProtocolError(NSQError):
         return f"{self.address}: {text}" if self.address else text
 
 
-class FrameError(ProtocolError):
-    """Received bytes that are not a frame (WIRE-4)."""
-
-
-class WrongPortError(FrameError):
+class WrongPortError(ProtocolError):
     """The address is not nsqd's TCP port (4150), but its HTTP port (4151), for example."""
-
-
-class DecompressionError(ProtocolError):
-    """Received bytes that are not a valid snappy or DEFLATE stream, or fail their checksum."""
-
-
-class IdentifyError(ProtocolError):
-    """The reply to IDENTIFY is neither OK nor a JSON object of the expected form."""
-
-
-class UnexpectedFrame(ProtocolError):
-    """A frame that is not allowed in the connection's state."""
 
 
 class CompressedBodyError(NSQError):
@@ -344,11 +316,18 @@ class PartitionStopped(NSQError):
         return f"{which} is stopped: a message failed {self.attempts - 1} times and later ones must not pass it"
 
 
-# -- nsqd's error frames: one class for each code (ERR-1 to ERR-3) --------------------------------------------------
+# -- nsqd's error frames (ERR-1 to ERR-3) ---------------------------------------------------------------------------
 
 
-#: The class of each code; each class below registers its own.
+#: The class of each code; each class below registers its own.  A code that is not here gives an NsqdError.
 ERROR_CODES: dict[str, type[NsqdError]] = {}
+
+#: What to do about a code; the end of the error's text.
+_HINTS = {
+    "E_SUB_ORDER_IS_MUST": " (pass ordered=True to the Reader)",
+    "E_SUB_EXTEND_NEED": " (give lookupd_http_addresses, or extend_support=True to YouzanDialect)",
+    "E_SUB_EXTEND_FORBIDDON": " (leave extend_support out: nsqlookupd says whether the topic has headers)",
+}
 
 
 class NsqdError(NSQError):
@@ -359,13 +338,11 @@ class NsqdError(NSQError):
     """
 
     closes_connection = True
-    #: What to do about it; the end of the error's text.
-    hint = ""
 
-    def __init_subclass__(cls, code: str = "") -> None:
-        if code:
-            ERROR_CODES[code] = cls
-            cls.__doc__ = f"{code}: {cls.__doc__}"
+    def __init_subclass__(cls, codes: str = "") -> None:
+        ERROR_CODES.update(dict.fromkeys(codes.split(), cls))
+        if codes:
+            cls.__doc__ = f"{codes.replace(' ', ', ')}: {cls.__doc__}"
 
     def __init__(self, code: str, text: str = "", address: str | None = None) -> None:
         super().__init__(code, text, address)
@@ -373,157 +350,124 @@ class NsqdError(NSQError):
 
     def __str__(self) -> str:
         where = f"{self.address}: " if self.address else ""
-        return f"{where}{self.code} {self.text}".rstrip() + self._batch() + self.hint
+        return f"{where}{self.code} {self.text}".rstrip() + self._batch() + self._hint()
+
+    def _hint(self) -> str:
+        return _HINTS.get(self.code, "")
 
 
-class InvalidError(NsqdError, code="E_INVALID"):
+class InvalidError(NsqdError, codes="E_INVALID"):
     """A command that nsqd does not know, or not in this state."""
 
 
 class TLSRequiredError(InvalidError):
     """E_INVALID: this nsqd requires TLS (``--tls-required``)."""
 
-    hint = "; set tls= to True or to TLSOptions(ca_file=...)"
+    def _hint(self) -> str:
+        return "; set tls= to True or to TLSOptions(ca_file=...)"
 
 
-class BadProtocolError(NsqdError, code="E_BAD_PROTOCOL"):
+class BadProtocolError(NsqdError, codes="E_BAD_PROTOCOL"):
     """The magic bytes were not understood."""
 
 
-class BadBodyError(NsqdError, code="E_BAD_BODY"):
+class BadBodyError(NsqdError, codes="E_BAD_BODY"):
     """IDENTIFY, AUTH or MPUB with a body that nsqd refuses."""
 
 
-class BadTopicError(NsqdError, code="E_BAD_TOPIC"):
+class BadTopicError(NsqdError, codes="E_BAD_TOPIC"):
     """nsqd refuses the topic name."""
 
 
-class BadChannelError(NsqdError, code="E_BAD_CHANNEL"):
+class BadChannelError(NsqdError, codes="E_BAD_CHANNEL"):
     """nsqd refuses the channel name."""
 
 
-class BadMessageError(NsqdError, code="E_BAD_MESSAGE"):
+class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
     """An empty or oversized message."""
 
 
-class PubFailedError(NsqdError, code="E_PUB_FAILED"):
-    """nsqd could not take the message (it is exiting, or its disk is full)."""
+class PubFailedError(NsqdError, codes="E_PUB_FAILED E_PUB_TOO_MUCH_WAITING"):
+    """nsqd could not take the message: it is exiting, its disk is full, or too many publishes wait (Youzan)."""
 
 
-class MpubFailedError(NsqdError, code="E_MPUB_FAILED"):
+class MpubFailedError(NsqdError, codes="E_MPUB_FAILED"):
     """nsqd could not take the batch (it is exiting, or its disk is full)."""
 
 
-class DpubFailedError(NsqdError, code="E_DPUB_FAILED"):
+class DpubFailedError(NsqdError, codes="E_DPUB_FAILED"):
     """nsqd could not take the deferred message."""
 
 
-class SubFailedError(NsqdError, code="E_SUB_FAILED"):
-    """nsqd refuses the subscription; the channel has too many consumers, for example."""
+class SubFailedError(
+    NsqdError, codes="E_SUB_FAILED E_SUB_EXTEND_NEED E_SUB_EXTEND_FORBIDDON E_SUB_CHANNEL_NOT_REGISTERED"
+):
+    """nsqd refuses the subscription; the channel has too many consumers, for example.
+
+    Youzan: the topic has headers and extend_support was not sent, or the reverse; or SUB does not create the channel.
+    """
 
 
-class IdentifyFailedError(NsqdError, code="E_IDENTIFY_FAILED"):
+class IdentifyFailedError(NsqdError, codes="E_IDENTIFY_FAILED"):
     """nsqd could not answer IDENTIFY."""
 
 
-class AuthFirstError(NsqdError, code="E_AUTH_FIRST"):
+class AuthFirstError(NsqdError, codes="E_AUTH_FIRST"):
     """nsqd requires AUTH before this command."""
 
 
-class AuthFailedError(NsqdError, code="E_AUTH_FAILED"):
+class AuthFailedError(NsqdError, codes="E_AUTH_FAILED"):
     """nsqd could not ask its auth server, or this connection was authorised already."""
 
 
-class AuthErrorError(NsqdError, code="E_AUTH_ERROR"):
+class AuthErrorError(NsqdError, codes="E_AUTH_ERROR"):
     """nsqd failed while it handled AUTH."""
 
 
-class AuthDisabledError(NsqdError, code="E_AUTH_DISABLED"):
+class AuthDisabledError(NsqdError, codes="E_AUTH_DISABLED"):
     """AUTH was sent to an nsqd that has no auth server."""
 
 
-class UnauthorizedError(NsqdError, code="E_UNAUTHORIZED"):
+class UnauthorizedError(NsqdError, codes="E_UNAUTHORIZED"):
     """The secret gives no permission for this."""
 
 
-class NonFatalError(NsqdError):
-    """An error frame that leaves the connection open (ERR-1): a late FIN, REQ or TOUCH."""
+class NonFatalError(NsqdError, codes="E_CREATE_TOPIC_FAILED"):
+    """An error frame that leaves the connection open (ERR-1): a late FIN, REQ or TOUCH, for example."""
 
     closes_connection = False
 
 
-class FinFailedError(NonFatalError, code="E_FIN_FAILED"):
+class FinFailedError(NonFatalError, codes="E_FIN_FAILED"):
     """The message was no longer in flight here; nsqd sends, or has sent, it again."""
 
 
-class ReqFailedError(NonFatalError, code="E_REQ_FAILED"):
+class ReqFailedError(NonFatalError, codes="E_REQ_FAILED"):
     """The message was no longer in flight here."""
 
 
-class TouchFailedError(NonFatalError, code="E_TOUCH_FAILED"):
+class TouchFailedError(NonFatalError, codes="E_TOUCH_FAILED"):
     """The message was no longer in flight here."""
 
 
-class NotLeaderError(NsqdError, code="E_FAILED_ON_NOT_LEADER"):
+class NotLeaderError(NsqdError, codes="E_FAILED_ON_NOT_LEADER"):
     """Youzan: the partition's leader is elsewhere; look it up again (YZ-8)."""
 
 
-class NotWritableError(NsqdError, code="E_FAILED_ON_NOT_WRITABLE"):
+class NotWritableError(NsqdError, codes="E_FAILED_ON_NOT_WRITABLE"):
     """Youzan: the partition takes no writes now (YZ-8)."""
 
 
-class TopicNotExistError(NsqdError, code="E_TOPIC_NOT_EXIST"):
+class TopicNotExistError(NsqdError, codes="E_TOPIC_NOT_EXIST"):
     """Youzan: the topic or partition is not on this nsqd (YZ-8)."""
 
 
-class SubOrderIsMustError(NsqdError, code="E_SUB_ORDER_IS_MUST"):
+class SubOrderIsMustError(NsqdError, codes="E_SUB_ORDER_IS_MUST"):
     """Youzan: an ordered topic was subscribed without ``ordered=True`` (YZ-7)."""
 
-    hint = " (pass ordered=True to the Reader)"
 
-
-class SubExtendNeedError(NsqdError, code="E_SUB_EXTEND_NEED"):
-    """Youzan: an ext topic was subscribed without extend_support."""
-
-    hint = " (give lookupd_http_addresses, which settles it, or extend_support=True to YouzanDialect)"
-
-
-class SubExtendForbiddenError(NsqdError, code="E_SUB_EXTEND_FORBIDDON"):
-    """Youzan, which spells the code so: a plain topic was subscribed with extend_support."""
-
-    hint = " (leave extend_support out: nsqlookupd says whether the topic has headers)"
-
-
-class SubChannelNotRegisteredError(NsqdError, code="E_SUB_CHANNEL_NOT_REGISTERED"):
-    """Youzan: the channel does not exist and is not created by SUB."""
-
-
-class BadPartitionError(NsqdError, code="E_BAD_PARTITION"):
-    """Youzan: the partition number is not valid."""
-
-
-class BadExtError(NsqdError, code="E_BAD_EXT"):
-    """Youzan: the ext header is not valid; the message was not taken."""
-
-
-class ExtNotSupportedError(NonFatalError, code="E_EXT_NOT_SUPPORT"):
-    """Youzan: ext headers on a topic that has none; the message was not taken."""
-
-
-class InvalidJsonHeaderError(NonFatalError, code="E_INVALID_JSON_HEADER"):
-    """Youzan: the ext header is not a JSON object; the message was not taken."""
-
-
-class InvalidTraceIdError(NonFatalError, code="INVALID_TRACE_ID"):
-    """Youzan: the message was not taken."""
-
-
-class PubTooMuchWaitingError(NsqdError, code="E_PUB_TOO_MUCH_WAITING"):
-    """Youzan: nsqd's queue of publishes is full; the message was not taken."""
-
-
-class CreateTopicFailedError(NonFatalError, code="E_CREATE_TOPIC_FAILED"):
-    """Youzan: the topic could not be created."""
+class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSON_HEADER INVALID_TRACE_ID"):
+    """Youzan: headers on a topic that has none, or bad headers or trace ids; the message was not taken."""
 
 
 def error_for(body: bytes, address: str | None = None) -> NsqdError:

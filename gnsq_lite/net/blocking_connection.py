@@ -17,7 +17,6 @@ from gnsq_lite.errors import (
     NSQConnectionError,
     NSQError,
     ProtocolError,
-    UnexpectedFrame,
     error_for,
 )
 from gnsq_lite.net.blocking_stream import READ_SIZE, BlockingStream, DeadlinePassed
@@ -221,4 +220,4 @@ class BlockingConnection:
 
 
 def _refuse_message(*_: Any) -> Any:
-    raise UnexpectedFrame("a message came to a connection that has not subscribed")
+    raise ProtocolError("a message came to a connection that has not subscribed")

@@ -20,7 +20,6 @@ from gnsq_lite.errors import (
     NsqdError,
     NSQError,
     ProtocolError,
-    UnexpectedFrame,
     error_for,
 )
 from gnsq_lite.message import Message
@@ -202,7 +201,7 @@ class Connection:
             raise self._stream.closed
 
     def _on_messages(self, messages: list[Message]) -> None:
-        raise UnexpectedFrame("a message came to a connection that has not subscribed")
+        raise ProtocolError("a message came to a connection that has not subscribed")
 
     def _wait_for_room(self) -> None:
         """Wait until more can be taken."""

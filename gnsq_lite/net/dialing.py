@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import ConnectError, ConnectTimeout, NSQConnectionError
+from gnsq_lite.errors import ConnectError, NSQConnectionError
 from gnsq_lite.net.loop import WRITE, resolve, time_limit, wait_for_io
 from gnsq_lite.net.os_threads import native
 from gnsq_lite.options import Address, format_address
@@ -30,7 +30,7 @@ def dial(host: str, port: int, timeout: float) -> Any:
     """Resolve *host* again, try its addresses in turn, IPv6 and IPv4, and return a connected socket; in a greenlet.
 
     Waits at most *timeout* seconds in all (CONN-5), for each address the :func:`share` of what is left.  Raises
-    ConnectError, ConnectTimeout.
+    ConnectError.
     """
 
     def look_up(*name: Any) -> Any:
@@ -95,8 +95,8 @@ def _dial(
     raise ConnectError(address, f"cannot connect: {why}") from last
 
 
-def _timed_out(address: str, seconds: float) -> ConnectTimeout:
-    return ConnectTimeout(address, f"no connection within {seconds:g} s")
+def _timed_out(address: str, seconds: float) -> ConnectError:
+    return ConnectError(address, f"no connection within {seconds:g} s")
 
 
 def share(left: float, addresses: int) -> float:

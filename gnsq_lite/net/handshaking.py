@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gnsq_lite.errors import DecompressionError, UnexpectedFrame
+from gnsq_lite.errors import ProtocolError
 from gnsq_lite.options import ConnectionOptions, TLSOptions
 from gnsq_lite.wire.compress import Codec, make_codec
 from gnsq_lite.wire.frames import Frame, FrameDecoder
@@ -69,14 +69,14 @@ class _Reader:
         return frame
 
     def decompress(self, data: bytes) -> bytes:
-        """Return the plain bytes of a read, which holds an answer or two.  Raises DecompressionError for a bomb."""
+        """Return the plain bytes of a read, which holds an answer or two.  Raises ProtocolError for a bomb."""
         if self.codec is None:
             return data
         plain = b""
         for piece in self.codec.decompress(data):
             plain += piece
             if len(plain) > HANDSHAKE_BYTES:
-                raise DecompressionError(f"a read of the handshake decompresses to more than {HANDSHAKE_BYTES} bytes")
+                raise ProtocolError(f"a read of the handshake decompresses to more than {HANDSHAKE_BYTES} bytes")
         return plain
 
 
@@ -122,7 +122,7 @@ def shake_hands(
         elif isinstance(step, Done):
             break
     else:
-        raise UnexpectedFrame(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
+        raise ProtocolError(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
     for warning in handshake.warnings:
         log.warning("%s: %s", address, warning)
     opened.codec, opened.negotiated, opened.auth_reply = reader.codec, handshake.negotiated, handshake.auth_reply

@@ -21,7 +21,7 @@ from gnsq_lite.errors import (
     NsqdError,
     NSQError,
     OutcomeUnknown,
-    UnexpectedFrame,
+    ProtocolError,
 )
 from gnsq_lite.net.connection import MOST_UNSENT, Connection, Target
 from gnsq_lite.net.link import Again, Link
@@ -225,14 +225,14 @@ class Node:
     # -- answers; the connection's owner
 
     def on_response(self, connection: Connection, body: bytes) -> None:
-        """Settle the oldest publish.  Raises UnexpectedFrame, ProtocolError for what is no answer to it."""
+        """Settle the oldest publish.  Raises ProtocolError for what is no answer to it."""
         receipt = None
         if not self.unanswered:
-            raise UnexpectedFrame(f"an answer without a publish: {body[:50]!r}")
+            raise ProtocolError(f"an answer without a publish: {body[:50]!r}")
         if body != OK:
             request = self.unanswered[0].request
             if request is None:
-                raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
+                raise ProtocolError(f"not an OK: {body[:50]!r}")
             receipt = self._owner.settings.dialect.receipt(request, body)
         self.succeeded(self._answered(connection), receipt)
 

@@ -25,8 +25,8 @@ from gnsq_lite.errors import (
     NsqdError,
     NSQError,
     OutcomeUnknown,
+    ProtocolError,
     PublishTimeout,
-    UnexpectedFrame,
 )
 from gnsq_lite.net.at_exit import PATIENCE
 from gnsq_lite.net.blocking_connection import BlockingConnection
@@ -236,7 +236,7 @@ class Pool:
 
     def _receipt(self, request: PublishRequest | None, body: bytes) -> Any:
         if request is None:
-            raise UnexpectedFrame(f"not an OK: {body[:50]!r}")
+            raise ProtocolError(f"not an OK: {body[:50]!r}")
         return self._settings.dialect.receipt(request, body)
 
     # -- checkout

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import cramjam
 import snappy
 
-from gnsq_lite.errors import DecompressionError, OptionError
+from gnsq_lite.errors import OptionError, ProtocolError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import Compression
 from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
@@ -32,7 +32,7 @@ class Codec(Protocol):
     def decompress(self, data: bytes) -> Iterator[bytes]:
         """Yield what *data* and the bytes held so far decompress to.
 
-        Run it to its end: the codec goes on from there.  Raises DecompressionError, after what came before the fault
+        Run it to its end: the codec goes on from there.  Raises ProtocolError, after what came before the fault
         (of snappy chunks that fail their checksum, those decompressed in one go with it are lost too); every later
         call raises it again.
         """
@@ -56,7 +56,7 @@ class DeflateCodec:
         self.level = check_number("deflate_level", level, 0, 9, whole=True)
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
-        self._error: DecompressionError | None = None
+        self._error: ProtocolError | None = None
 
     def compress(self, data: bytes) -> bytes:
         """As :meth:`Codec.compress`."""
@@ -85,8 +85,8 @@ class DeflateCodec:
             if not data and len(piece) < MAX_PIECE and not stream.unused_data:
                 return
 
-    def _fail(self, why: str) -> DecompressionError:
-        self._error = DecompressionError(why)
+    def _fail(self, why: str) -> ProtocolError:
+        self._error = ProtocolError(why)
         return self._error
 
 
@@ -124,7 +124,7 @@ class SnappyCodec:
         self._buffer = ReceiveBuffer()
         self._identified = False
         self._to_skip = 0
-        self._error: DecompressionError | None = None
+        self._error: ProtocolError | None = None
 
     def compress(self, data: bytes) -> bytes:
         """As :meth:`Codec.compress`.  The first bytes begin with the stream identifier."""
@@ -139,7 +139,7 @@ class SnappyCodec:
             raise self._error
         try:
             yield from self._pieces(data)
-        except DecompressionError as error:
+        except ProtocolError as error:
             self._error = error
             self._buffer.take()
             raise
@@ -159,7 +159,7 @@ class SnappyCodec:
                 end = self._chunk_end(whole, at)
                 is_data = end <= len(whole) and kind in (_COMPRESSED, _PLAIN)
                 length = _plain_length(whole, at, end) if is_data else 0
-            except DecompressionError:
+            except ProtocolError:
                 if at > batch_at:
                     yield _decompress_batch(whole[batch_at:at], expected)
                 raise
@@ -180,7 +180,7 @@ class SnappyCodec:
                 batch_at = at
 
     def _chunk_end(self, data: bytes, at: int) -> int:
-        """Return where the chunk at *at* ends, as far as can be told.  Raises DecompressionError."""
+        """Return where the chunk at *at* ends, as far as can be told.  Raises ProtocolError."""
         if len(data) - at < _CHUNK_HEAD:
             return at + _CHUNK_HEAD
         kind = data[at]
@@ -188,20 +188,20 @@ class SnappyCodec:
         end = at + _CHUNK_HEAD + size
         if kind == _IDENTIFIER:
             if size != len(_STREAM_ID) - _CHUNK_HEAD or not _STREAM_ID.startswith(data[at : min(end, at + 10)]):
-                raise DecompressionError("not a snappy stream identifier")
+                raise ProtocolError("not a snappy stream identifier")
             self._identified = True
         elif not self._identified:
-            raise DecompressionError(f"no snappy stream: it begins with {data[at : at + _CHUNK_HEAD]!r}")
+            raise ProtocolError(f"no snappy stream: it begins with {data[at : at + _CHUNK_HEAD]!r}")
         elif kind in (_COMPRESSED, _PLAIN):
             if not _CHECKSUM <= size <= _MAX_CHUNK:
-                raise DecompressionError(f"a snappy chunk's size is {size}, outside {_CHECKSUM}..{_MAX_CHUNK}")
+                raise ProtocolError(f"a snappy chunk's size is {size}, outside {_CHECKSUM}..{_MAX_CHUNK}")
         elif kind < 0x80:
-            raise DecompressionError(f"a snappy chunk of the reserved type 0x{kind:02x}")
+            raise ProtocolError(f"a snappy chunk of the reserved type 0x{kind:02x}")
         return end
 
 
 def _plain_length(data: bytes, at: int, end: int) -> int:
-    """Return how many bytes the whole data chunk at *at* says it decompresses to.  Raises DecompressionError."""
+    """Return how many bytes the whole data chunk at *at* says it decompresses to.  Raises ProtocolError."""
     start = at + _CHUNK_HEAD + _CHECKSUM
     if data[at] == _PLAIN:
         length = end - start
@@ -213,9 +213,9 @@ def _plain_length(data: bytes, at: int, end: int) -> int:
             if byte < 0x80:
                 break
         else:
-            raise DecompressionError("a snappy block without a length, or with one above 2 MiB")
+            raise ProtocolError("a snappy block without a length, or with one above 2 MiB")
     if length > _MAX_BLOCK:
-        raise DecompressionError(f"a snappy chunk of {length} bytes; at most {_MAX_BLOCK} are allowed")
+        raise ProtocolError(f"a snappy chunk of {length} bytes; at most {_MAX_BLOCK} are allowed")
     return length
 
 
@@ -223,7 +223,7 @@ def _decompress_batch(chunks: bytes, expected: int) -> bytes:
     try:
         piece = bytes(cramjam.snappy.decompress(_STREAM_ID + chunks))
     except cramjam.DecompressionError as error:
-        raise DecompressionError(f"a snappy chunk that is corrupt: {error}") from None
+        raise ProtocolError(f"a snappy chunk that is corrupt: {error}") from None
     if len(piece) != expected:
-        raise DecompressionError(f"snappy chunks of {expected} bytes gave {len(piece)}")
+        raise ProtocolError(f"snappy chunks of {expected} bytes gave {len(piece)}")
     return piece

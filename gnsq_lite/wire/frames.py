@@ -11,9 +11,8 @@
     16 bytes          id (hexadecimal ASCII from nsqd; any bytes from Youzan's)
     the rest          body
 
-The decoder is total: any bytes give frames, "more", or :class:`~gnsq_lite.errors.FrameError`; and the split into reads
-does not change what they give.  A size is judged as soon as its four bytes are there, so that nothing above the limit
-is ever held.
+The decoder is total: any bytes give frames, "more", or ProtocolError; and the split into reads does not change what
+they give.  A size is judged as soon as its four bytes are there, so that nothing above the limit is ever held.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from gnsq_lite._core import scan
-from gnsq_lite.errors import FrameError, ProtocolError, WrongPortError
+from gnsq_lite.errors import ProtocolError, WrongPortError
 from gnsq_lite.wire.constants import (
     FRAME_ERROR,
     FRAME_HEAD_LENGTH,
@@ -97,9 +96,8 @@ class FrameDecoder(Generic[MessageT]):
     def feed(self, data: bytes) -> tuple[list[MessageT], list[Frame]]:
         """Take the bytes of one read; return the messages, and the other frames, that are now whole, each in order.
 
-        Bytes that are no frame raise FrameError, as does whatever ProtocolError ``make_message`` raises.  Where good
-        frames came before them in the same read, those are returned first: the error is then in :attr:`error` and
-        the next call raises it.
+        Bytes that are no frame raise ProtocolError, as may ``make_message``.  Where good frames came before them in the
+        same read, those are returned first: the error is then in :attr:`error` and the next call raises it.
         """
         if self.error is not None:
             raise self.error
@@ -134,7 +132,7 @@ class FrameDecoder(Generic[MessageT]):
         """Take bytes of a handshake; return at most one frame, of whatever kind, or None while it is not whole.
 
         What follows it is held: the next call gets it, or :meth:`take_pending`, where the stream changes its form
-        after this frame (SEC-3).  Raises FrameError.
+        after this frame (SEC-3).  Raises ProtocolError.
         """
         if self.error is not None:
             raise self.error
@@ -143,7 +141,7 @@ class FrameDecoder(Generic[MessageT]):
             return None
         try:
             end = self._end(whole, 0)
-        except FrameError as error:
+        except ProtocolError as error:
             self._fail(error)
             raise
         if end > len(whole):
@@ -191,7 +189,7 @@ class FrameDecoder(Generic[MessageT]):
             at = end
 
     def _end(self, data: bytes, at: int) -> int:
-        """Return where the frame at *at* ends, as far as can be told.  Raises FrameError."""
+        """Return where the frame at *at* ends, as far as can be told.  Raises ProtocolError."""
         known = len(data) - at
         if known < SIZE_LENGTH:
             return at + SIZE_LENGTH
@@ -204,17 +202,17 @@ class FrameDecoder(Generic[MessageT]):
         if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
             return _end_of_http(data, at, f"unknown frame type {kind}")
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
-            raise FrameError(f"a message of {size - TYPE_LENGTH} bytes; its head alone has {MESSAGE_HEAD_LENGTH}")
+            raise ProtocolError(f"a message of {size - TYPE_LENGTH} bytes; its head alone has {MESSAGE_HEAD_LENGTH}")
         if kind != FRAME_MESSAGE and size > MAX_TEXT_FRAME:
             what = "an error" if kind == FRAME_ERROR else "a response"
-            raise FrameError(f"{what} whose size is {size}; at most {MAX_TEXT_FRAME} is accepted")
+            raise ProtocolError(f"{what} whose size is {size}; at most {MAX_TEXT_FRAME} is accepted")
         return at + SIZE_LENGTH + size
 
 
 def _end_of_http(data: bytes, at: int, why: str) -> int:
     """Return where the status ends of an HTTP answer that has not come so far: it decides what the error is.
 
-    Raises the FrameError of anything else.
+    Raises the ProtocolError of anything else.
     """
     end = at + len("HTTP/1.1 400")
     if len(data) < end and data.startswith(b"HTTP", at):
@@ -222,14 +220,14 @@ def _end_of_http(data: bytes, at: int, why: str) -> int:
     raise _no_frame(why, data, at)
 
 
-def _no_frame(why: str, data: bytes, at: int) -> FrameError:
+def _no_frame(why: str, data: bytes, at: int) -> ProtocolError:
     """Return the error, which says what the bytes at *at* look like, where that helps.
 
     An HTTP server that is there refuses our magic bytes with 400; another status is a balancer's, whose nsqd is gone.
     """
     if data.startswith(b"HTTP", at):
-        kind = WrongPortError if data.startswith(b" 400", at + len("HTTP/1.1")) else FrameError
+        kind = WrongPortError if data.startswith(b" 400", at + len("HTTP/1.1")) else ProtocolError
         return kind(f"{why}: this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)")
     if data.startswith((b"\x15\x03", b"\x16\x03"), at):
         return WrongPortError(f"{why}: this is a TLS record; use nsqd's TCP port (4150), not its HTTPS port (4152)")
-    return FrameError(why)
+    return ProtocolError(why)

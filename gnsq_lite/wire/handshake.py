@@ -19,10 +19,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from gnsq_lite.errors import (
     AuthFirstError,
-    IdentifyError,
-    StateError,
+    ProtocolError,
     TLSNotGranted,
-    UnexpectedFrame,
     error_for,
     printable,
 )
@@ -168,7 +166,7 @@ class Handshake:
         return f"<Handshake {self.address} {self.state.name}>"
 
     def start(self) -> bytes:
-        """Return the first bytes to send: magic and IDENTIFY (WIRE-1).  Raises StateError when called again."""
+        """Return the first bytes to send: magic and IDENTIFY (WIRE-1).  Raises ProtocolError when called again."""
         self._move(Event.START)
         return MAGIC_V2 + commands.identify(self._identify)
 
@@ -180,11 +178,10 @@ class Handshake:
             TLSNotGranted: TLS was asked for and is not on; nothing but IDENTIFY was sent (NEG-4).
             AuthFirstError: nsqd requires AUTH and no secret is configured; no SUB was sent.
             WrongDialectError: *check_server* refuses nsqd; nothing but IDENTIFY was sent.
-            IdentifyError, UnexpectedFrame: the peer does not speak the protocol.
-            StateError: the handshake has not started or is over.
+            ProtocolError: the peer does not speak the protocol; or the handshake has not started or is over.
         """
         if self.state not in _HANDSHAKE:
-            raise StateError("receive", self.state.value)
+            raise self._misused("receive")
         kind, body = frame
         if kind == FRAME_ERROR:
             raise error_for(body, self.address)
@@ -209,7 +206,7 @@ class Handshake:
     def _identified(self, body: bytes) -> Step:
         try:
             negotiated = parse_identify_reply(body, self._options)
-        except IdentifyError as error:
+        except ProtocolError as error:
             error.address = self.address
             raise
         self.negotiated = negotiated
@@ -257,13 +254,13 @@ class Handshake:
 
     def _granted(self) -> Negotiated:
         if self.negotiated is None:
-            raise StateError("receive", self.state.value)
+            raise self._misused("receive")
         return self.negotiated
 
     def _parse_auth(self, body: bytes) -> AuthReply:
         try:
             values = load_object(body)
-        except IdentifyError:
+        except ProtocolError:
             raise self._unexpected(Frame(FRAME_RESPONSE, body), "the JSON reply to AUTH") from None
         count = values.get("permission_count", 0)
         return AuthReply(
@@ -272,17 +269,20 @@ class Handshake:
             permission_count=count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else 0,
         )
 
-    def _unexpected(self, frame: Frame, wanted: str) -> UnexpectedFrame:
+    def _unexpected(self, frame: Frame, wanted: str) -> ProtocolError:
         shown = repr(frame.body[:60]) + ("..." if len(frame.body) > 60 else "")
-        error = UnexpectedFrame(f"{wanted} was due while {self.state.value}; frame type {frame.kind} came: {shown}")
+        error = ProtocolError(f"{wanted} was due while {self.state.value}; frame type {frame.kind} came: {shown}")
         error.address = self.address
         return error
+
+    def _misused(self, call: str) -> ProtocolError:
+        return ProtocolError(f"{call}: not while the connection is {self.state.value}")
 
     def _move(self, event: Event) -> None:
         try:
             self.state = TRANSITIONS[self.state][event]
         except KeyError:
-            raise StateError(event.name.lower(), self.state.value) from None
+            raise self._misused(event.name.lower()) from None
 
 
 def not_granted(options: ConnectionOptions, negotiated: Negotiated) -> list[str]:

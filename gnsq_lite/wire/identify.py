@@ -1,7 +1,7 @@
 """IDENTIFY: what this client asks for, and what nsqd grants (NEG-1 to NEG-4).
 
 Seconds become milliseconds here, and milliseconds seconds.  The reply comes from the network: every key is checked, and
-what nsqd could not have sent is an :class:`~gnsq_lite.errors.IdentifyError`.
+what nsqd could not have sent is an :class:`~gnsq_lite.errors.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from gnsq_lite.errors import IdentifyError, OptionError, printable
+from gnsq_lite.errors import OptionError, ProtocolError, printable
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.constants import (
     DEFAULT_DEFLATE_LEVEL,
@@ -128,7 +128,7 @@ class Negotiated:
 
 
 def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
-    """Return what the reply to IDENTIFY says.  Total: raises IdentifyError for any other bytes.
+    """Return what the reply to IDENTIFY says.  Total: raises ProtocolError for any other bytes.
 
     A feature that is granted though it was not asked for is an error too: the two ends would disagree on what the
     next byte means.
@@ -161,20 +161,20 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
     }
     for feature, wanted in asked.items():
         if getattr(result, feature) and not wanted:
-            raise IdentifyError(f"nsqd turned {feature} on, which was not asked for")
+            raise ProtocolError(f"nsqd turned {feature} on, which was not asked for")
     return result
 
 
 def load_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in *body*.  Raises IdentifyError for anything else."""
+    """Return the JSON object in *body*.  Raises ProtocolError for anything else."""
     if len(body) > MAX_REPLY:
-        raise IdentifyError(f"the reply has {len(body)} bytes; at most {MAX_REPLY} are read")
+        raise ProtocolError(f"the reply has {len(body)} bytes; at most {MAX_REPLY} are read")
     try:
         values = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise IdentifyError(f"the reply is neither OK nor JSON: {_shown(body)}") from None
+        raise ProtocolError(f"the reply is neither OK nor JSON: {_shown(body)}") from None
     if not isinstance(values, dict):
-        raise IdentifyError(f"the reply is not a JSON object: {_shown(body)}")
+        raise ProtocolError(f"the reply is not a JSON object: {_shown(body)}")
     return values
 
 
@@ -195,9 +195,9 @@ class _Reply:
     def number(self, key: str, default: int, *, low: int = 0, high: int = _MAX_INT64) -> int:
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise IdentifyError(f"{key} is {_brief(value)}, not a whole number")
+            raise ProtocolError(f"{key} is {_brief(value)}, not a whole number")
         if not low <= value <= high:
-            raise IdentifyError(f"{key} is {_brief(value)}, outside {low}..{high}")
+            raise ProtocolError(f"{key} is {_brief(value)}, outside {low}..{high}")
         return value
 
     def seconds(self, key: str, default: float, *, low: int) -> float:
@@ -209,13 +209,13 @@ class _Reply:
     def flag(self, key: str) -> bool:
         value = self.values.get(key, False)
         if not isinstance(value, bool):
-            raise IdentifyError(f"{key} is {_brief(value)}, neither true nor false")
+            raise ProtocolError(f"{key} is {_brief(value)}, neither true nor false")
         return value
 
     def text(self, key: str) -> str:
         value = self.values.get(key, "")
         if not isinstance(value, str):
-            raise IdentifyError(f"{key} is {_brief(value)}, not a string")
+            raise ProtocolError(f"{key} is {_brief(value)}, not a string")
         return printable(value[:_MAX_TEXT])
 
 

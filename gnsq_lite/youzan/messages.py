@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NamedTuple
 
-from gnsq_lite.errors import FrameError, ProtocolError
+from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import Answers, Message, Tailed
 from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, codec_of, unpack
 from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
@@ -52,34 +52,34 @@ class Content(NamedTuple):
 
 
 def decode_content(data: bytes, layout: Layout) -> Content:
-    """Return the parts of *data*, a message without its head.  Raises FrameError for fewer bytes than they say."""
+    """Return the parts of *data*, a message without its head.  Raises ProtocolError for fewer bytes than they say."""
     at = 0
     header: bytes | None = None
     version = EXT_NONE
     if layout.ext:
         if not data:
-            raise FrameError("a message of an ext topic has no ext version")
+            raise ProtocolError("a message of an ext topic has no ext version")
         version, at = data[0], 1
         if version not in (EXT_NONE, EXT_TAG, EXT_JSON):
-            raise FrameError(f"unknown ext version {version}; was the topic changed while subscribed?")
+            raise ProtocolError(f"unknown ext version {version}; was the topic changed while subscribed?")
         if version != EXT_NONE:
             start = 3
             at = start + int.from_bytes(data[1:3], "big")
             if len(data) < at:
-                raise FrameError(f"an ext header of {at - start} bytes in {max(len(data) - start, 0)}")
+                raise ProtocolError(f"an ext header of {at - start} bytes in {max(len(data) - start, 0)}")
             header = data[start:at]
     if not layout.tail:
         return Content(data[at:], header, version)
     if len(data) < at + TAIL_LENGTH:
-        raise FrameError(f"{len(data) - at} bytes where the place in the queue takes {TAIL_LENGTH}")
+        raise ProtocolError(f"{len(data) - at} bytes where the place in the queue takes {TAIL_LENGTH}")
     offset, size = _tail(data, at)
     return Content(data[at + TAIL_LENGTH :], header, version, offset, size)
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:
-    """Return (internal id, trace id) of a message's id (YZ-10).  Raises FrameError for another length than 16."""
+    """Return (internal id, trace id) of a message's id (YZ-10).  Raises ProtocolError for another length than 16."""
     if len(message_id) != 16:
-        raise FrameError(f"a message id of {len(message_id)} bytes; it has 16")
+        raise ProtocolError(f"a message id of {len(message_id)} bytes; it has 16")
     internal, trace = _ids(message_id)
     return internal, trace
 
@@ -224,7 +224,7 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 def message_factory(
     layout: Layout, partition: int | None, most_unpacked: int | None = None
 ) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
-    """Return what makes the messages of one connection; it raises FrameError for a malformed one.
+    """Return what makes the messages of one connection; it raises ProtocolError for a malformed one.
 
     *most_unpacked* is how many bytes a compressed body may have; None: leave all as they come.
     """

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import _core
-from gnsq_lite.errors import AlreadyAnswered, FrameError
+from gnsq_lite.errors import AlreadyAnswered, ProtocolError
 from gnsq_lite.message import NEW, Message
 from gnsq_lite.wire.frames import FrameDecoder
 from gnsq_lite.youzan.messages import Layout, YouzanMessage, message_factory
@@ -142,11 +142,11 @@ def test_a_subclass_is_made_by_its_own_constructor() -> None:
 def test_what_the_maker_raises_comes_through_after_the_messages_before_it() -> None:
     def picky(owner: Any, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
         if body == b"bad":
-            raise FrameError("no")
+            raise ProtocolError("no")
         return body
 
     found: list[bytes] = []
-    with pytest.raises(FrameError):
+    with pytest.raises(ProtocolError):
         _core.scan(message(b"good") + message(b"bad") + message(b"good"), 0, 1000, picky, None, found)
     assert found == [b"good"]
     with pytest.raises(AttributeError):  # an owner without a time of its reads

@@ -235,8 +235,7 @@ def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
     ("error", "mends"),
     [
         (errors.TLSError("nsqd0", "the handshake failed"), True),
-        (errors.FrameError("HTTP/1.1 503"), True),
-        (errors.UnexpectedFrame("what"), True),
+        (errors.ProtocolError("HTTP/1.1 503"), True),
         (errors.UnauthorizedError("E_UNAUTHORIZED"), True),
         (errors.CertificateError("nsqd0", "expired"), False),
         (errors.TLSNotGranted("nsqd0", "none"), False),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import DecompressionError, OptionError
+from gnsq_lite.errors import OptionError, ProtocolError
 from gnsq_lite.wire import compress
 from gnsq_lite.wire.compress import MAX_PIECE, Codec, DeflateCodec, SnappyCodec, make_codec
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
@@ -35,10 +35,10 @@ def run(codec: Codec, reads: Iterable[bytes]) -> bytes:
     return b"".join(piece for data in reads for piece in codec.decompress(data))
 
 
-def fails(codec: Codec, data: bytes) -> tuple[bytes, DecompressionError]:
+def fails(codec: Codec, data: bytes) -> tuple[bytes, ProtocolError]:
     """What comes out before the error, and the error."""
     out: list[bytes] = []
-    with pytest.raises(DecompressionError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         out.extend(codec.decompress(data))
     return b"".join(out), caught.value
 
@@ -118,7 +118,7 @@ def test_output_around_the_size_of_a_piece_is_whole(make: Callable[[], Codec], s
 def test_noise_gives_bytes_or_a_decompression_error(make: Callable[[], Codec], data: bytes) -> None:
     try:
         run(make(), [data])
-    except DecompressionError:
+    except ProtocolError:
         pass
 
 
@@ -234,7 +234,7 @@ def test_a_flipped_bit_in_deflate_never_escapes_as_another_error(at: int, bit: i
     data[at % len(data)] ^= 1 << bit
     try:
         run(DeflateCodec(), [bytes(data)])
-    except DecompressionError:
+    except ProtocolError:
         pass
 
 
@@ -346,7 +346,7 @@ def test_a_flipped_bit_in_snappy_never_changes_what_comes_out(at: int, bit: int,
         for read in (bytes(data[:cut]), bytes(data[cut:])):
             for piece in codec.decompress(read):
                 out += piece
-    except DecompressionError:
+    except ProtocolError:
         pass
     # A flip can turn a chunk into one that is skipped, or a stream into one that waits; no byte is ever wrong.
     allowed = {b""}

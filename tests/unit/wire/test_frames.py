@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import FrameError, ProtocolError, WrongPortError
+from gnsq_lite.errors import ProtocolError, WrongPortError
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
 from tests.profiles import repeats
 
@@ -50,7 +50,7 @@ def run(reads: list[bytes], limit: int = LIMIT) -> Outcome:
             frames += others
             assert under_test.pending_bytes < limit + 4  # bounded memory
             under_test.feed(b"")  # what ended the stream behind good frames
-    except FrameError as error:
+    except ProtocolError as error:
         return messages, frames, str(error)
     return messages, frames, None
 
@@ -153,7 +153,7 @@ def test_a_response_or_an_error_above_64_kib_is_refused_before_more_is_read(kind
     assert run([largest], limit=1 << 20) == ([], [Frame(kind, bytes(65532))], None)
     for feed in (FrameDecoder.feed, FrameDecoder.feed_one):
         under_test = decoder(1 << 20)
-        with pytest.raises(FrameError, match=f"{what} whose size is 65537"):
+        with pytest.raises(ProtocolError, match=f"{what} whose size is 65537"):
             feed(under_test, frame(kind, bytes(65533))[:8])
         assert under_test.pending_bytes == 0
     assert len(run([frame(2, bytes(100_000))], limit=1 << 20)[0]) == 1
@@ -206,9 +206,9 @@ def test_a_wrong_port_is_recognised(limit: int, sent: bytes, hint: str) -> None:
 
 @pytest.mark.rule("WIRE-4")
 @pytest.mark.parametrize("limit", [1 << 20, 2**31 - 1])
-@pytest.mark.parametrize(("status", "kind"), [(b"400", WrongPortError), (b"503", FrameError)])
+@pytest.mark.parametrize(("status", "kind"), [(b"400", WrongPortError), (b"503", ProtocolError)])
 def test_what_an_http_answer_means_does_not_depend_on_where_it_was_cut(
-    limit: int, status: bytes, kind: type[FrameError]
+    limit: int, status: bytes, kind: type[ProtocolError]
 ) -> None:
     sent = b"HTTP/1.1 " + status + b" Because\r\n\r\n"
     for cut in range(len(sent)):
@@ -216,7 +216,7 @@ def test_what_an_http_answer_means_does_not_depend_on_where_it_was_cut(
         try:
             under_test.feed(sent[:cut])
             under_test.feed(sent[cut:])
-        except FrameError:
+        except ProtocolError:
             pass
         assert type(under_test.error) is kind
 
@@ -230,8 +230,8 @@ def test_good_frames_before_a_bad_one_are_not_lost() -> None:
     messages, frames = under_test.feed(message(b"good") + frame(0, b"OK") + frame(9, b""))
     assert [found[4] for found in messages] == [b"good"]
     assert frames == [OK_FRAME]
-    assert isinstance(under_test.error, FrameError)
-    with pytest.raises(FrameError) as caught:
+    assert isinstance(under_test.error, ProtocolError)
+    with pytest.raises(ProtocolError) as caught:
         under_test.feed(b"")
     assert caught.value is under_test.error
 
@@ -239,13 +239,13 @@ def test_good_frames_before_a_bad_one_are_not_lost() -> None:
 @pytest.mark.rule("WIRE-4")
 def test_a_decoder_that_has_failed_stays_failed() -> None:
     under_test = decoder()
-    with pytest.raises(FrameError) as first:
+    with pytest.raises(ProtocolError) as first:
         under_test.feed(frame(9, b""))
     for again in (b"", frame(0, b"OK")):
-        with pytest.raises(FrameError) as later:
+        with pytest.raises(ProtocolError) as later:
             under_test.feed(again)
         assert later.value is first.value
-        with pytest.raises(FrameError):
+        with pytest.raises(ProtocolError):
             under_test.feed_one(again)
     assert under_test.pending_bytes == 0
 
@@ -364,7 +364,7 @@ def test_a_message_in_the_handshake_comes_as_a_raw_frame() -> None:
 
 def test_a_bad_frame_in_the_handshake_raises_at_once() -> None:
     under_test = decoder()
-    with pytest.raises(FrameError):
+    with pytest.raises(ProtocolError):
         under_test.feed_one(b"HTTP/1.1 200")
     assert under_test.error is not None
 

@@ -100,14 +100,14 @@ def test_start_is_allowed_once(state: State) -> None:
     if state is State.NEW:
         under_test.start()
     else:
-        with pytest.raises(errors.StateError, match="start"):
+        with pytest.raises(errors.ProtocolError, match="start"):
             under_test.start()
         assert under_test.state is state
 
 
 @pytest.mark.parametrize("state", [state for state in State if state not in HANDSHAKE])
 def test_frames_outside_the_handshake_are_not_for_it(state: State) -> None:
-    with pytest.raises(errors.StateError, match="receive"):
+    with pytest.raises(errors.ProtocolError, match="receive"):
         at(state).receive(OK_FRAME)
 
 
@@ -293,7 +293,7 @@ def test_an_odd_reply_to_auth_does_no_harm(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"OK", b"", b"[]", b"nope"])
 def test_a_reply_to_auth_that_is_no_object_is_unexpected(body: bytes) -> None:
-    with pytest.raises(errors.UnexpectedFrame, match="AUTH"):
+    with pytest.raises(errors.ProtocolError, match="AUTH"):
         at(State.AUTHENTICATING).receive(Frame(0, body))
 
 
@@ -319,7 +319,7 @@ def test_the_secret_shows_nowhere() -> None:
     under_test = started(opts)
     step = under_test.receive(reply(auth_required=True))
     shown = [repr(step), repr(under_test), repr(opts), str(step)]
-    with pytest.raises(errors.UnexpectedFrame) as caught:
+    with pytest.raises(errors.ProtocolError) as caught:
         under_test.receive(OK_FRAME)
     shown += [str(caught.value), repr(caught.value)]
     assert "hush-hush" not in "".join(shown)
@@ -339,7 +339,7 @@ def test_an_error_frame_ends_the_handshake_and_names_the_nsqd(state: State, code
 
 @pytest.mark.parametrize("state", HANDSHAKE)
 def test_a_message_in_the_handshake_is_unexpected(state: State) -> None:
-    with pytest.raises(errors.UnexpectedFrame, match="node7:4150") as caught:
+    with pytest.raises(errors.ProtocolError, match="node7:4150") as caught:
         at(state).receive(Frame(2, bytes(26)))
     assert "frame type 2" in str(caught.value)
 
@@ -347,11 +347,11 @@ def test_a_message_in_the_handshake_is_unexpected(state: State) -> None:
 @pytest.mark.parametrize("state", [State.SECURING, State.COMPRESSING, State.SUBSCRIBING])
 @pytest.mark.parametrize("body", [b"", b"ok", b"OK ", b"CLOSE_WAIT", b"{}", b"x" * 1000])
 def test_anything_but_ok_where_ok_is_due_is_unexpected(state: State, body: bytes) -> None:
-    with pytest.raises(errors.UnexpectedFrame, match=r"OK was due") as caught:
+    with pytest.raises(errors.ProtocolError, match=r"OK was due") as caught:
         at(state).receive(Frame(0, body))
     assert len(str(caught.value)) < 300
 
 
 def test_a_bad_reply_to_identify_names_the_nsqd() -> None:
-    with pytest.raises(errors.IdentifyError, match="node7:4150"):
+    with pytest.raises(errors.ProtocolError, match="node7:4150"):
         started().receive(Frame(0, b"nope"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import IdentifyError, OptionError
+from gnsq_lite.errors import OptionError, ProtocolError
 from gnsq_lite.options import ConnectionOptions, TLSOptions
 from gnsq_lite.version import __version__
 from gnsq_lite.wire.identify import MAX_REPLY, NEGOTIATED_KEYS, Negotiated, build_identify, parse_identify_reply
@@ -222,26 +222,26 @@ def test_a_number_is_held_to_its_range_on_both_sides(key: str) -> None:
     for good in (low, high):
         reply(**{key: good})
     for bad in (low - 1, high + 1, 10**4000, -(10**4000)):
-        with pytest.raises(IdentifyError, match=key):
+        with pytest.raises(ProtocolError, match=key):
             parse_identify_reply(b'{"%b": %b}' % (key.encode(), str(bad).encode()), PLAIN)
 
 
 @pytest.mark.parametrize("key", NUMBERS)
 @pytest.mark.parametrize("bad", [True, False, None, "1", 1.0, 1.5, [1], {"a": 1}])
 def test_a_number_that_is_none_is_refused(key: str, bad: object) -> None:
-    with pytest.raises(IdentifyError, match=key):
+    with pytest.raises(ProtocolError, match=key):
         reply(**{key: bad})
 
 
 @pytest.mark.parametrize("key", ["tls_v1", "snappy", "deflate", "auth_required"])
 @pytest.mark.parametrize("bad", [0, 1, None, "true", []])
 def test_a_flag_that_is_none_is_refused(key: str, bad: object) -> None:
-    with pytest.raises(IdentifyError, match=key):
+    with pytest.raises(ProtocolError, match=key):
         reply(**{key: bad})
 
 
 def test_a_version_is_text_that_can_be_logged() -> None:
-    with pytest.raises(IdentifyError, match="version"):
+    with pytest.raises(ProtocolError, match="version"):
         reply(version=1)
     assert reply(version="1\n\x1b[2J" + "x" * 500).version.isprintable()
     assert len(reply(version="x" * 500).version) == 256
@@ -259,7 +259,7 @@ def test_a_version_is_text_that_can_be_logged() -> None:
     ],
 )
 def test_a_feature_that_was_not_asked_for_is_not_accepted(feature: str, options: ConnectionOptions) -> None:
-    with pytest.raises(IdentifyError, match=f"{feature} on, which was not asked for"):
+    with pytest.raises(ProtocolError, match=f"{feature} on, which was not asked for"):
         reply(options, **{feature: True})
 
 
@@ -289,7 +289,7 @@ def test_a_feature_that_was_not_asked_for_is_not_accepted(feature: str, options:
     ids=lambda body: repr(body[:20]),
 )
 def test_what_is_no_reply_is_an_identify_error(body: bytes) -> None:
-    with pytest.raises(IdentifyError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         parse_identify_reply(body, PLAIN)
     assert len(str(caught.value)) < 500
 
@@ -297,7 +297,7 @@ def test_what_is_no_reply_is_an_identify_error(body: bytes) -> None:
 def test_a_reply_of_hostile_size_is_not_parsed() -> None:
     fitting = b'{"x":"' + b"y" * (MAX_REPLY - 8) + b'"}'
     assert parse_identify_reply(fitting, PLAIN).negotiated
-    with pytest.raises(IdentifyError, match=str(MAX_REPLY)):
+    with pytest.raises(ProtocolError, match=str(MAX_REPLY)):
         parse_identify_reply(fitting + b" ", PLAIN)
 
 
@@ -314,7 +314,7 @@ KEYS = st.sampled_from([*NUMBERS, "tls_v1", "snappy", "deflate", "auth_required"
 def test_any_bytes_are_negotiated_or_an_identify_error(body: bytes) -> None:
     try:
         got = parse_identify_reply(body, PLAIN)
-    except IdentifyError:
+    except ProtocolError:
         return
     assert 0 <= got.max_rdy_count < 2**63
     assert 0 < got.msg_timeout < float("inf")

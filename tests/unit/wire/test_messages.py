@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import FrameError
+from gnsq_lite.errors import ProtocolError
 from tests.fakes import decode_message
 
 ID = b"0123456789abcdef"
@@ -27,7 +27,7 @@ def test_attempts_are_unsigned_and_the_timestamp_is_not() -> None:
 @pytest.mark.rule("WIRE-4")
 def test_a_message_has_26_bytes_at_least() -> None:
     assert decode_message(bytes(26))[3] == b""
-    with pytest.raises(FrameError, match="25 bytes"):
+    with pytest.raises(ProtocolError, match="25 bytes"):
         decode_message(bytes(25))
 
 
@@ -35,7 +35,7 @@ def test_a_message_has_26_bytes_at_least() -> None:
 def test_any_bytes_are_a_message_or_a_frame_error(data: bytes) -> None:
     try:
         fields = decode_message(data)
-    except FrameError:
+    except ProtocolError:
         assert len(data) < 26
     else:
         assert struct.pack(">qH16s", *fields[:3]) + fields[3] == data
