@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds registered at the nsqlookupds."),
+    "outbox": ("gnsq_lite.cli.outbox", "Publish what transactions stored in an outbox."),
     "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
     "doctor": ("gnsq_lite.cli.doctor", "List what to change in a program of pynsq or gnsq."),
     "record": ("gnsq_lite.cli.record", "Record a channel: a durable log that can be read and replayed."),

@@ -55,9 +55,10 @@ def command(target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], patc
     """
 
     def loaded() -> Worker:
+        from gnsq_lite.worker import Worker
         from gnsq_lite.worker.loading import load
 
-        worker, given = load(target), where(nsqds, lookupds)
+        worker, given = load(target, Worker, "worker"), where(nsqds, lookupds)
         if any(given.values()):
             worker.configure(**given)
         return worker

@@ -1,4 +1,4 @@
-"""Loads the Worker that a command line names, and explains in plain words why it cannot."""
+"""Loads the Worker, or the outbox, that a command line names, and explains why it cannot."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
+from typing import TypeVar
 
 from gnsq_lite.errors import NSQError
-from gnsq_lite.worker.app import Worker
+
+T = TypeVar("T")
 
 
 class LoadError(NSQError):
@@ -25,14 +27,14 @@ class LoadError(NSQError):
         return str(self.args[0])
 
 
-def load(target: str) -> Worker:
-    """Import ``package.module:name`` and return the Worker; ``name`` defaults to "worker".
+def load(target: str, kind: type[T], default: str) -> T:
+    """Import ``package.module:name`` and return the object of class *kind*; ``name`` defaults to *default*.
 
     The current directory is searched first, as for ``python -m``.  Raises LoadError.
     """
     name, _, attribute = target.partition(":")
     if not name or name.endswith(".py") or "/" in name:
-        raise LoadError(f"{target!r} names no module: write package.module:worker, with dots and without .py")
+        raise LoadError(f"{target!r} names no module: write package.module:{default}, with dots and without .py")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -48,15 +50,16 @@ def load(target: str) -> Worker:
     except (Exception, SystemExit) as error:  # sys.exit("configuration missing") too: a new start would not mend it
         raise explained(repr(name), error) from None
     found: object = module
-    for part in (attribute or "worker").split("."):
+    attribute = attribute or default
+    for part in attribute.split("."):
         if not hasattr(found, part):
-            others = [n for n, v in vars(module).items() if isinstance(v, Worker)]
+            others = [n for n, v in vars(module).items() if isinstance(v, kind)]
             hint = f"; there is {', '.join(f'{name}:{other}' for other in others)}" if others else ""
-            raise LoadError(f"{name!r} has no {attribute or 'worker'!r}{hint}", (str(module.__file__),))
+            raise LoadError(f"{name!r} has no {attribute!r}{hint}", (str(module.__file__),))
         found = getattr(found, part)
-    if not isinstance(found, Worker):
-        kind = type(found).__name__
-        raise LoadError(f"{name}:{attribute or 'worker'} is a {kind}, no gnsq_lite.Worker", (str(module.__file__),))
+    if not isinstance(found, kind):
+        wrong = f"{name}:{attribute} is a {type(found).__name__}, no gnsq_lite.{kind.__name__}"
+        raise LoadError(wrong, (str(module.__file__),))
     return found
 
 

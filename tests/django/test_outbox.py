@@ -177,7 +177,7 @@ def test_a_message_that_nsqd_refuses_holds_up_its_key_alone_and_says_why(shop: O
     assert shop.stored() == 2
     assert shop.select("select failures from gnsq_lite_outboxmessage order by id") == ["1", "0"]
     table = "gnsq_lite_outboxmessage"
-    repaired = f"OutboxMessage.objects.filter(failures=1).update(body=b'a1', retry_at=None)  # {table}"
+    repaired = f"OutboxMessage.objects.filter(failures=1).update(body=b'a1', due_at=0)  # {table}"
     shop.script(f"from gnsq_lite.contrib.django.models import OutboxMessage\n{repaired}\n")
     shop.call("nsq_outbox", "--once")
     assert shop.received("orders", 2) == [b"a1", b"a2"]
@@ -203,8 +203,8 @@ import django
 django.setup()
 from django.db import transaction
 from gnsq_lite.contrib.django import direct_writer, outbox
-from gnsq_lite.contrib.django.outbox import Relay
-from gnsq_lite.contrib.django.relaying import Relaying
+from gnsq_lite.contrib.django.outbox import source
+from gnsq_lite.contrib.relay import Relay, relay_until
 from shop.models import Order
 
 rng = random.Random(20)
@@ -214,7 +214,7 @@ def relay(alias):
     def wait(seconds):
         time.sleep(min(seconds, 0.01))
         return False
-    Relaying(alias, Relay(alias, direct_writer(), batch=3).turn, wait, 0.01).run()
+    relay_until(wait, Relay(source(alias), direct_writer(), batch=3), 0.01)
 
 def store(first):
     # Orders by turns in both databases; every third transaction rolls back.

@@ -10,8 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
-from gnsq_lite.contrib.django.outbox import outbox_databases
-from gnsq_lite.contrib.django.relaying import interval
+from gnsq_lite.contrib.django.outbox import interval, outbox_databases
 from gnsq_lite.errors import OptionError
 from gnsq_lite.worker import Middleware, Worker
 from gnsq_lite.writer import Writer

@@ -6,31 +6,38 @@ from django.db import models
 
 
 class OutboxMessage(models.Model):
-    """A message that waits for the relay; published, it is deleted."""
+    """A message that waits for the relay, which deletes it after it is published; see :mod:`gnsq_lite.contrib.outbox`.
+
+    Times are seconds since 1970.
+    """
 
     topic = models.CharField(max_length=255)
     #: Those of one topic and key go out in the order of their ids; "": in no order with others.
-    key = models.CharField(max_length=255, blank=True, default="")
+    ordering_key = models.CharField(max_length=255, blank=True, default="")
     body = models.BinaryField()
-    #: Keywords of Writer.publish.
-    options = models.JSONField(default=dict, blank=True)
-    created = models.DateTimeField(auto_now_add=True)
-    #: How often nsqd has refused it, why it did last, and when it is tried again.
-    failures = models.PositiveIntegerField(default=0)
+    #: Keywords of Writer.publish, as JSON.
+    options = models.TextField(blank=True, default="{}")
+    #: When it is to be published, and when the relay tries that next; 0: at once.
+    publish_at = models.FloatField()
+    due_at = models.FloatField(default=0.0)
+    #: How often nsqd has refused it, and why it did last.
+    failures = models.IntegerField(default=0)
     error = models.TextField(blank=True, default="")
-    retry_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        """The index is for the look at those that hold up others of their key."""
+        """Indexes for the messages that are due, and for those that hold up others of their key."""
 
-        indexes = (models.Index(fields=["topic", "key", "retry_at"], name="gnsq_outbox_held_up"),)
+        indexes = (
+            models.Index(fields=["due_at", "id"], name="gnsq_outbox_due"),
+            models.Index(fields=["topic", "ordering_key", "id"], name="gnsq_outbox_held_up"),
+        )
 
     def __str__(self) -> str:
         return f"{self.pk} to {self.topic}"
 
 
 class OutboxRelay(models.Model):
-    """One row, which the process locks that relays: two at once would publish all of it twice."""
+    """One row, which a relay locks: two relays at once would publish each message twice."""
 
     turns = models.BigIntegerField(default=0)
 

@@ -100,7 +100,7 @@ def direct_writer() -> Writer:
 
 def outbox() -> Outbox:
     """Return what stores messages with the transaction's rows; the worker publishes them."""
-    return Outbox(direct_writer(), nsq_settings().get("WRITER", {}).get("max_msg_size", 1024 * 1024))
+    return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", 1024 * 1024))
 
 
 def _writer(using: str | None) -> Writer:

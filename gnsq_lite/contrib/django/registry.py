@@ -9,8 +9,9 @@ from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
-from gnsq_lite.contrib.django.outbox import outbox_databases
-from gnsq_lite.contrib.django.relaying import RelayInWorker
+from gnsq_lite.contrib.django.outbox import interval, outbox_databases, source
+from gnsq_lite.contrib.django.publishing import direct_writer
+from gnsq_lite.contrib.relay import RelayInWorker
 from gnsq_lite.worker import Handler, Middleware, Worker
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def make_worker() -> Worker:
     found = nsq_settings()
     extra = [import_string(path)() for path in found.get("MIDDLEWARE", ())]
     options = {"drain_timeout": found["DRAIN_TIMEOUT"]} if "DRAIN_TIMEOUT" in found else {}
-    extra += [RelayInWorker()] if outbox_databases() else []
+    if aliases := outbox_databases():
+        extra.append(RelayInWorker(*map(source, aliases), interval=interval(), writer=direct_writer))
     worker = Worker(middleware=[CloseOldConnections(), *extra], **options, **addresses(), **found.get("READER", {}))
     autodiscover_modules("nsq")
     for each in _handlers:

@@ -22,15 +22,20 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("topic", models.CharField(max_length=255)),
-                ("key", models.CharField(blank=True, default="", max_length=255)),
+                ("ordering_key", models.CharField(blank=True, default="", max_length=255)),
                 ("body", models.BinaryField()),
-                ("options", models.JSONField(blank=True, default=dict)),
-                ("created", models.DateTimeField(auto_now_add=True)),
-                ("failures", models.PositiveIntegerField(default=0)),
+                ("options", models.TextField(blank=True, default="{}")),
+                ("publish_at", models.FloatField()),
+                ("due_at", models.FloatField(default=0.0)),
+                ("failures", models.IntegerField(default=0)),
                 ("error", models.TextField(blank=True, default="")),
-                ("retry_at", models.DateTimeField(blank=True, null=True)),
             ],
-            options={"indexes": [models.Index(fields=["topic", "key", "retry_at"], name="gnsq_outbox_held_up")]},
+            options={
+                "indexes": [
+                    models.Index(fields=["due_at", "id"], name="gnsq_outbox_due"),
+                    models.Index(fields=["topic", "ordering_key", "id"], name="gnsq_outbox_held_up"),
+                ]
+            },
         ),
         migrations.CreateModel(
             name="OutboxRelay",

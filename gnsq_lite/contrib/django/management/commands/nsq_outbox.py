@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gnsq_lite.contrib.django.outbox import Relay, outbox_databases
+from gnsq_lite.contrib.django.outbox import interval, outbox_databases, source
 from gnsq_lite.contrib.django.publishing import direct_writer
-from gnsq_lite.contrib.django.relaying import Relaying, interval
+from gnsq_lite.contrib.relay import relay_all
 from gnsq_lite.errors import NSQError
 
 
@@ -27,24 +25,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Relay."""
-        aliases, now, over = outbox_databases(), direct_writer(), threading.Event()
+        aliases, writer = outbox_databases(), direct_writer()
         if not aliases:
             raise CommandError("NSQ['OUTBOX'] names no database", returncode=2)
-        if options["once"]:
-            try:
-                for relay in [Relay(alias, now) for alias in aliases]:
-                    while relay.turn():
-                        pass
-            except NSQError as error:
-                raise CommandError(str(error)) from error
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: over.set())
-        turns = [Relaying(alias, Relay(alias, now).turn, over.wait, interval()) for alias in aliases]
-        threads = [threading.Thread(target=each.run, name="nsq-outbox") for each in turns]
-        for thread in threads:
-            thread.start()
-        self.stderr.write(f"nsq_outbox: relays {', '.join(aliases)}")
-        for thread in threads:
-            thread.join()
-        now.close()
+        if not options["once"]:
+            self.stderr.write(f"nsq_outbox: relays {', '.join(aliases)}")
+        try:
+            relay_all([source(alias) for alias in aliases], writer, interval(), once=options["once"])
+        except NSQError as error:
+            raise CommandError(str(error)) from error
+        writer.close()

@@ -1,0 +1,289 @@
+"""The transactional outbox: a transaction stores a message beside its rows; a relay publishes it after the commit.
+
+::
+
+    from gnsq_lite.contrib.outbox import Outbox
+
+    outbox = Outbox(lambda: psycopg.connect("dbname=shop"))
+    outbox.create_tables()
+
+    with psycopg.connect("dbname=shop") as connection:
+        connection.execute("UPDATE ...")
+        outbox.publish(connection, "orders", b"...")        # published if this commits
+
+``gnsq-lite outbox relay shop.db:outbox`` publishes what is stored.  For PostgreSQL and SQLite, by any DB-API 2.0 module
+or by SQLAlchemy.  Django has its own: ``gnsq_lite.contrib.django``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.errors import OptionError
+from gnsq_lite.wire.commands import check_body
+from gnsq_lite.wire.names import check_topic
+from gnsq_lite.writer import Writer
+
+__all__ = ["Outbox"]
+
+#: Bytes of a message that are refused before it is stored, where no limit is given.
+MAX_MSG_SIZE = 1024 * 1024
+_LONGEST_KEY = 255
+_PUBLISH = inspect.signature(Writer.publish)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stored message; *failures* counts how often nsqd refused it."""
+
+    id: int
+    topic: str
+    key: str
+    body: bytes
+    options: dict[str, Any]
+    failures: int
+
+
+def rows_to_insert(
+    topic: str,
+    bodies: Iterable[bytes],
+    *,
+    key: str = "",
+    at: datetime | float | None = None,
+    max_msg_size: int = MAX_MSG_SIZE,
+    clock: Clock = SYSTEM_CLOCK,
+    **options: Any,
+) -> list[tuple[Any, ...]]:
+    """Return the parameters of :func:`insert_into`, a tuple for each body.  Raises as :meth:`Outbox.publish`."""
+    check_topic(topic)
+    now = clock.wall()
+    _PUBLISH.bind(None, topic, b"", **options)
+    if (defer := options.pop("defer", 0.0)) and at is None:
+        at = now + defer
+    if at is not None and key:
+        raise OptionError("key", key, "keeps an order, which at= and defer= would break: give one of them")
+    if len(key) > _LONGEST_KEY:
+        raise OptionError("key", key, f"has more than {_LONGEST_KEY} characters")
+    due = 0.0 if at is None else at.timestamp() if isinstance(at, datetime) else float(at)
+    rows = []
+    for body in bodies:
+        check_body(body, max_msg_size)
+        rows.append((topic, key, bytes(body), json.dumps(options), max(now, due), due, 0, ""))
+    return rows
+
+
+class Table:
+    """An outbox's table within a transaction; the lock of the relays is a row of the table ``NAME_relay``.
+
+    ``publish_at`` is the time at which a message is to be published, seconds since 1970.  ``due_at`` is the time of
+    the next try, or 0: at once.
+
+    Args:
+        mark: The mark of a parameter: "%s", or "?".
+        skip_locked: Whether the database has ``FOR UPDATE SKIP LOCKED``.  SQLite has not; there the first transaction
+            that writes keeps others out.
+        relay: Name of the lock's table, if it is another.
+    """
+
+    def __init__(self, name: str, cursor: Any, mark: str, skip_locked: bool, relay: str = "") -> None:
+        self._name, self._cursor, self._mark, self._skip_locked = name, cursor, mark, skip_locked
+        self._relay = relay or f"{name}_relay"
+
+    def create(self) -> None:
+        """Create both tables, their indexes, and the lock's row, where they are missing."""
+        key, body = ("BIGSERIAL", "BYTEA") if self._skip_locked else ("INTEGER", "BLOB")
+        index = self._name.replace(".", "_")
+        for statement in (
+            f"CREATE TABLE IF NOT EXISTS {self._name} (id {key} PRIMARY KEY, topic VARCHAR(255) NOT NULL,"
+            f" ordering_key VARCHAR(255) NOT NULL, body {body} NOT NULL, options TEXT NOT NULL,"
+            " publish_at DOUBLE PRECISION NOT NULL, due_at DOUBLE PRECISION NOT NULL,"
+            " failures INTEGER NOT NULL, error TEXT NOT NULL)",
+            f"CREATE INDEX IF NOT EXISTS {index}_due ON {self._name} (due_at, id)",
+            f"CREATE INDEX IF NOT EXISTS {index}_held_up ON {self._name} (topic, ordering_key, id)",
+            f"CREATE TABLE IF NOT EXISTS {self._relay} (id INTEGER PRIMARY KEY, turns BIGINT NOT NULL)",
+        ):
+            self._cursor.execute(statement)
+        self._insert_lock()
+
+    def is_due(self, now: float) -> bool:
+        """Return whether there is a message to publish."""
+        self._cursor.execute(f"SELECT 1 FROM {self._name} WHERE due_at <= {self._mark} LIMIT 1", (now,))
+        return self._cursor.fetchone() is not None
+
+    def lock(self) -> bool:
+        """Take the lock until the transaction ends; return False where another relay has it."""
+        if self._skip_locked:
+            self._cursor.execute(f"SELECT id FROM {self._relay} WHERE id = 1 FOR UPDATE SKIP LOCKED")
+            locked = self._cursor.fetchone() is not None
+        else:
+            self._cursor.execute(f"UPDATE {self._relay} SET turns = turns + 1 WHERE id = 1")
+            locked = self._cursor.rowcount == 1
+        if not locked:
+            self._insert_lock()  # for the next turn
+        return locked
+
+    def _insert_lock(self) -> None:
+        self._cursor.execute(f"SELECT 1 FROM {self._relay} WHERE id = 1")
+        if self._cursor.fetchone() is None:
+            self._cursor.execute(f"INSERT INTO {self._relay} (id, turns) VALUES (1, 0)")
+
+    def due(self, now: float, limit: int) -> list[Row]:
+        """Return messages to publish, in the order of their ids.
+
+        A message that nsqd refused holds up the later ones of its topic and key until it is published or deleted.
+        """
+        self._cursor.execute(
+            f"SELECT id, topic, ordering_key, body, options, failures FROM {self._name} m WHERE due_at <= {self._mark}"
+            f" AND NOT EXISTS (SELECT 1 FROM {self._name} h WHERE m.ordering_key <> '' AND h.failures > 0"
+            " AND h.topic = m.topic AND h.ordering_key = m.ordering_key AND h.id < m.id)"
+            f" ORDER BY due_at, id LIMIT {limit:d}",
+            (now,),
+        )
+        found = sorted(self._cursor.fetchall(), key=lambda row: row[0])
+        return [Row(row[0], row[1], row[2], bytes(row[3]), json.loads(row[4]), row[5]) for row in found]
+
+    def delete(self, ids: Sequence[int]) -> None:
+        """Delete the messages with these ids."""
+        if ids:
+            marks = ", ".join([self._mark] * len(ids))
+            self._cursor.execute(f"DELETE FROM {self._name} WHERE id IN ({marks})", tuple(ids))
+
+    def refuse(self, row: Row, error: str, due_at: float) -> None:
+        """Note that nsqd refused a message, why, and when it is tried again."""
+        values = f"failures = failures + 1, error = {self._mark}, due_at = {self._mark}"
+        self._cursor.execute(f"UPDATE {self._name} SET {values} WHERE id = {self._mark}", (error, due_at, row.id))
+
+    def backlog(self, now: float) -> tuple[int, float]:
+        """Return how many messages should have been published, and the age of the oldest in seconds."""
+        where = f"WHERE publish_at <= {self._mark}"
+        self._cursor.execute(f"SELECT COUNT(*), MIN(publish_at) FROM {self._name} {where}", (now,))
+        count, oldest = self._cursor.fetchone()
+        return int(count), 0.0 if oldest is None else max(0.0, now - oldest)
+
+
+def insert_into(table: str, mark: str) -> str:
+    """Return the statement that stores a message."""
+    columns = "topic, ordering_key, body, options, publish_at, due_at, failures, error"
+    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join([mark] * 8)})"
+
+
+@dataclass(frozen=True)
+class Source:
+    """An outbox as a relay uses it.
+
+    Attributes:
+        name: For logs and metrics.
+        begin: Begins a transaction and yields the table; commits, or rolls back on an exception.
+        close: Closes the connection of the calling thread.
+    """
+
+    name: str
+    begin: Callable[[], AbstractContextManager[Table]]
+    close: Callable[[], None]
+
+
+class Outbox:
+    """Stores messages in a database; messages of a transaction that rolls back are never published.
+
+    Args:
+        connect: Returns a new DB-API connection, without autocommit, for the relay; ``engine.raw_connection`` of
+            SQLAlchemy for one.
+        table: Name of the table.
+        max_msg_size: Bytes that nsqd accepts in a message.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], *, table: str = "nsq_outbox", max_msg_size: int = MAX_MSG_SIZE
+    ) -> None:
+        if not table.replace("_", "").replace(".", "").isalnum():
+            raise OptionError("table", table, "must have letters, digits, dots and underscores only")
+        self._connect, self._table, self._max_msg_size = connect, table, max_msg_size
+
+    def create_tables(self) -> None:
+        """Create the tables where they are missing."""
+        source = self.source()
+        try:
+            with source.begin() as table:
+                table.create()
+        finally:
+            source.close()
+
+    def publish(
+        self,
+        connection: Any,
+        topic: str,
+        body: bytes,
+        *,
+        key: str = "",
+        at: datetime | float | None = None,
+        **options: Any,
+    ) -> None:
+        """Store a message in the transaction of *connection*; a relay publishes it at least once after the commit.
+
+        Args:
+            connection: A DB-API connection, or a Connection or Session of SQLAlchemy.
+            key: Messages of one topic and key are published in the order in which they were stored; it chooses the
+                partition too, where nsqd is Youzan's.
+            at: When to publish it: an aware datetime, or seconds since 1970.
+            options: Those of ``Writer.publish``, as far as JSON can hold them; ``defer`` counts from now.
+        Raises:
+            InvalidName, BodyTypeError, InvalidBody, MessageTooLarge, OptionError, TypeError: nothing is stored.
+        """
+        self.publish_many(connection, topic, [body], key=key, at=at, **options)
+
+    def publish_many(self, connection: Any, topic: str, bodies: Iterable[bytes], **options: Any) -> None:
+        """Store several messages, in their order.  Raises as :meth:`publish`; then none of them is stored."""
+        rows = rows_to_insert(topic, bodies, max_msg_size=self._max_msg_size, **options)
+        if not rows:
+            return
+        if hasattr(connection, "cursor"):
+            mark = "?" if _is_sqlite(connection) else "%s"
+            connection.cursor().executemany(insert_into(self._table, mark), rows)
+            return
+        if callable(connection.connection):  # SQLAlchemy's Session
+            connection = connection.connection()
+        mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+        connection.exec_driver_sql(insert_into(self._table, mark), rows)
+
+    def source(self) -> Source:
+        """Return what a relay needs; it opens one connection, and opens another one after an error."""
+        opened: list[Any] = []
+
+        def connection() -> Any:
+            if not opened:
+                opened.append(self._connect())
+                if getattr(opened[0], "autocommit", False) is True:
+                    close()
+                    raise OptionError("connect", self._connect, "returns a connection with autocommit")
+            return opened[0]
+
+        def close() -> None:
+            while opened:
+                opened.pop().close()
+
+        @contextmanager
+        def begin() -> Iterator[Table]:
+            try:
+                current = connection()
+                cursor, sqlite = current.cursor(), _is_sqlite(current)
+                if sqlite and not current.in_transaction:
+                    cursor.execute("BEGIN")  # the module itself may begin no transaction
+                yield Table(self._table, cursor, "?" if sqlite else "%s", not sqlite)
+                current.commit()
+            except BaseException:
+                close()  # which rolls back
+                raise
+
+        return Source(self._table, begin, close)
+
+
+def _is_sqlite(connection: Any) -> bool:
+    inner = getattr(connection, "driver_connection", connection)  # of SQLAlchemy's raw_connection()
+    return "sqlite3" in type(inner).__module__.lower()
