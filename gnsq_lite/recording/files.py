@@ -116,6 +116,7 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace the file."""
+        self.directory.mkdir(parents=True, exist_ok=True)
         self.files.replace(self.directory / name, data)
 
     def remove(self, name: str) -> None:

@@ -5,6 +5,7 @@
     meta            version, uuid, topic, channel, and whether one Spark query owns it
     committed       the position up to which that query needs no rows
     logs/NAME/      a log, see local.py and objects.py
+    jobs/ID         there while a Spark job of recorders is to run
 
 A position maps log names to the number of the last row that was read; logs without rows are left out.
 """
@@ -88,6 +89,11 @@ class Recording:
     @property
     def _root(self) -> Blobs:
         return Folder(self._path, self._files) if self._store is None else self._store
+
+    @property
+    def jobs(self) -> Blobs:
+        """Markers of the Spark jobs of recorders; a job's recorders stop when its marker is removed."""
+        return Folder(self._path / "jobs", self._files) if self._store is None else self._store.below("jobs/")
 
     def _patiently(self, do: Callable[[], _T]) -> _T:
         """Return what *do* returns; a store that is away is waited for."""

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from gnsq_lite.spark.launch import session
     from gnsq_lite.spark.logsource import NsqLogDataSource
     from gnsq_lite.spark.parsing import parse_json, with_dead_letters
+    from gnsq_lite.spark.recorders import record
     from gnsq_lite.spark.source import NsqDataSource
 
 __all__ = [
     "NsqDataSource",
     "NsqLogDataSource",
     "parse_json",
+    "record",
     "session",
     "with_dead_letters",
 ]
@@ -30,6 +32,7 @@ _HOMES = {
     "NsqDataSource": "gnsq_lite.spark.source",
     "NsqLogDataSource": "gnsq_lite.spark.logsource",
     "parse_json": "gnsq_lite.spark.parsing",
+    "record": "gnsq_lite.spark.recorders",
     "session": "gnsq_lite.spark.launch",
     "with_dead_letters": "gnsq_lite.spark.parsing",
 }

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
+from gnsq_lite.recording import Recording
+from gnsq_lite.spark import record
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session, stop_spark
 from tests.spark.gateway import PROGRAM, Gateway
@@ -57,6 +60,37 @@ def published(address: str, topic: str) -> threading.Thread:
     thread = threading.Thread(target=publish)
     thread.start()
     return thread
+
+
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.rule("PIPE-5")
+def test_recorders_on_executors_lose_nothing_when_an_executor_is_killed(
+    cluster: Standalone, nsqd: ServerHandle, topic: str, place: dict[str, str]
+) -> None:
+    spark = spark_session(cluster.url)
+    nsqd.prepare(topic, "c")
+    url, storage = place.pop("recording"), place
+    options = {"nsqdTCPAddresses": nsqd.tcp_address, "nsq.msgTimeoutMs": "3000", **storage}
+    recording = Recording(url, {name.removeprefix("nsq.storage."): text for name, text in storage.items()})
+    job = record(spark, topic, "c", url, recorders=2, options=options)
+    until(lambda: len(nsqd.stats(topic, "c")["clients"]) == 2)
+    feeder = published(nsqd.tcp_address, topic)
+    try:
+        until(lambda: sum(recording.end().values()) >= MESSAGES // 4)
+        os.kill(cluster.executors()[0], signal.SIGKILL)
+        until(lambda: len(nsqd.stats(topic, "c")["clients"]) == 1)
+        until(lambda: len(nsqd.stats(topic, "c")["clients"]) == 2)
+    finally:
+        feeder.join()
+    until(lambda: nsqd.stats(topic, "c")["depth"] == nsqd.stats(topic, "c")["in_flight_count"] == 0)
+    assert not job.wait(0)
+    job.stop()
+    assert job.wait(0)
+    assert nsqd.stats(topic, "c")["clients"] == []
+    bodies = Counter(int(body) for batch in recording.batches() for body in batch["body"].to_pylist())
+    assert sorted(bodies) == list(range(MESSAGES))
+    assert bodies.total() - MESSAGES <= 2500, "only what one recorder had in flight is in two logs"
+    assert len(recording.names()) == 2, "the recorder of the repeated task continues the log"
 
 
 @pytest.mark.rule("PIPE-2")

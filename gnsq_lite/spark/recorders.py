@@ -1,0 +1,123 @@
+"""Recorders on Spark's executors: a job with one task for each recorder, which runs until the driver stops it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.recording import daemon
+from gnsq_lite.recording.options import RecorderOptions
+from gnsq_lite.recording.recording import Recording
+from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.spark.reading import settle_worker
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Seconds between two looks of a task at its job's marker.
+LOOK_EVERY = 1.0
+
+
+class Recorders:
+    """A running job of recorders; :func:`record` returns it."""
+
+    def __init__(self, run: Callable[[], object], recording: Recording, job: str) -> None:
+        self._run, self._recording, self._job = run, recording, job
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="gnsq_lite-recorders", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            self._error = error
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return whether the job ended within *timeout* seconds.  Raises its error: a task failed too often."""
+        self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """Stop the recorders in order: every message received is stored and finished.
+
+        Raises TimeoutError: some recorder runs on after *timeout* seconds.  The job's error.
+        """
+        self._recording.jobs.remove(self._job)
+        if not self.wait(timeout):
+            raise TimeoutError(f"the recorders of {self._recording.url} did not stop within {timeout:g} s")
+
+
+def record(
+    spark: Any,
+    topic: str,
+    channel: str,
+    url: str,
+    *,
+    recorders: int = 1,
+    retain: float = 0.0,
+    retain_bytes: int | None = None,
+    options: Mapping[str, str],
+) -> Recorders:
+    """Run recorders of a channel as a Spark job of so many tasks; returns at once.
+
+    Each recorder occupies a task slot until :meth:`Recorders.stop`, and writes a log of its own.  Spark runs the task
+    of an executor that is lost again; its recorder continues the log.
+
+    Args:
+        url: The recording; all executors must see it.
+        retain: Seconds for which rows stay; 0 for ever.
+        retain_bytes: Bytes of all logs that stay.
+        options: Options of the source, by their names there: nsqdTCPAddresses, nsq.authSecret, nsq.storage.region ...
+
+    Raises OptionError; RecordingError: the recording is of another channel, or its store is away.
+    """
+    given = parse(SourceOptions, {**options, "topic": topic, "channel": channel, "recording": url})
+    settings = replace(given.recorder(), max_waiting=None, retain=retain, retain_bytes=retain_bytes)
+    recording, job = Recording(given.recording, given.storage), uuid.uuid4().hex
+    found = recording.create(topic, channel)
+    recording.jobs.write(job, b"")
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"rows": [run_task(recording, found.uuid, settings, job)]})
+
+    frame = spark.range(0, recorders, 1, recorders).mapInArrow(run, "rows BIGINT")
+    return Recorders(frame.collect, recording, job)
+
+
+def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: str) -> int:
+    """Record in a task until the marker of *job* is gone; return the rows stored.
+
+    Raises RecordingNotVisible: this executor does not see the recording of the uuid *wanted*.
+    """
+    settle_worker()
+    recording.check_visible(wanted)
+    checked = SYSTEM_CLOCK.now() - LOOK_EVERY
+
+    def wait(seconds: float) -> bool:
+        nonlocal checked
+        if SYSTEM_CLOCK.now() - checked >= LOOK_EVERY:
+            checked = SYSTEM_CLOCK.now()
+            try:
+                if job not in recording.jobs.names():
+                    return True
+            except OSError as error:  # the recorder itself gives a store up that is away for long
+                log.warning("recording %s: cannot see whether to stop: %s", recording.url, error)
+        time.sleep(seconds)
+        return False
+
+    if wait(0.0):
+        return 0
+    with daemon.running_recorder(recording, options) as recorder:
+        daemon.record(recorder, recording, options, wait)
+    return recorder.stored
