@@ -136,7 +136,7 @@ class LeaderRouter:
         try:
             partition = self._partition(topic, publish)
         except NSQError as error:
-            self._host.fail(publish, error)
+            self._refuse(topic, publish, error)
             return
         if topic.held.get(partition) or not self._try(topic, publish, partition):
             topic.hold(partition, publish)
@@ -189,7 +189,7 @@ class LeaderRouter:
             try:
                 publish.data = self._command(topic, publish, endpoint)
             except NSQError as error:
-                self._host.fail(publish, error)
+                self._refuse(topic, publish, error)
                 return True
             is_led = True
             if self._host.send_to(endpoint, publish):
@@ -198,6 +198,11 @@ class LeaderRouter:
             self._host.fail(publish, publish.last_error or self.not_sent(publish, NotSent(_NO_LEADER)))
             return True
         return False
+
+    def _refuse(self, topic: _Topic, publish: RoutedPublish, error: NSQError) -> None:
+        """Settle a publish that the topic cannot take, and look the topic up: it may have grown, or become ext."""
+        self._host.fail(publish, error)
+        self._look_again(topic)
 
     def _flush(self, topic: _Topic, partition: int) -> None:
         """Send what is held for a partition, in order."""
@@ -308,7 +313,7 @@ class LeaderRouter:
             try:
                 partition = self._partition(topic, publish)
             except NSQError as error:  # the topic was made again, with fewer partitions
-                self._host.fail(publish, error)
+                self._refuse(topic, publish, error)
                 continue
             topic.hold(partition, publish)
             changed.setdefault(topic, set()).add(partition)
