@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
+from gnsq_lite.publish import pool
 from tests import tls_variants
 from tests.certs import Certificates
 from tests.programs import wait_for
@@ -259,6 +260,33 @@ def test_publishes_above_max_connections_share_the_connection_of_the_loop(nsqd: 
         stats = writer.stats()
         assert (stats.published, stats.max_connections) == (80, 2)
     assert sorted(nsqd.intervals) == [-1, -1, 30000]
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_connection_that_was_idle_for_too_long_is_closed_when_another_one_returns(
+    nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "IDLE", 1.5)
+    both = threading.Barrier(2)
+    nsqd.answer = lambda connection, body: (both.wait(20.0), connection.sendall(OK))
+    with Writer(nsqd.address) as writer:
+        in_threads(*[lambda: writer.publish("t", b"x")] * 2)
+        nsqd.answer = lambda connection, body: connection.sendall(OK)
+        in_threads(lambda: [(writer.publish("t", b"x"), time.sleep(0.3)) for _ in range(10)])
+        stats = writer.stats()
+        assert (len(stats.connections), stats.published, stats.reconnects) == (1, 12, 0)
+        assert len(nsqd.connections) == 2
+
+
+@pytest.mark.rule("PUB-4")
+def test_an_nsqd_that_shakes_no_hands_costs_one_publish_a_second_while_another_one_answers(nsqd: Nsqd) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Writer([nsqd.address, address], **QUICK) as writer:
+            began = time.monotonic()
+            assert in_threads(lambda: [writer.publish("t", b"x") for _ in range(20)]) == [[None] * 20]
+            assert 0.9 < time.monotonic() - began < 3.0
+            assert len(nsqd.bodies) == 20
 
 
 FORKS = """
